@@ -5,11 +5,12 @@
 Starts the trainer server on the embedded model and the server (installed into an environment of its own) in a world
 that is made by the seed: a Git repository, a SQLite database, a directory tree, a knowledge graph. Then it runs
 `specialize`, which knows nothing of the server but what the server says. No language model but the embedded one is
-used. With --output the report, the journal and ten scenarios as they came are kept there.
+used. With --output the report, the journal and ten scenarios, drawn by the seed from all kinds, are kept there.
 
 The last line under --json is one JSON object. `before`, `prompted`, `after_sft` and `after` have the success rates on
 the three held-out sets (null: there is no such set) and the headline, the mean of `values` and `phrasings`. `n` has the
-scenarios of each set in each measurement, `gain` what reinforcement learning gained over the warm start, with p.
+scenarios of each set in each measurement, `gain` what reinforcement learning gained over the warm start on the sets of
+the headline, with p, and `gain_on_all_sets` the same on all three.
 """
 
 from __future__ import annotations
@@ -17,23 +18,27 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import shutil
 import sys
 import tempfile
 import time
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
-from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, connect, specialize
+from art_mcp import GenerationSettings, MCPScenario, RunSettings, Specialization, TrainingSettings, connect, specialize
 from art_mcp.specialization.specialization import MEASURED
 from benchmarks.servers.registry import SERVERS
 from trainer_server.wire.jsonl import write_jsonl
 
 SHOWN = 10
-"""Scenarios that are kept as they came."""
+"""Scenarios that are kept, a sample of all."""
 
 
 async def run(url: str, key: str, options: argparse.Namespace, world: Path, output: Path) -> Specialization:
@@ -92,8 +97,9 @@ def result_of(made: Specialization, server: str, seed: int, seconds: float) -> d
         "n": {stage: {name: one.n for name, one in found.sets.items()} for stage, found in measured.items()},
         "headline_intervals": {stage: found.headline_interval for stage, found in measured.items()},
         "gain": made.gain.summary() if made.gain else None,
+        "gain_on_all_sets": made.gain_on_all_sets.summary() if made.gain_on_all_sets else None,
         "selection": made.selection,
-        "scenarios": {"train": len(made.scenarios.train), "held_out": len(made.scenarios.validation)},
+        "scenarios": {"train": len(made.scenarios.train), "held_out": len(made.scenarios.held_out)},
         "stages": {stage: round(took, 1) for stage, took in made.seconds.items()},
         "tokens": {stage: tokens.summary() for stage, tokens in made.tokens.items()},
         "warm_start": {
@@ -103,6 +109,21 @@ def result_of(made: Specialization, server: str, seed: int, seconds: float) -> d
         "steps": [row["reward"] for row in made.steps],
         "notes": made.notes,
     }
+
+
+def sample(scenarios: Sequence[MCPScenario], seed: int) -> list[MCPScenario]:
+    """SHOWN scenarios that nobody picked, of all kinds by turns.
+
+    Args:
+        scenarios: All scenarios.
+        seed: Seed of the choice.
+    """
+    rng = random.Random(f"sample-{seed}")
+    left: defaultdict[str, list[MCPScenario]] = defaultdict(list)
+    for scenario in rng.sample(list(scenarios), len(scenarios)):
+        left[scenario.plan.kind].append(scenario)
+    turns = zip_longest(*left.values())
+    return [scenario for turn in turns for scenario in turn if scenario is not None][:SHOWN]
 
 
 def main() -> None:
@@ -131,12 +152,12 @@ def main() -> None:
                     shutil.copy(home / "server.log", output / "server.log")
             seconds = time.monotonic() - started
     if options.output:
-        kept = [one.model_dump(mode="json") for one in made.scenarios.scenarios[:SHOWN]]
-        write_jsonl(output / "ten_scenarios.jsonl", kept)
+        kept = sample(made.scenarios.scenarios, options.seed)
+        write_jsonl(output / "ten_scenarios.jsonl", [one.model_dump(mode="json") for one in kept])
     result = result_of(made, options.server, options.seed, seconds)
     for stage, found in made.measurements.items():
         tell(f"{stage}: {found}")
-    tell(f"gain of reinforcement learning: {made.gain}; {seconds:.0f} s")
+    tell(f"gain of reinforcement learning: {made.gain}; on all sets: {made.gain_on_all_sets}; {seconds:.0f} s")
     if options.json:
         print(json.dumps(result))
 

@@ -51,7 +51,7 @@ def scenarios_command(
     model: ModelOption = None,
     model_url: UrlOption = None,
     paraphrase: ParaphraseOption = None,
-    validation: Annotated[
+    held_out: Annotated[
         float,
         typer.Option(help="Share to hold out from training, a third of it for each held-out set.", min=0.0, max=0.9),
     ] = 0.25,
@@ -94,7 +94,7 @@ def scenarios_command(
                 on_kept=write,
                 model=make_llm(model, model_url) if model else None,
                 paraphrase=make_llm(paraphrase, model_url) if paraphrase else None,
-                validation=validation,
+                held_out=held_out,
                 difficulty=difficulty,
                 seed=seed,
                 instructions=instructions,
@@ -111,9 +111,9 @@ def scenarios_command(
         raise
     scenarios.save(output)
     if as_json:
-        held_out = {name: len(found) for name, found in scenarios.held_out.items()}
+        sizes = {name: len(found) for name, found in scenarios.held_out_sets.items()}
         dropped = Counter(one.kind for one in scenarios.dropped)
-        numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": held_out}
+        numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": sizes}
         print_json({"file": str(output), **numbers, "dropped": dropped, "notes": scenarios.notes})
     else:
         print(scenarios.report())

@@ -178,6 +178,8 @@ async def execute(
 ) -> tuple[list[MCPScenario], list[Dropped]]:
     """Executes the reference of every scenario twice. Those that work get observations, facts and changes.
 
+    The last call of a task that cannot be done must give an error. Scenarios without calls stay as they are.
+
     A scenario whose second execution fails because the first has changed the server is kept without facts: only its
     calls are checked.
 
@@ -193,27 +195,41 @@ async def execute(
         The scenarios that work, and the records of the others.
     """
     trials = Trials(server, catalog, allow_destructive=allow_destructive, until=until, on_done=on_done)
-    outcomes = await trials.run([scenario.plan.reference for scenario in scenarios])
+    outcomes: dict[str, Trial | StepFailed] = {}
+    for fail in (False, True):
+        called = [one for one in scenarios if one.plan.reference and (one.plan.reply == "refusal") is fail]
+        ran = await trials.run([one.plan.reference for one in called], fail=fail)
+        outcomes |= {one.id: outcome for one, outcome in zip(called, ran, strict=True)}
     kept, dropped = [], []
-    for scenario, outcome in zip(scenarios, outcomes, strict=True):
-        if isinstance(outcome, StepFailed):
-            dropped.append(drop(scenario, outcome.kind, str(outcome)))
-        else:
-            try:
-                facts, readings = _asked(scenario, outcome)
-            except StepFailed as failed:
-                dropped.append(drop(scenario, failed.kind, str(failed)))
-                continue
-            kept.append(
-                scenario.with_plan(
-                    reference=outcome.steps,
-                    observations=outcome.observations(),
-                    facts=facts,
-                    readings=readings,
-                    changes=outcome.changes,
-                )
-            )
+    for scenario in scenarios:
+        try:
+            kept.append(_executed(scenario, outcomes.get(scenario.id)))
+        except StepFailed as failed:
+            dropped.append(drop(scenario, failed.kind, str(failed)))
     return kept, dropped
+
+
+def _executed(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPScenario:
+    """The scenario with what its executions told. outcome: None: it has no calls.
+
+    Raises:
+        StepFailed: They failed, or the results have no value that the task asks for.
+    """
+    if outcome is None:
+        return scenario
+    if isinstance(outcome, StepFailed):
+        raise outcome
+    refused = scenario.plan.reply == "refusal"
+    if refused and outcome.changes:
+        raise StepFailed("unstable", "it gave an error, and changed something")
+    facts, readings = ([], []) if refused else _asked(scenario, outcome)
+    return scenario.with_plan(
+        reference=outcome.steps,
+        observations=outcome.observations(),
+        facts=facts,
+        readings=readings,
+        changes=outcome.changes,
+    )
 
 
 def _asked(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading]]:

@@ -52,7 +52,7 @@ async def generate_scenarios(
     instructions: str | None = None,
     resources: Resources | None = None,
     allow_destructive: bool = False,
-    validation: float = 0.25,
+    held_out: float = 0.25,
     rounds: int = 4,
     budget: float | None = None,
     progress: bool = True,
@@ -80,7 +80,7 @@ async def generate_scenarios(
         resources: Values by the name of a parameter, or files of them (`load_tables`).
         allow_destructive: Whether to call tools that may change something (`CatalogTool.why_changing`) also where the
             change would stay: without worlds and reset.
-        validation: Share of the scenarios to hold out from training, from 0 to 1.
+        held_out: Share of the scenarios to hold out from training, from 0 to 1.
         rounds: Maximum number of rounds in which the model is asked.
         budget: USD that each model may cost. None sets no limit.
         progress: Whether to show progress bars on a terminal.
@@ -110,7 +110,7 @@ async def generate_scenarios(
                 instructions=instructions,
                 resources=resources,
                 allow_destructive=allow_destructive,
-                validation=validation,
+                held_out=held_out,
                 rounds=rounds,
                 budget=budget,
                 progress=progress,
@@ -118,9 +118,9 @@ async def generate_scenarios(
     if worlds is not None or reset is not None:
         raise ConfigError("worlds= and reset= are for a server to connect to: give them to `connect`")
     low, high = difficulty
-    if (n is not None and n < 1) or not 1 <= low <= high <= 5 or not 0 <= validation < 1 or seconds <= 0:
+    if (n is not None and n < 1) or not 1 <= low <= high <= 5 or not 0 <= held_out < 1 or seconds <= 0:
         raise ConfigError(
-            f"n={n}, difficulty={difficulty}, validation={validation}, seconds={seconds}: expected n ≥ 1, "
+            f"n={n}, difficulty={difficulty}, held_out={held_out}, seconds={seconds}: expected n ≥ 1, "
             "1 ≤ low ≤ high ≤ 5, a share from 0 to 1, seconds > 0"
         )
     generation = _Generation(
@@ -133,7 +133,7 @@ async def generate_scenarios(
         progress=progress,
     )
     if model is None or not generation.tools:
-        filled = Kept(n, validation, on_kept, difficulty, [*kept])
+        filled = Kept(n, held_out, on_kept, difficulty, [*kept])
         return await generation.from_grammar(filled, LLM.of(paraphrase) if paraphrase is not None else None, budget)
     await generation.look_around()
     values = generation.values
@@ -162,7 +162,7 @@ async def generate_scenarios(
     if paraphrase is not None:
         await generation.paraphrase(scenarios.scenarios, 0, LLM.of(paraphrase), scenarios.notes, budget)
     scenarios.notes += generation.notes(scenarios.scenarios)
-    return scenarios.split(validation, seed)
+    return scenarios.split(held_out, seed)
 
 
 class _Generation:

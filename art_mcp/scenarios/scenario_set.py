@@ -63,15 +63,15 @@ class ScenarioSet:
         return [scenario for scenario in self.scenarios if scenario.plan.split == "train"]
 
     @property
-    def held_out(self) -> dict[str, list[MCPScenario]]:
+    def held_out_sets(self) -> dict[str, list[MCPScenario]]:
         """The held-out sets that have scenarios, by name, in the order of HELD_OUT."""
         sets = {name: [one for one in self.scenarios if one.plan.split == name] for name in HELD_OUT}
         return {name: scenarios for name, scenarios in sets.items() if scenarios}
 
     @property
-    def validation(self) -> list[MCPScenario]:
+    def held_out(self) -> list[MCPScenario]:
         """All held-out scenarios."""
-        return [scenario for scenarios in self.held_out.values() for scenario in scenarios]
+        return [scenario for scenarios in self.held_out_sets.values() for scenario in scenarios]
 
     @property
     def coverage(self) -> dict[str, int]:
@@ -79,7 +79,7 @@ class ScenarioSet:
         used = Counter(tool for scenario in self.scenarios for tool in set(scenario.tools))
         return {tool: used[tool] for tool in dict.fromkeys([*self.offered, *used])}
 
-    def split(self, validation: float = 0.25, seed: int = 0) -> ScenarioSet:
+    def split(self, held_out: float = 0.25, seed: int = 0) -> ScenarioSet:
         """Splits the set again into training and the three held-out sets.
 
         A scenario is held out for its combination of tools, the form of its text, or a value of its arguments. No
@@ -87,13 +87,13 @@ class ScenarioSet:
         same split.
 
         Args:
-            validation: Share of the scenarios to hold out, from 0 to 1: a third of it for each held-out set.
+            held_out: Share of the scenarios to hold out, from 0 to 1: a third of it for each held-out set.
             seed: Seed of the choice.
 
         Returns:
             A new set. This one is not changed.
         """
-        scenarios, notes = divided(self.scenarios, validation, seed)
+        scenarios, notes = divided(self.scenarios, held_out, seed)
         others = [note for note in self.notes if not note.startswith("no held-out ")]
         return ScenarioSet(scenarios, self.dropped, self.offered, [*others, *notes])
 
@@ -174,10 +174,10 @@ class ScenarioSet:
         acting = sum(bool(plan.changes) for plan in plans)
         checked = sum(bool(plan.facts) for plan in plans)
         alone = sum(not plan.facts and not plan.changes for plan in plans)
-        sizes = ", ".join(f"{len(scenarios)} {name}" for name, scenarios in self.held_out.items())
+        sizes = ", ".join(f"{len(scenarios)} {name}" for name, scenarios in self.held_out_sets.items())
         held = f" ({sizes})" if sizes else ""
         lines = [
-            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.validation)} held out{held}; "
+            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.held_out)} held out{held}; "
             f"{checked} check the answer's facts, {acting} the state of the world, {alone} the calls alone",
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
@@ -206,7 +206,7 @@ def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()
     used = Counter(tool for scenario in after for tool in combination(scenario))
 
     def rarity(kind: tuple[int, tuple[str, ...]]) -> tuple[int, float]:
-        return levels[kind[0]], sum(used[tool] for tool in kind[1]) / len(kind[1])
+        return levels[kind[0]], sum(used[tool] for tool in kind[1]) / max(len(kind[1]), 1)
 
     ordered: list[MCPScenario] = []
     while left:

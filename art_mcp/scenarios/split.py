@@ -59,13 +59,13 @@ class Division:
 
 
 def divided(
-    scenarios: Sequence[MCPScenario], validation: float = 0.25, seed: int = 0
+    scenarios: Sequence[MCPScenario], held_out: float = 0.25, seed: int = 0
 ) -> tuple[list[MCPScenario], list[str]]:
     """Splits scenarios, whoever made them.
 
     Args:
         scenarios: The scenarios.
-        validation: Share of the scenarios to hold out, from 0 to 1: a third of it for each held-out set.
+        held_out: Share of the scenarios to hold out, from 0 to 1: a third of it for each held-out set.
         seed: Seed of the choice.
 
     Returns:
@@ -73,7 +73,7 @@ def divided(
     """
     rng = random.Random(f"split-{seed}")
     order = rng.sample(scenarios, len(scenarios))
-    size = min(round(validation * len(order) / len(HELD_OUT)), MOST)
+    size = min(round(held_out * len(order) / len(HELD_OUT)), MOST)
     if not size:
         return [scenario.with_plan(split="train") for scenario in scenarios], []
     combined = _combinations(order, size)

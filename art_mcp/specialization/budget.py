@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 WEIGHTS = {
     "scenarios": 6.0,
-    "before": 3.0,
-    "prompted": 4.0,
+    "before": 1.5,
+    "prompted": 2.0,
     "warm start": 46.0,
     "after_sft": 6.0,
     "difficulty": 6.0,

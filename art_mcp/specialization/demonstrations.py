@@ -9,17 +9,11 @@ from typing import Any
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from art_mcp.canonical import canonical
 from art_mcp.scenarios.execute import StepFailed, resolved
-from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.observe import leaves, parsed, picked
-from art_mcp.scenarios.phrasing.answers import DONE, VALUE
+from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario, Observation, Step
 from art_mcp.specialization.agent import SYSTEM
 from trainer_server.wire import ConfigError, Conversation
-
-_TELLING = 80
-"""Maximum number of characters of a value that an answer repeats."""
 
 
 def demonstrations(
@@ -48,7 +42,9 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Converts a reference to messages in OpenAI's format.
 
     The messages are those of the scenario, the tool calls with their observed results, and an answer: that of the plan,
-    or else a sentence with all facts. Calls that only read, and need nothing of one another, are made by one message.
+    or else a sentence for each fact. Calls that only read, and need nothing of one another, are made by one message.
+    Before the first of several calls, the assistant says which tools it needs, in their order: so a policy that has
+    made one call knows from its own words what is left to do.
 
     Args:
         scenario: A scenario whose reference was executed.
@@ -65,12 +61,13 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
             calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        messages.append({"role": "assistant", "content": "", "tool_calls": calls})
+        said = "" if len(messages) > len(scenario.messages) else _plan(plan.reference)
+        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
             for index, call in zip(turn, calls, strict=True)
         ]
-    return [*messages, {"role": "assistant", "content": _answer(scenario)}]
+    return [*messages, {"role": "assistant", "content": answer_of(scenario)}]
 
 
 def _turns(steps: Sequence[Step]) -> list[list[int]]:
@@ -86,30 +83,12 @@ def _turns(steps: Sequence[Step]) -> list[list[int]]:
     return turns
 
 
+def _plan(steps: Sequence[Step]) -> str:
+    """What the assistant says before its first call: the tools that it needs. Empty: there is one call alone."""
+    return f"I need {', then '.join(step.tool for step in steps)}." if len(steps) > 1 else ""
+
+
 def _call(index: int, step: Step, earlier: Sequence[Observation]) -> dict[str, Any]:
     """The call of a step in OpenAI's format. earlier: the results of the steps before it."""
     arguments = json.dumps(resolved(step, earlier), ensure_ascii=False)
     return {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}
-
-
-def _answer(scenario: MCPScenario) -> str:
-    """The answer of the plan. If it has none, or people have changed the facts: a sentence with the facts, or with a
-    value of the last result if there are none."""
-    plan = scenario.plan
-    if plan.answer and all(mentions(plan.answer, fact) for fact in plan.facts):
-        return plan.answer
-    if plan.reply == "refusal":
-        return f"I cannot do that{f': there is no {plan.about[0]}' if plan.about else ''}."
-    if plan.reply == "talk":
-        return f"I can help with {', '.join(plan.about)}." if plan.about else "You are welcome."
-    told = list(plan.facts)
-    for reading in plan.readings:
-        seen = plan.observations[reading.step]
-        value = picked(seen.text, seen.structured, reading.path)
-        told.append(value if isinstance(value, str) else canonical(value))
-    if not told and plan.asks:
-        last = plan.observations[-1]
-        values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
-        texts = [value if isinstance(value, str) else canonical(value) for value in values]
-        told = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)][:1]
-    return VALUE.format(value=", ".join(told)) if told else DONE

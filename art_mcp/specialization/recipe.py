@@ -95,7 +95,15 @@ class Recipe:
             self._shown = done["scenarios"]
             return
         training = self._training if self.training.steps == 0 else shown_and_kept(self._training, self.seed)[0]
-        imitation = Imitation.of(settings, training, self._selection, self.box.tools, self.runs.system, self.seed)
+        imitation = Imitation.of(
+            settings,
+            training,
+            self._selection,
+            self.box.tools,
+            self.runs.system,
+            self.seed,
+            self.made.scenarios.held_out,
+        )
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
         allowed = self.course.budget.allows("warm start")
@@ -177,41 +185,46 @@ class Recipe:
             f"from {len(scenarios)} scenarios {which}"
         )
         with self.course.stage("rl", about) as stage:
-            async for record in reinforce(
-                self.agent,
-                scenarios,
-                policy=self.made.policy,
-                client=self.trainer,
-                training=self.training,
-                runs=self.runs,
-                schemas=self.made.schemas,
-                seconds=stage.seconds,
-                before=stage.before,
-                first_step=len(self.made.steps) + 1,
-                run=self.course.directory.name,
-                ruler=self.ruler,
-                selection=self._selection,
-                measured=self._measured,
-                store=store,
-                seed=self.seed,
-                progress=self.progress,
-            ):
-                runs = [*runs_of(record.groups), *record.hinted]
-                own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
-                row = record.summary()
-                journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
-                self.made.steps.append(row)
-                self.made.groups += record.groups
-                if record.evaluation is not None:
-                    self._selected[record.result.version] = record.evaluation
-                left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
-                self.course.tell(f"{record}{left}")
+            try:
+                async for record in reinforce(
+                    self.agent,
+                    scenarios,
+                    policy=self.made.policy,
+                    client=self.trainer,
+                    training=self.training,
+                    runs=self.runs,
+                    schemas=self.made.schemas,
+                    seconds=stage.seconds,
+                    first_step=len(self.made.steps) + 1,
+                    run=self.course.directory.name,
+                    ruler=self.ruler,
+                    selection=self._selection,
+                    measured=self._measured,
+                    store=store,
+                    seed=self.seed,
+                    progress=self.progress,
+                ):
+                    runs = [*runs_of(record.groups), *record.hinted]
+                    own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
+                    row = record.summary()
+                    journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
+                    self.made.steps.append(row)
+                    self.made.groups += record.groups
+                    if record.evaluation is not None:
+                        self._selected[record.result.version] = record.evaluation
+                    left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
+                    self.course.tell(f"{record}{left}")
+            except RolloutsFailed as error:  # what was made until then must not be lost with a training
+                self.made.notes.append(f"the training ended: {error}")
+                self.course.tell(self.made.notes[-1])
             await self._end_of_training(stage)
 
     def _not_shown(self) -> list[MCPScenario]:
-        """The training scenarios that the warm start has not imitated. All, if these are too few for some steps."""
-        shown = set(self._shown)
-        left = [one for one in self._training if one.id not in shown]
+        """The training scenarios whose calls the warm start has not imitated. All, if these are too few for some
+        steps."""
+        imitated = set(self._shown)
+        shown = {one.plan.calls for one in self._training if one.id in imitated}
+        left = [one for one in self._training if one.plan.calls not in shown]
         return left if len(left) >= _STEPS_OF_NEW * self.training.groups_per_step else self._training
 
     async def _end_of_training(self, stage: Stage) -> None:

@@ -33,7 +33,7 @@ class GenerationSettings:
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
         allow_destructive: Whether to call tools that may change something (`CatalogTool.why_changing`) also where the
             change would stay: without worlds and reset. Otherwise the agent of `specialize` does not get them either.
-        validation: Share of the scenarios to hold out from training, from 0 to 1.
+        held_out: Share of the scenarios to hold out from training, from 0 to 1.
     """
 
     model: Model | None = None
@@ -43,7 +43,7 @@ class GenerationSettings:
     instructions: str | None = None
     resources: Resources | None = None
     allow_destructive: bool = False
-    validation: float = 0.3
+    held_out: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class TrainingSettings:
             STEPS.
         groups_per_step: Number of scenarios in each step.
         n: Number of runs of each scenario in a step.
-        lr: Learning rate of the first step. It falls along a line to a tenth in the course of the training.
+        lr: Learning rate of the steps.
         loss_aggregation: How tokens are averaged (`GRPOConfig`). By default each run weighs the same: a run that tries
             tool after tool is longer than one that is right at once, and must not decide the step.
         config: Settings of all steps in place of `lr` and `loss_aggregation`, or a function from the number of a step

@@ -87,8 +87,18 @@ class Specialization:
 
         It is of the scenarios of the headline that both were measured on. None: one of the measurements is missing.
         """
-        earlier = self.measurements.get("after_sft") or self.before
+        earlier = self._before_training
         return self.after.gain_over(earlier) if self.after and earlier else None
+
+    @property
+    def gain_on_all_sets(self) -> PairedGain | None:
+        """The same as `gain`, on the scenarios of all held-out sets: new combinations of tools count as well."""
+        earlier = self._before_training
+        return PairedGain.of(self.after.evaluation, earlier.evaluation) if self.after and earlier else None
+
+    @property
+    def _before_training(self) -> Measurement | None:
+        return self.measurements.get("after_sft") or self.before
 
     @property
     def model(self) -> str:
@@ -134,10 +144,11 @@ class Specialization:
             "selection": self.selection,
             "scenarios": {
                 "train": len(self.scenarios.train),
-                **{name: len(found) for name, found in self.scenarios.held_out.items()},
+                **{name: len(found) for name, found in self.scenarios.held_out_sets.items()},
             },
             "measurements": {name: one.summary() for name, one in self.measurements.items()},
             "gain": self.gain.summary() if self.gain else None,
+            "gain_on_all_sets": self.gain_on_all_sets.summary() if self.gain_on_all_sets else None,
             "warm_start": self.warm_start,
             "rewards": self.rewards,
             "seconds": self.seconds,

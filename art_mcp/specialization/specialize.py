@@ -90,9 +90,9 @@ async def specialize(
         LLMError: The model that writes scenarios failed before any scenario was kept, or no run could be judged.
         ServerError: The trainer server refused a request.
         JobFailed: A training step or the warm start failed.
-        RolloutsFailed: Every run of the first measurement failed before the policy answered, or as `train`. The
-            versions made until then stay. Runs that raise after the policy answered are measured as failures, and a
-            later measurement that fails is a note in the report.
+        RolloutsFailed: Every run of the first measurement failed before the policy answered. Runs that raise after the
+            policy answered are measured as failures. A later measurement that fails is a note in the report, and so is
+            a training whose runs all fail, which ends then.
     """
     began = time.monotonic()
     if minutes is not None and minutes <= 0:
@@ -214,8 +214,8 @@ def _warm_start(given: WarmStart | str | Path | None, *, own_agent: bool) -> War
 
 def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
     """Raises ConfigError if there are too few training scenarios for a step, or no held-out ones."""
-    if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.validation:
+    if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.held_out:
         raise ConfigError(
-            f"{len(scenarios.train)} scenarios to train on and {len(scenarios.validation)} held out are too few "
+            f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out are too few "
             f"(groups_per_step={groups_per_step}): take more scenarios, or give values for arguments with resources="
         )

@@ -16,8 +16,9 @@ from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step
 from art_mcp.worlds.change import Change, Comparison, compare
 from trainer_server.wire import ConfigError, MCPError
 
-WEIGHTS = {"called": 0.1, "right_tool": 0.2, "right_arguments": 0.3, "faithful": 0.2, "success": 0.2}
-"""Weights of the parts of a reward. They sum to 1."""
+WEIGHTS = {"called": 0.05, "right_tool": 0.1, "right_arguments": 0.2, "faithful": 0.15, "success": 0.5}
+"""Weights of the parts of a reward. They sum to 1. Success weighs as much as all others together: it is what counts,
+and a run that is nearly right must be clearly worse than one that is."""
 
 WORLD_WEIGHT = 0.25
 """Weight of the part `world`, where there is one. The other parts then share what is left."""

@@ -21,7 +21,7 @@ def specialized(name: str, server: ExampleServer) -> Learner:
     """A learner that specializes a policy to a server, which is installed. With `--steps` there is no limit of time."""
 
     async def learner(run: Run) -> Learned:
-        options, validation = run.options, GenerationSettings().validation
+        options, share = run.options, GenerationSettings().held_out
         with tempfile.TemporaryDirectory() as folder:
             worlds = [server.world(Path(folder), run.seed)] if server.world else None
             async with connect([server.program, *server.arguments], worlds=worlds) as connected:
@@ -30,7 +30,7 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     policy=run.policy,
                     client=run.client,
                     minutes=server.minutes if options.steps is None else None,
-                    scenarios=options.held_out and round(options.held_out / validation),
+                    scenarios=options.held_out and round(options.held_out / share),
                     training=TrainingSettings(steps=options.steps, judge=options.judge),
                     runs=RunSettings(rank=8),
                     seed=run.seed,

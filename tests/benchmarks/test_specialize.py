@@ -6,9 +6,9 @@ import json
 
 from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario, Measurement, ScenarioSet, Specialization
-from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.scenarios.plan import Kind, Plan, Step
 from art_mcp.specialization.verify import solved
-from benchmarks.specialize import result_of
+from benchmarks.specialize import SHOWN, result_of, sample
 
 
 def test_sets_that_do_not_exist_and_stages_that_were_left_out_are_null() -> None:
@@ -27,3 +27,14 @@ def test_sets_that_do_not_exist_and_stages_that_were_left_out_are_null() -> None
     assert (result["server"], result["seed"], result["seconds"], result["steps"]) == ("x", 3, 61.2, [])
     assert result["gain"]["significant"]
     assert result["gain"]["p"] == 2 / 128
+    assert result["gain_on_all_sets"] == result["gain"]
+
+
+def test_the_scenarios_that_are_shown_are_of_all_kinds() -> None:
+    kinds: list[Kind] = ["single"] * 60 + ["pair"] * 20 + ["chain"] * 2
+    steps = [Step(tool="look")]
+    scenarios = [MCPScenario.make(f"{at}", Plan(reference=steps, kind=kind)) for at, kind in enumerate(kinds)]
+    shown = [one.plan.kind for one in sample(scenarios, 0)]
+    assert len(shown) == SHOWN
+    assert {kind: shown.count(kind) for kind in set(shown)} == {"single": 4, "pair": 4, "chain": 2}
+    assert sample(scenarios, 0) == sample(scenarios, 0) != sample(scenarios, 1)

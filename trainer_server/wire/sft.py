@@ -30,6 +30,9 @@ class SFTConfig(BaseModel):
     `token_budget`."""
     token_budget: int = Field(default=8192, gt=0, le=MOST_TOKENS)
     """Unique tokens that are computed at once, as in GRPOConfig. A longer demonstration is computed alone."""
+    shuffle_dataset: bool = True
+    """Whether each pass takes the rows in a random order. False: in the order in which they were given, so that what is
+    easy can come first."""
     detach_prefix: bool = False
     """Whether no gradient goes through the keys and values of what all demonstrations that are computed at once begin
     with, such as the tools and the system prompt: these are computed once, without a backward pass. An update then

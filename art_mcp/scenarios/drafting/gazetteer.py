@@ -141,6 +141,17 @@ def known_by(name: str, description: str = "") -> Sequence[str]:
     return _LISTS.get(_SAME.get(last, last), ())
 
 
+def is_well_known(text: str) -> bool:
+    """Whether a value is a place, a time zone, a currency, a language or a colour that anybody knows."""
+    return text.casefold() in _well_known()
+
+
+@cache
+def _well_known() -> frozenset[str]:
+    listed = [value for name, values in _LISTS.items() if name != "person" for value in values]
+    return frozenset(value.casefold() for value in (*listed, *timezones(), *_AREAS, "UTC", "GMT"))
+
+
 def phrase(rng: random.Random) -> str:
     """A short text about nothing in particular, for a message or a note."""
     text = f"{rng.choice(_DOING)} {rng.choice(_THINGS)}"

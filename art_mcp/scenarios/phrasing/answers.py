@@ -3,11 +3,24 @@ that has to learn many forms of answers too needs more demonstrations for the sa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from art_mcp.canonical import canonical
+from art_mcp.client.effects import words
+from art_mcp.scenarios.lines import lines
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.observe import leaves, parsed, picked
+from art_mcp.scenarios.phrasing.english import is_plural, one_of
 from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.plan import MCPScenario, Observation
 
 VALUE = "It is {value}."
+"""The right answer to a question that has no name for what it asks."""
 
-COUNT = "There are {value} {items}."
+NAMED = "The {head} {verb} {value}."
+"""The right answer to any other one: what is asked stands beside its value, as in most results."""
+
+COUNT = "There {verb} {value} {items}."
 
 YES = "Yes, {item} is among them."
 
@@ -16,17 +29,27 @@ NO = "No, {item} is not among them."
 DONE = "It is done."
 """The right answer when something was done."""
 
-BOTH = "First, {one} Second, {two}"
-"""The right answer to two requests in one message. The two words say which request each part is about."""
+_TELLING = 80
+"""Maximum number of characters of a value that an answer repeats."""
+
+BOTH = "{one} {two}"
+"""The right answer to two requests in one message."""
 
 
 def answer(question: Question) -> str:
-    """The right answer to a question."""
+    """The right answer to a question. It repeats what is asked."""
     if question.asked == "count":
-        return COUNT.format(value=question.value, items=question.items)
+        items, joint, rest = question.items.partition(" with ")
+        alone = question.value == "1"
+        counted = f"{one_of(items) if alone else items}{joint}{rest}"
+        return COUNT.format(verb="is" if alone else "are", value=question.value, items=counted)
     if question.asked == "contains":
         return (YES if question.value == "yes" else NO).format(item=question.item)
-    return VALUE.format(value=question.value)
+    if not question.head:
+        return VALUE.format(value=question.value)
+    head = question.head.removeprefix("the ")
+    many = " of " not in head and is_plural(head)
+    return NAMED.format(head=head, verb="are" if many else "is", value=question.value)
 
 
 def both(one: str, two: str) -> str:
@@ -36,4 +59,48 @@ def both(one: str, two: str) -> str:
         one: The answer to the first one.
         two: The answer to the second one.
     """
-    return BOTH.format(one=one[:1].lower() + one[1:], two=two[:1].lower() + two[1:])
+    return BOTH.format(one=one, two=two)
+
+
+def answer_of(scenario: MCPScenario) -> str:
+    """A right answer to a scenario that was executed.
+
+    It is that of the plan. If the plan has none, or people have changed the facts, it has a sentence for each fact, or
+    one with a value of the last result if there are none.
+
+    Args:
+        scenario: The scenario.
+    """
+    plan = scenario.plan
+    if plan.answer and all(mentions(plan.answer, fact) for fact in plan.facts):
+        return plan.answer
+    if plan.reply == "refusal":
+        return f"I cannot do that{f': there is no {plan.about[0]}' if plan.about else ''}."
+    if plan.reply == "talk":
+        return f"I can help with {', '.join(plan.about)}." if plan.about else "You are welcome."
+    told = [_said(fact, plan.observations) for fact in plan.facts]
+    for reading in plan.readings:
+        seen = plan.observations[reading.step]
+        value = picked(seen.text, seen.structured, reading.path)
+        told.append(_said(value if isinstance(value, str) else canonical(value), [seen]))
+    if not told and plan.asks:
+        last = plan.observations[-1]
+        values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
+        texts = [value if isinstance(value, str) else canonical(value) for value in values]
+        new = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)]
+        told = [_said(text, [last]) for text in new[:1]]
+    return " ".join(told) or DONE
+
+
+def _said(value: str, observations: Sequence[Observation]) -> str:
+    """A sentence with a value, and with its key in the results if there is one."""
+    for seen in observations:
+        whole = parsed(seen.text, seen.structured)
+        if isinstance(whole, str):
+            keys = [line.key for line in lines(whole) if line.value == value and not line.tagged]
+        else:
+            found = [path for path, leaf in leaves(whole) if leaf == value or canonical(leaf) == value]
+            keys = [str(key) for path in found for key in path[-1:] if isinstance(key, str)]
+        if keys and words(keys[0]):
+            return answer(Question("leaf", " ".join(words(keys[0])), value))
+    return answer(Question("value", "", value))

@@ -257,10 +257,14 @@ class _Finder:
             for key, leaf in _scalars(entries[number]):
                 whole = (*path, number, key)
                 same = canonical(leaf) == canonical(_found(self._second, whole))
+                name = _name((key,))
                 if len(entries) == 1:
-                    yield self._leaf(f"the {_name((key,))}", _text(leaf), same, whole)
+                    head = f"the {name}"
+                elif item == "entry" and key == next(iter(entries[number])) and words(key)[-1:] != ["name"]:
+                    head = f"the {place} {name}"  # the entry is a column, and has no column
                 else:
-                    yield self._leaf(f"the {_name((key,))} of the {place} {item}", _text(leaf), same, whole)
+                    head = f"the {name} of the {place} {item}"
+                yield self._leaf(head, _text(leaf), same, whole)
         yield from self._by_name(path, entries, item)
 
     def _by_name(self, path: Path, entries: Sequence[dict[str, Any]], item: str) -> Iterator[Question]:

@@ -26,15 +26,15 @@ SHARES: dict[Kind, float] = {
 """Share of each kind of task in a held-out set, as far as they can be made."""
 
 TAUGHT: dict[Kind, float] = {
-    "single": 0.46,
-    "pair": 0.24,
-    "chain": 0.14,
-    "follow_up": 0.07,
+    "single": 0.30,
+    "pair": 0.36,
+    "chain": 0.20,
+    "follow_up": 0.06,
     "impossible": 0.05,
-    "talk": 0.04,
+    "talk": 0.03,
 }
-"""Share of each kind of task in training. There are more pairs than in the held-out sets: a pair teaches as much of the
-tools as two single calls, and to do both is learned last."""
+"""Share of each kind of task in training. There are more pairs and chains than in the held-out sets: each teaches as
+much of the tools as two single calls, and to do both is learned last."""
 
 STRICT = 3
 """A held-out set may have one scenario for so many in training, and a few more, so that training is never too small."""
@@ -46,14 +46,14 @@ class Kept:
 
     Args:
         n: Number of scenarios that are wanted. None: ENOUGH.
-        validation: Share of the scenarios to hold out.
+        held_out: Share of the scenarios to hold out.
         on_kept: Called for each scenario when it is kept.
         difficulty: Least and greatest difficulty. Others are not kept.
         earlier: Scenarios of an interrupted generation. They count, and `on_kept` is not called for them.
     """
 
     n: int | None
-    validation: float
+    held_out: float
     on_kept: Callable[[MCPScenario], None]
     difficulty: tuple[int, int] = (1, 5)
     earlier: Sequence[MCPScenario] = ()
@@ -89,7 +89,7 @@ class Kept:
     @property
     def held(self) -> int:
         """The size of a held-out set."""
-        size = self.validation * HELD_OF if self.n is None else self.validation * self.n / len(HELD_OUT)
+        size = self.held_out * HELD_OF if self.n is None else self.held_out * self.n / len(HELD_OUT)
         return min(round(size), MOST)
 
     def give_up(self) -> None:

@@ -13,9 +13,12 @@ from pydantic import BaseModel, Field
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
+from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.phrasing.talk import refuses
 from art_mcp.scenarios.phrasing.values import spelled
-from art_mcp.scenarios.plan import is_reference
+from art_mcp.scenarios.plan import Reply, is_reference
 
 SAID = 3
 """Words of a text that a task must say as it is, at most."""
@@ -35,13 +38,27 @@ class AskedValue(BaseModel):
     path: list[str | int] = Field(default_factory=list)
 
 
-class Proposal(BaseModel):
-    """A task, the calls that solve it, and the short values that it asks for."""
+class Request(BaseModel):
+    """What somebody asks, the calls that solve it, and the short values that it asks for."""
 
     task: str = Field(min_length=1)
-    difficulty: int = Field(ge=1, le=5)
-    calls: list[ProposedCall] = Field(min_length=1)
+    calls: list[ProposedCall] = Field(default_factory=list)
     asks: list[AskedValue] = Field(default_factory=list, max_length=2)
+
+
+class Proposal(Request):
+    """A task.
+
+    `earlier` is a request of the same person that was done before, where the task refers to it. `reply` is "refusal"
+    where the task cannot be done, and "talk" where it needs no tool; `answer` is then what to say, and `about` has
+    names of what is missing, of which the answer mentions one.
+    """
+
+    difficulty: int = Field(ge=1, le=5)
+    earlier: Request | None = None
+    reply: Reply = "result"
+    about: list[str] = Field(default_factory=list, max_length=4)
+    answer: str = ""
 
 
 class Proposals(BaseModel):
@@ -64,27 +81,62 @@ def unfit(proposal: Proposal, tools: Sequence[CatalogTool], difficulty: tuple[in
     low, high = difficulty
     if not low <= proposal.difficulty <= high:
         return f"difficulty {proposal.difficulty} is not between {low} and {high}"
-    for at, call in enumerate(proposal.calls):
+    earlier = proposal.earlier
+    if earlier and (wrong := _unfit_request(earlier, tools) or unsaid(earlier, earlier.task) or _idle(earlier)):
+        return f"earlier: {wrong}"
+    said = f"{earlier.task} {proposal.task}" if earlier else proposal.task
+    return _unfit_request(proposal, tools) or _unfit_reply(proposal, tools) or unsaid(proposal, said)
+
+
+def unsaid(request: Request, said: str) -> str | None:
+    """Which value the calls need and nobody has said. None: all are said.
+
+    Values of a few words must be said letter by letter. Longer ones, such as queries, may be worked out.
+
+    Args:
+        request: The calls.
+        said: The task, and what was asked before it.
+    """
+    for call in request.calls:
+        for value in call.arguments.values():
+            for part in () if is_reference(value) else spelled(value):
+                if len(part.split()) <= SAID and isinstance(value, str) and part not in said:
+                    return f"the task does not say {part!r}, which the calls need"
+    return None
+
+
+def _unfit_request(request: Request, tools: Sequence[CatalogTool]) -> str | None:
+    """Why the calls of a request cannot be executed. None: they can, as far as the schemas tell."""
+    for at, call in enumerate(request.calls):
         tool = next((tool for tool in tools if tool.name == call.tool), None)
         if tool is None:
             return f"call {at}: there is no tool {call.tool!r} that may be called"
         if wrong := _arguments(call, tool, at):
             return f"call {at}, {call.tool}: {wrong}"
-    if any(asked.call >= len(proposal.calls) for asked in proposal.asks):
+    if any(asked.call >= len(request.calls) for asked in request.asks):
         return "asks names a call that there is not"
-    return unsaid(proposal)
+    return None
 
 
-def unsaid(proposal: Proposal) -> str | None:
-    """Which value the calls need and the task does not say. None: it says all.
+def _idle(request: Request) -> str | None:
+    return None if request.calls else "there are no calls"
 
-    Values of a few words must be in the task letter by letter. Longer ones, such as queries, may be worked out.
-    """
-    for call in proposal.calls:
-        for value in call.arguments.values():
-            for part in () if is_reference(value) else spelled(value):
-                if len(part.split()) <= SAID and isinstance(value, str) and part not in proposal.task:
-                    return f"the task does not say {part!r}, which the calls need"
+
+def _unfit_reply(proposal: Proposal, tools: Sequence[CatalogTool]) -> str | None:
+    """Why a task that cannot be done, or needs no tool, cannot be checked. None: it can."""
+    if proposal.reply == "result":
+        return _idle(proposal)
+    if proposal.asks or proposal.earlier:
+        return f"a task whose reply is a {proposal.reply} has neither asks nor earlier"
+    if not proposal.answer.strip():
+        return f"a task whose reply is a {proposal.reply} needs an answer"
+    if proposal.reply == "talk":
+        return "a task that needs no tool has no calls" if proposal.calls else None
+    if not refuses(proposal.answer) or not any(mentions(proposal.answer, name) for name in proposal.about):
+        return "the answer must say that it cannot be done, and mention one of `about`"
+    known = {word for tool in tools for word in words(f"{tool.name} {tool.description}")}
+    if not proposal.calls and any(known & set(words(name)) for name in proposal.about):
+        return "there may be a tool for it: without a call that fails, `about` has no words of tools"
     return None
 
 

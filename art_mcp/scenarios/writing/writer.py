@@ -14,7 +14,7 @@ from art_langgraph.llm.llm import LLM
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.plan import Kind, MCPScenario, Plan, Reading, Step
 from art_mcp.scenarios.scenario_set import Dropped
-from art_mcp.scenarios.writing.proposals import Proposal, Proposals, unfit
+from art_mcp.scenarios.writing.proposals import Proposal, Proposals, Request, unfit
 from trainer_server.wire import LLMError
 
 BATCH = 6
@@ -25,6 +25,9 @@ PART = 24_000
 
 CONTEXT = 6_000
 """Characters in a request for the resources, for the known values, and for the observed results: as many for each."""
+
+UNANSWERED = ""
+"""What stands for the answer to an earlier request, until its calls are executed."""
 
 _SPARE = 1.5
 """Proposals to request for each missing scenario, because some fail when they are executed."""
@@ -49,6 +52,13 @@ task, the schemas, the resources or the results below. An argument may be a valu
 {"$step": 0, "path": ["items", 0, "id"]}; an empty path is the whole text. Of a text that is no JSON, ["Author", 0] is
 the value of the first line that begins with "Author:", and [2] is the third line. Do so only where you know the form
 of that result.
+
+About one task in six is of another kind. It may follow up on an earlier request of the same person: `earlier` has that
+request with calls and asks of its own, and the task refers to it ("and the one of May?"), with new calls that take
+nothing of the earlier results. It may ask for something that cannot be done: `reply` is "refusal", and either one call
+is given that fails because something does not exist, or none because no tool is for it. Or it needs no tool, such as
+thanks: `reply` is "talk", without calls. For both say the right `answer`, and for a refusal in `about` the names of
+what is missing, one of which the answer mentions.
 
 Difficulty 1 is one call with at most one argument; 3 is two calls, or one with several arguments to work out; 5 is
 three calls or more of which the later ones need results of the earlier ones. Every task is about something else.
@@ -133,17 +143,32 @@ class Writer:
                 tools = [call.tool for call in proposal.calls]
                 dropped.append(Dropped(task=proposal.task, tools=tools, kind="invalid", reason=wrong))
                 continue
-            steps = [Step(tool=call.tool, arguments=call.arguments) for call in proposal.calls]
-            plan = Plan(
-                server=self.catalog.name,
-                difficulty=proposal.difficulty,
-                kind=_kind(steps),
-                reference=steps,
-                readings=[Reading(step=asked.call, path=asked.path) for asked in proposal.asks],
-                origin=self.llm.model,
-            )
-            drafts.append(MCPScenario.make(" ".join(proposal.task.split()), plan))
+            history = []
+            if proposal.earlier is not None:
+                first = self._draft(proposal.earlier, proposal.difficulty)
+                drafts.append(first)
+                history = [(first.task, UNANSWERED)]
+            drafts.append(self._draft(proposal, proposal.difficulty, history))
         return drafts, dropped
+
+    def _draft(self, request: Request, difficulty: int, history: Sequence[tuple[str, str]] = ()) -> MCPScenario:
+        """A scenario that was not executed. history: the earlier request, whose answer is not known yet."""
+        steps = [Step(tool=call.tool, arguments=call.arguments) for call in request.calls]
+        kind: Kind = "follow_up" if history else _kind(steps)
+        replied: dict[str, Any] = {}
+        if isinstance(request, Proposal) and request.reply != "result":
+            kind = "impossible" if request.reply == "refusal" else "talk"
+            replied = {"reply": request.reply, "about": request.about, "answer": request.answer}
+        plan = Plan(
+            server=self.catalog.name,
+            difficulty=difficulty,
+            kind=kind,
+            reference=steps,
+            readings=[Reading(step=asked.call, path=asked.path) for asked in request.asks],
+            origin=self.llm.model,
+            **replied,
+        )
+        return MCPScenario.make(" ".join(request.task.split()), plan, history)
 
     def _some_fit(self, answer: Proposals) -> None:
         """Raises ValueError when no proposal of an answer can be used. The message goes back to the model."""

@@ -11,9 +11,11 @@ from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import Catalog
 from art_mcp.scenarios.drafting.look_around import COLUMNS
 from art_mcp.scenarios.execute import execute
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import Dropped, ScenarioSet, balanced, drop
-from art_mcp.scenarios.writing.writer import Writer
+from art_mcp.scenarios.writing.writer import UNANSWERED, Writer
 from trainer_server.wire import LLMError
 
 
@@ -70,10 +72,11 @@ async def written(
             allow_destructive=allow_destructive,
             progress=progress,
         )
-        scenarios.scenarios += more.scenarios
-        for scenario in more.scenarios:
+        good, unanswered = answered(more.scenarios, [*scenarios.scenarios, *more.scenarios])
+        scenarios.scenarios += good
+        for scenario in good:
             on_kept(scenario)
-        scenarios.dropped += [*invalid, *repeated, *more.dropped]
+        scenarios.dropped += [*invalid, *repeated, *more.dropped, *unanswered]
         scenarios.notes = [note for note in more.notes if note.startswith("not executed")]
         if budget is not None and (usage.cost is None or usage.cost >= budget):
             price = f"the budget of {budget:g} USD is spent"
@@ -149,6 +152,35 @@ async def finish(
     return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
 
 
+def answered(scenarios: Iterable[MCPScenario], known: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dropped]]:
+    """Fills in what was answered to the first request of a task that follows up on one.
+
+    Args:
+        scenarios: Scenarios that were executed.
+        known: Scenarios among which the first requests are.
+
+    Returns:
+        The scenarios, and records of those whose first request is not known, or whose answer it gives away.
+    """
+    by_task = {one.task: one for one in known if len(one.messages) == 1 and one.plan.executed}
+    whole: list[MCPScenario] = []
+    dropped: list[Dropped] = []
+    for scenario in scenarios:
+        if scenario.plan.kind != "follow_up" or scenario.messages[1]["content"] != UNANSWERED:
+            whole.append(scenario)
+            continue
+        asked = scenario.messages[0]["content"]
+        first = by_task.get(asked)
+        said = answer_of(first) if first else ""
+        if first is None:
+            dropped.append(drop(scenario, "invalid", f"what was asked before could not be done: {asked!r}"))
+        elif any(mentions(said, fact) for fact in scenario.plan.facts):
+            dropped.append(drop(scenario, "invalid", "the answer was given before"))
+        else:
+            whole.append(MCPScenario.make(scenario.task, scenario.plan, [(asked, said)]))
+    return whole, dropped
+
+
 def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[MCPScenario], list[Dropped]]:
     """Removes near-duplicates: drafts with the same words as an earlier one.
 
@@ -163,7 +195,7 @@ def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[M
     dropped: list[Dropped] = []
     seen: dict[str, MCPScenario] = {}
     for draft in drafts:
-        keys = [f"text {draft.wording}", *([f"calls {signature(draft)}"] if calls else [])]
+        keys = [f"text {draft.wording}", *([f"calls {signature(draft)}"] if calls and draft.tools else [])]
         for key in keys:
             if key in seen:
                 dropped.append(drop(draft, "duplicate", f"as {seen[key].task!r}"))

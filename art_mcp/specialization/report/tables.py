@@ -36,7 +36,7 @@ class Table:
 
 def by_set(made: Specialization) -> Table:
     """Success of each measurement on each held-out set, with 95 % intervals and the number of scenarios."""
-    there = [name for name in HELD_OUT if name in made.scenarios.held_out]
+    there = [name for name in HELD_OUT if name in made.scenarios.held_out_sets]
     rows = []
     for stage, measured in made.measurements.items():
         sets = measured.sets

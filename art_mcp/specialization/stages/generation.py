@@ -47,7 +47,7 @@ async def scenarios_for(
             given = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
             divided = given.with_aliases(server.world.aliases) if server.world else given
         directory.save_scenarios(divided)
-        sizes = {name: len(found) for name, found in divided.held_out.items()}
+        sizes = {name: len(found) for name, found in divided.held_out_sets.items()}
         stage.facts |= {"train": len(divided.train), **sizes, "dropped": len(divided.dropped)}
         course.tell(divided.report())
     return divided
@@ -78,7 +78,7 @@ async def _generated(
         instructions=generation.instructions,
         resources=generation.resources,
         allow_destructive=generation.allow_destructive,
-        validation=generation.validation,
+        held_out=generation.held_out,
         progress=progress,
     )
     if not len(made):

@@ -41,7 +41,7 @@ class MeasuredStages:
     _order: list[MCPScenario] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._order = interleaved(self.made.scenarios.held_out, self.seed)
+        self._order = interleaved(self.made.scenarios.held_out_sets, self.seed)
 
     async def before(self) -> None:
         """Measures the newest version as it is.
@@ -96,7 +96,7 @@ class MeasuredStages:
             self.measurer.cost = done["cost"] or self.measurer.cost
             self.made.measurements[name] = Measurement(name, evaluation)
             return self.made.measurements[name]
-        sets = ", ".join(self.made.scenarios.held_out)
+        sets = ", ".join(self.made.scenarios.held_out_sets)
         with self.course.stage(name, f"measuring version {version} on held-out scenarios ({sets})") as stage:
             try:
                 evaluation = await self.measurer.measure(

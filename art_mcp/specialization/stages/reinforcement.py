@@ -1,4 +1,4 @@
-"""Reinforcement learning within a time: as many steps as fit, with a learning rate that falls as the time passes."""
+"""Reinforcement learning within a time: as many steps as fit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,6 @@ from trainer_server.wire import GRPOConfig
 TEMPERATURE = 0.7
 """Sampling temperature of the runs that are trained on, and of those that measure difficulty. At 1 a policy that was
 warmed up fails by slips that it does not make at temperature 0, at which it is measured."""
-LOWEST = 0.1
-"""To which share of the first one the learning rate falls."""
 _MOST = 10_000
 """Steps where time alone is the limit."""
 _FULL = 0.999
@@ -41,26 +39,14 @@ _IN_VAIN = 3
 
 @dataclass(slots=True)
 class TrainingTime:
-    """The time of the training: how much of it has passed, and whether it is enough for another step.
+    """The time of the training, and whether what is left of it is enough for another step.
 
     Args:
         seconds: For the training, from now on. None: there is no limit.
-        before: Seconds that earlier processes of the same run spent on it.
-        steps: Number of the last step.
     """
 
     seconds: float | None
-    before: float
-    steps: int
     _began: float = field(default_factory=time.monotonic)
-
-    def share(self, step: int) -> float:
-        """The share of the training that is over when a step begins, from 0 to 1: of its time, or of its steps."""
-        of_steps = (step - 1) / self.steps
-        if self.seconds is None:
-            return min(1.0, of_steps)
-        passed = self.before + time.monotonic() - self._began
-        return min(1.0, max(of_steps, passed / max(self.before + self.seconds, 1e-9)))
 
     def is_over(self, history: Sequence[StepRecord]) -> str | None:
         """A stop rule: another step, as long as the last ones, would not fit."""
@@ -80,18 +66,17 @@ def nothing_left(history: Sequence[StepRecord]) -> str | None:
     return f"{_IN_VAIN} steps in a row had nothing to learn from: {last[-1]}"
 
 
-def falling(training: TrainingSettings, clock: TrainingTime) -> Callable[[int], GRPOConfig]:
-    """The settings of each step: those that were asked for, or a learning rate that falls as the training goes on.
+def settings_of(training: TrainingSettings) -> GRPOConfig | Callable[[int], GRPOConfig]:
+    """The settings of the steps: those that were asked for, or the same for all. Few steps fit into a short time, in
+    which a learning rate that falls would hardly change the policy.
 
     Args:
         training: What was asked for.
-        clock: The time of the training.
     """
-    config = training.config
-    if config is not None:
-        return config if callable(config) else lambda step: config
-    return lambda step: GRPOConfig(
-        lr=training.lr * max(LOWEST, 1 - clock.share(step)),
+    if training.config is not None:
+        return training.config
+    return GRPOConfig(
+        lr=training.lr,
         loss_aggregation=training.loss_aggregation,
         scale_rewards="none",  # groups that differ by a part of the reward alone must not count as much as others
     )
@@ -107,7 +92,6 @@ def reinforce(
     runs: RunSettings,
     schemas: Mapping[str, Schema],
     seconds: float | None,
-    before: float = 0.0,
     first_step: int = 1,
     run: str = "",
     ruler: Ruler | None = None,
@@ -128,7 +112,6 @@ def reinforce(
         runs: How the agent is run.
         schemas: The schemas of the agent's tools, for hints.
         seconds: The time. None: there is no limit but the number of steps.
-        before: Seconds that earlier processes of the same run spent on it.
         first_step: Number of the first step.
         run: Name of the training, which makes its steps idempotent.
         ruler: Compares the runs of a scenario. With a judge, rewards differ from the measured ones, which are then left
@@ -140,7 +123,7 @@ def reinforce(
         progress: Whether to show progress bars on a terminal.
     """
     steps = training.steps if training.steps is not None else STEPS if seconds is None else _MOST
-    clock = TrainingTime(seconds, before, steps)
+    clock = TrainingTime(seconds)
     rules: list[StopRule] = [clock.is_over, nothing_left]
     if training.patience is not None and selection:
         rules.append(Plateau(training.patience))
@@ -154,7 +137,7 @@ def reinforce(
         client=client,
         groups_per_step=training.groups_per_step,
         n=training.n,
-        config=falling(training, clock),
+        config=settings_of(training),
         sampler="learnable",
         measured=() if ruler else measured,
         explore=training.explore,

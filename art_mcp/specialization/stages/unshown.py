@@ -1,7 +1,8 @@
 """Which training scenarios the warm start does not show, so that the reinforcement learning has something to learn.
 
 A policy solves nearly all scenarios whose calls it has imitated, and runs that all succeed teach nothing. What it lacks
-are calls that it has not seen: those it meets in the reinforcement learning for the first time.
+are calls, and combinations of tools, that it has not seen: those it meets in the reinforcement learning for the first
+time.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from collections.abc import Sequence
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.split import combination
 
 SHARE = 0.2
 """Share of the different calls that is kept for the reinforcement learning."""
 _LEAST = 2
 """Different calls of the same tools that the warm start shows at least."""
+COMBINATIONS = 0.3
+"""Share of the combinations of tools that is kept as a whole."""
 
 
 def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
     """Divides training scenarios by their calls: those that the warm start may show, and those that it must not.
 
-    Of the calls of the same tools in the same kind of task, SHARE is kept, and _LEAST are shown. The same scenarios and
-    the same seed give the same division.
+    Of the combinations of several tools, COMBINATIONS are kept. Of the calls of the same other tools in the same kind
+    of task, SHARE is kept, and _LEAST are shown. The same scenarios and the same seed give the same division.
 
     Args:
         training: The training scenarios.
@@ -34,11 +38,16 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     """
     calls = list[str]()
     alike: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    combined = sorted({combination(one) for one in training if len(combination(one)) > 1})
+    whole = set(random.Random(f"combinations-{seed}").sample(combined, int(COMBINATIONS * len(combined))))
+    kept: set[str] = set()
     for one in training:
         plan = one.plan
         calls.append(plan.calls)
-        alike[plan.kind, *one.tools].add(calls[-1])
-    kept: set[str] = set()
+        if combination(one) in whole:
+            kept.add(calls[-1])
+        else:
+            alike[plan.kind, *one.tools].add(calls[-1])
     owed = 0.0
     for key, different in sorted(alike.items()):
         owed += SHARE * len(different)

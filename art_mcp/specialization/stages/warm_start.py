@@ -14,9 +14,10 @@ from langchain_core.tools import BaseTool
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
-from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.plan import Kind, MCPScenario
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
+from art_mcp.specialization.stages.renamed import Renamer
 from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
 log = logging.getLogger("art_mcp")
@@ -34,6 +35,10 @@ SPEED = 600.0
 parameters."""
 _CHARACTERS = 4.0
 """Characters of a token, about."""
+_EARLY: dict[Kind, float] = {"single": 0.8, "pair": 0.25, "chain": 0.1}
+"""Share of each kind that is imitated in the first part of a pass."""
+_FIRST = 0.4
+"""The first part of a pass. Of kinds that are not in _EARLY, as much as that is imitated in it."""
 _SIZES = (2, 4, 8, 16)
 """Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
 forward alone: the size is the least at which that is less than half of the work. A token of tools has about twice as
@@ -49,22 +54,26 @@ class Imitation:
         conversations: The demonstrations, those first that teach most.
         validation: Demonstrations of which the loss is measured. Empty: none is.
         config: Settings of the SFT.
-        scenarios: Ids of the scenarios whose references the demonstrations are, in the same order. Empty: they are a
-            user's own.
+        scenarios: The scenarios whose references the demonstrations are, in the same order. Empty: they are a user's
+            own.
     """
 
     conversations: list[Conversation]
     validation: list[Conversation]
     config: SFTConfig
-    scenarios: list[str] = field(default_factory=list)
+    scenarios: list[MCPScenario] = field(default_factory=list)
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
-        """The demonstrations to imitate: where there is no time for all, as many as there is time for.
+        """The demonstrations to imitate: where there is no time for all, as many as there is time for. What is easy
+        comes first, see `graded`.
 
         Args:
             seconds: The time of the warm start. None: there is no limit.
         """
-        return self.conversations[: self._count(seconds)]
+        chosen = self.conversations[: self._count(seconds)]
+        if not self.scenarios:
+            return chosen
+        return [chosen[index] for index in graded([one.plan.kind for one in self.scenarios[: len(chosen)]])]
 
     def scenarios_in(self, seconds: float | None) -> list[str]:
         """Ids of the scenarios that these demonstrations show.
@@ -72,7 +81,7 @@ class Imitation:
         Args:
             seconds: As that of `imitated_in`.
         """
-        return self.scenarios[: self._count(seconds)]
+        return [one.id for one in self.scenarios[: self._count(seconds)]]
 
     def measured_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to measure on, if there is time for a second pass. In the first one each update meets
@@ -106,6 +115,7 @@ class Imitation:
         tools: Sequence[BaseTool],
         system: str,
         seed: int,
+        held_out: Sequence[MCPScenario] = (),
     ) -> Imitation:
         """The demonstrations and the settings of a warm start.
 
@@ -116,14 +126,17 @@ class Imitation:
             tools: The tools of the agent.
             system: Its system prompt.
             seed: Seed of the order, unless the settings have their own.
+            held_out: Held-out scenarios, whose values no demonstration may have.
         """
         if settings.conversations is not None:
             given = load_conversations(settings.conversations)
             return cls(given, [], settings.config or planned(given, seed))
         executed = [one for one in varied(training) if one.plan.executed]
-        imitated = [_answers_alone(one) for one in demonstrations(executed, tools, system)]
+        shown = Renamer(tools, held_out, seed).rename(executed)
+        imitated = [_answers_alone(one) for one in demonstrations(shown, tools, system)]
         measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or planned(imitated, seed), [one.id for one in executed])
+        config = settings.config or planned(imitated, seed).model_copy(update={"shuffle_dataset": False})
+        return cls(imitated, measured, config, executed)
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:
@@ -157,6 +170,26 @@ def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
         for place, (_, index) in enumerate(sorted(listed))
     ]
     return [training[index] for _, index in sorted(places)]
+
+
+def graded(kinds: Sequence[Kind]) -> list[int]:
+    """The order in which demonstrations are imitated: in the first two fifths mostly single calls, then mostly pairs,
+    and most chains at the end. Of one kind, the order stays.
+
+    Args:
+        kinds: The kind of each demonstration.
+
+    Returns:
+        The indexes of the demonstrations.
+    """
+    sizes, seen = Counter(kinds), Counter[Kind]()
+    places: list[tuple[float, int]] = []
+    for index, kind in enumerate(kinds):
+        share, early = (seen[kind] + 0.5) / sizes[kind], _EARLY.get(kind, _FIRST)
+        seen[kind] += 1
+        late = _FIRST + (1 - _FIRST) * (share - early) / (1 - early)
+        places.append((_FIRST * share / early if share < early else late, index))
+    return [index for _, index in sorted(places)]
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:

@@ -31,7 +31,7 @@ async def test_scenarios_for_a_real_server(
     assert row.tools >= server.tools
     assert len(row.found) >= server.kept, row.found.report()
     assert row.found.train
-    assert row.found.validation
+    assert row.found.held_out
     for one in row.found.scenarios:
         assert len(one.plan.observations) == len(one.plan.reference)
 

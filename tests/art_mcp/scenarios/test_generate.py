@@ -113,15 +113,15 @@ def test_facts_are_few_and_short_and_times_are_read_off_in_the_run(found: Scenar
 
 
 def test_training_has_nothing_of_what_is_held_out(found: ScenarioSet) -> None:
-    assert all(len(listed) == 10 for listed in found.held_out.values())
-    assert list(found.held_out) == ["values", "phrasings", "combinations"]
+    assert all(len(listed) == 10 for listed in found.held_out_sets.values())
+    assert list(found.held_out_sets) == ["values", "phrasings", "combinations"]
     trained = set().union(*(values_of(one.plan.reference) for one in found.train))
-    for one in found.held_out["values"]:
+    for one in found.held_out_sets["values"]:
         assert not values_of(one.plan.reference) <= trained, one.task
     forms = {one.plan.phrasing for one in found.train}
-    assert not {one.plan.phrasing for one in found.held_out["phrasings"]} & forms
+    assert not {one.plan.phrasing for one in found.held_out_sets["phrasings"]} & forms
     combined = {combination(one) for one in found.train}
-    for one in found.held_out["combinations"]:
+    for one in found.held_out_sets["combinations"]:
         assert combination(one) not in combined
         assert {(tool,) for tool in combination(one)} <= combined
 
@@ -193,10 +193,10 @@ async def test_an_interrupted_generation_goes_on_with_the_same_sets(found: Scena
         both = await generate_scenarios(server, 90, kept=earlier, on_kept=later.append, progress=False)
     assert both.scenarios == [*earlier, *later]
     assert len(both) == 90
-    held = {combination(one) for one in both.held_out.get("combinations", ())}
+    held = {combination(one) for one in both.held_out_sets.get("combinations", ())}
     assert not held & {combination(one) for one in both.train}
     trained = set().union(*(values_of(one.plan.reference) for one in both.train))
-    assert all(not values_of(one.plan.reference) <= trained for one in both.held_out["values"])
+    assert all(not values_of(one.plan.reference) <= trained for one in both.held_out_sets["values"])
 
 
 async def test_without_a_number_the_time_ends_it() -> None:
@@ -309,6 +309,6 @@ def test_tables_from_files(tmp_path: Path) -> None:
 
 async def test_settings_that_cannot_be_are_refused() -> None:
     catalog = Catalog.of_tools([{"name": "get", "inputSchema": {"type": "object"}}])
-    for settings in ({"n": 0}, {"difficulty": (3, 2)}, {"validation": 1.0}, {"seconds": 0}):
+    for settings in ({"n": 0}, {"difficulty": (3, 2)}, {"held_out": 1.0}, {"seconds": 0}):
         with pytest.raises(ConfigError):
             await generate_scenarios(catalog, progress=False, **settings)  # type: ignore[arg-type]

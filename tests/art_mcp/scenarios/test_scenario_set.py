@@ -67,39 +67,39 @@ def test_a_damaged_file_of_dropped_tasks_is_named(tmp_path: Path, text: str) -> 
 
 def test_three_sets_are_held_out_and_training_has_nothing_of_them() -> None:
     divided = many().split(0.25, seed=4)
-    assert list(divided.held_out) == ["values", "phrasings", "combinations"]
-    assert divided.validation == [one for listed in divided.held_out.values() for one in listed]
+    assert list(divided.held_out_sets) == ["values", "phrasings", "combinations"]
+    assert divided.held_out == [one for listed in divided.held_out_sets.values() for one in listed]
     assert {one.id for one in divided.train} == {one.id for one in divided.scenarios} - {
-        one.id for one in divided.validation
+        one.id for one in divided.held_out
     }
     trained = {combination(one) for one in divided.train}
-    held = {combination(one) for one in divided.held_out["combinations"]}
+    held = {combination(one) for one in divided.held_out_sets["combinations"]}
     assert not held & trained
     assert {(tool,) for tools in held for tool in tools} <= trained
-    assert not {one.plan.phrasing for one in divided.held_out["phrasings"]} & {
+    assert not {one.plan.phrasing for one in divided.held_out_sets["phrasings"]} & {
         one.plan.phrasing for one in divided.train
     }
     values = set().union(*(values_of(one.plan.reference) for one in divided.train))
-    assert all(not values_of(one.plan.reference) <= values for one in divided.held_out["values"])
+    assert all(not values_of(one.plan.reference) <= values for one in divided.held_out_sets["values"])
     assert divided == many().split(0.25, seed=4)
     assert any(many().split(0.25, seed=seed) != divided for seed in range(5))
 
 
 def test_a_set_that_cannot_be_made_is_named_with_the_reason() -> None:
     divided = ScenarioSet([scenario(i, "a") for i in range(24)]).split(0.25)
-    assert list(divided.held_out) == ["values"]
+    assert list(divided.held_out_sets) == ["values"]
     assert [note.partition(":")[0] for note in divided.notes] == ["no held-out phrasings", "no held-out combinations"]
     same = ScenarioSet([scenario(1, "a") for _ in range(24)]).split(0.25)
-    assert same.validation == []
+    assert same.held_out == []
     assert len(same.notes) == 3
-    assert ScenarioSet([scenario(1, "a")]).split().validation == []
-    assert divided.split(0.0).validation == []
+    assert ScenarioSet([scenario(1, "a")]).split().held_out == []
+    assert divided.split(0.0).held_out == []
 
 
 def test_sets_of_people_can_have_any_split(tmp_path: Path) -> None:
     given = ScenarioSet([scenario(1, "a", split="values"), scenario(2, "a", split="train")])
     given.save(tmp_path / "own.jsonl")
-    assert [len(listed) for listed in ScenarioSet.load(tmp_path / "own.jsonl").held_out.values()] == [1]
+    assert [len(listed) for listed in ScenarioSet.load(tmp_path / "own.jsonl").held_out_sets.values()] == [1]
 
 
 def test_what_is_always_or_never_solved_is_not_learnable() -> None:

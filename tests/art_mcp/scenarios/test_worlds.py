@@ -93,7 +93,7 @@ async def test_scenarios_are_generated_with_paths_of_the_world_and_the_original_
     async with connect([*NOTES, "{world}"], worlds=notes) as server:
         found = await generate_scenarios(server, 24, progress=False)
         acting = [one for one in found.scenarios if one.plan.changes]
-        for one in [*acting[:4], *found.validation[:6]]:
+        for one in [*acting[:4], *found.held_out[:6]]:
             if not one.plan.readings:
                 calls = [call["function"] for message in demonstration(one) for call in message.get("tool_calls", ())]
                 made = [(call["name"], json.loads(call["arguments"])) for call in calls]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step
+from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step
 from art_mcp.specialization.demonstrations import demonstration
 
 STATUS = Step(tool="status", reads=True)
@@ -36,3 +36,23 @@ def test_a_call_that_needs_a_result_waits_for_it() -> None:
 def test_a_call_that_changes_something_is_made_alone() -> None:
     assert calls(COMMIT, STATUS) == [["commit"], ["status"]]
     assert calls(STATUS, COMMIT, LOG) == [["status"], ["commit"], ["log"]]
+
+
+def test_before_several_calls_the_tools_are_named() -> None:
+    def said(*steps: Step) -> list[str]:
+        plan = Plan(reference=list(steps), observations=[Observation(text='{"head": "a1"}')] * len(steps))
+        messages = demonstration(MCPScenario.make("Look it up.", plan))
+        return [message["content"] for message in messages[:-1] if message["role"] == "assistant"]
+
+    assert said(STATUS) == [""]
+    assert said(STATUS, LOG) == ["I need status, then log."]
+    assert said(LOG, SHOW) == ["I need log, then show.", ""]
+
+
+def test_without_an_answer_of_the_plan_each_fact_is_told_with_its_key() -> None:
+    seen = [Observation(text='{"head": "a1", "size": 12}'), Observation(text="Author: Ada\nlamp")]
+    plan = Plan(reference=[STATUS, LOG], observations=seen, facts=["a1", "12", "Ada", "lamp", "none"])
+    said = demonstration(MCPScenario.make("Look it up.", plan))[-1]["content"]
+    assert said == "The head is a1. The size is 12. The author is Ada. It is lamp. It is none."
+    reading = plan.model_copy(update={"facts": [], "readings": [Reading(step=1, path=["Author", 0])]})
+    assert demonstration(MCPScenario.make("Look it up.", reading))[-1]["content"] == "The author is Ada."

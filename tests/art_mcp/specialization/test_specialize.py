@@ -185,6 +185,25 @@ async def test_a_measurement_that_fails_is_a_note_in_the_report(connected: Train
     assert note in (tmp_path / "out" / "report.md").read_text()
 
 
+async def test_a_training_whose_runs_all_fail_ends_and_the_rest_is_done(connected: TrainerServer) -> None:
+    made = await specialize(
+        SERVER,
+        policy="breaking-in-training",
+        minutes=None,
+        graph=breaking(2, "breaking-in-training"),
+        scenarios=scenarios(),
+        generation=ALLOWED,
+        training=TrainingSettings(steps=1, groups_per_step=2, n=2),
+        progress=False,
+    )
+    (note,) = made.notes
+    assert note.startswith("the training ended: ")
+    assert note.endswith("OSError: the network is down")
+    assert made.steps == []
+    assert made.after is not None
+    assert made.after.version == made.version == 0
+
+
 async def test_the_report_escapes_what_a_server_says(connected: TrainerServer, tmp_path: Path) -> None:
     odd = [adding(n, n, "train") for n in range(2)]
     odd.append(MCPScenario.make("say <script>alert(1)</script>", adding(5, 5, "values").plan))

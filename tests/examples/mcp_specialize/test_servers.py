@@ -58,7 +58,7 @@ async def test_scenarios_use_every_tool(name: str, tmp_path: Path) -> None:
         found = await generate_scenarios(server, 40, progress=False)
     assert len(found) == 40
     assert all(found.coverage.values())
-    assert found.validation
+    assert found.held_out
 
 
 def test_worlds_are_the_same_for_a_seed(tmp_path: Path) -> None:

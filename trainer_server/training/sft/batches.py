@@ -34,8 +34,8 @@ def families(rows: Sequence[Row]) -> list[int]:
     return family_of
 
 
-def batches(family_of: Sequence[int], size: int, rng: random.Random) -> list[list[int]]:
-    """One pass over all rows in random order: the indices of the rows of each update.
+def batches(family_of: Sequence[int], size: int, rng: random.Random | None) -> list[list[int]]:
+    """One pass over all rows: the indices of the rows of each update.
 
     A batch has rows of one family, as long as a family has enough of them. What is left of all families fills the
     other batches, family by family.
@@ -43,10 +43,11 @@ def batches(family_of: Sequence[int], size: int, rng: random.Random) -> list[lis
     Args:
         family_of: Of each row, see `families`.
         size: Rows of an update. One update has fewer, where the number of rows is no multiple of it.
-        rng: Draws the order.
+        rng: Draws the order. None: the order is that of the rows.
     """
     members: defaultdict[int, list[int]] = defaultdict(list)
-    for index in rng.sample(range(len(family_of)), len(family_of)):
+    count = len(family_of)
+    for index in range(count) if rng is None else rng.sample(range(count), count):
         members[family_of[index]].append(index)
     full: list[int] = []
     rest: list[int] = []
@@ -56,7 +57,7 @@ def batches(family_of: Sequence[int], size: int, rng: random.Random) -> list[lis
         rest += indices[whole:]
     ordered = full + rest
     slices = [ordered[at : at + size] for at in range(0, len(ordered), size)]
-    return rng.sample(slices, len(slices))
+    return sorted(slices, key=min) if rng is None else rng.sample(slices, len(slices))
 
 
 @dataclass(frozen=True, slots=True)

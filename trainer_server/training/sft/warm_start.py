@@ -97,7 +97,7 @@ def warm_start(
             break
         started = time.monotonic()
         if update % epoch == 0:
-            order = batches(family_of, size, rng)
+            order = batches(family_of, size, rng if config.shuffle_dataset else None)
         chosen = [rows[index] for index in order[update % epoch]]
         packing = Paths.of(chosen).packed(config.token_budget, share=model.share, ranks=ranks.count)
         optimizer.zero_grad(set_to_none=True)

@@ -7,13 +7,22 @@ from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.talk import refuses
 
 
-def test_answers_have_the_value() -> None:
-    assert answer(Question("leaf", "the author", "Ada")) == "It is Ada."
-    assert "3" in answer(Question("count", "", "3", items="entries"))
-    assert answer(Question("contains", "", "yes", items="entries", item="a")).startswith("Yes")
+def test_answers_repeat_what_was_asked_beside_its_value() -> None:
+    assert answer(Question("leaf", "the last author", "Ada")) == "The last author is Ada."
+    assert answer(Question("leaf", "the open issues", "4")) == "The open issues are 4."
+    assert answer(Question("leaf", "the price of chairs", "4")) == "The price of chairs is 4."
+    assert answer(Question("value", "", "Ada")) == "It is Ada."
+    assert answer(Question("contains", "", "yes", items="entries", item="a")) == "Yes, a is among them."
 
 
-def test_two_answers_say_which_request_they_are_for() -> None:
+def test_what_is_counted_agrees_with_its_number() -> None:
+    assert answer(Question("count", "", "3", items="entries")) == "There are 3 entries."
+    assert answer(Question("count", "", "1", items="entries")) == "There is 1 entry."
+    some = Question("count", "", "1", items='rows with the kind "boxes"')
+    assert answer(some) == 'There is 1 row with the kind "boxes".'
+
+
+def test_two_answers_are_two_sentences() -> None:
     said = both(answer(Question("leaf", "the author", "Ada")), DONE)
-    assert said == "First, it is Ada. Second, it is done."
+    assert said == "The author is Ada. It is done."
     assert not refuses(said)

@@ -38,6 +38,13 @@ def test_entries_are_asked_by_their_names_by_their_place_and_counted() -> None:
     assert asked["the price of the last item"] == "45"
 
 
+def test_entries_without_a_noun_are_called_by_their_first_key() -> None:
+    asked = heads(found([{"column": "id", "type": "INT"}, {"column": "town", "type": "TEXT"}]))
+    assert asked["the last column"] == "town"
+    assert asked["the type of the first entry"] == "INT"
+    assert "the column of the last entry" not in asked
+
+
 def test_lines_of_a_text_are_asked_by_their_keys() -> None:
     log = "History:\nCommit: abc\nAuthor: Ada\n\nCommit: def\nAuthor: Bob\nTotal: 2 commits"
     asked = heads(found(log, noun="log"))

@@ -61,7 +61,7 @@ def good_ones(per_answer: int = 6) -> Any:
 
 async def test_a_langchain_chat_model_writes_scenarios() -> None:
     model = Answering(says=answer(proposal("What is noon in Oslo?", ("convert", {"zone": "Oslo", "hour": 12}))))
-    found = await generate_scenarios(ZONE, 1, model=model, validation=0, progress=False)
+    found = await generate_scenarios(ZONE, 1, model=model, held_out=0, progress=False)
     assert [one.task for one in found.scenarios] == ["What is noon in Oslo?"]
 
 
@@ -212,7 +212,7 @@ def test_proposals_are_held_to_the_schemas(calls: list[tuple[str, dict[str, Any]
     ],
 )
 def test_a_task_says_what_its_calls_need(task: str, arguments: dict[str, Any], why: str | None) -> None:
-    found = unsaid(Proposal.model_validate(proposal(task, ("get", arguments))))
+    found = unsaid(Proposal.model_validate(proposal(task, ("get", arguments))), task)
     assert (found is None) if why is None else (found is not None and why in found)
 
 
@@ -222,10 +222,59 @@ async def test_a_task_that_asks_for_too_much_or_for_nothing_is_dropped() -> None
         proposal("Which town has the novel list?", ("list_volumes", {"genre": "novel"}), asks=((0, "town"),)),
     ]
     with endpoint(answer(*bad, pages_of("b100"))) as at:
-        found = await generate_scenarios(SHELF, 3, model=writer(at), rounds=1, validation=0, progress=False)
+        found = await generate_scenarios(SHELF, 3, model=writer(at), rounds=1, held_out=0, progress=False)
     assert [one.task for one in found.scenarios] == [pages_of("b100")["task"]]
     assert {one.reason.partition(":")[0] for one in found.dropped} >= {"call 1 gave nothing at ['town']"}
     assert any(one.reason.startswith("the task asks for ") for one in found.dropped)
+
+
+async def test_follow_ups_refusals_and_talk_are_proposed_and_checked_too() -> None:
+    earlier = {key: pages_of("b100")[key] for key in ("task", "calls", "asks")}
+    follow_up = proposal("And b107?", ("get_volume", {"book_id": "b107"}), asks=((0, "pages"),)) | {"earlier": earlier}
+    lost = {**follow_up, "earlier": {**earlier, "task": "How many pages has b999?"}}
+    lost["earlier"]["calls"] = [{"tool": "get_volume", "arguments": {"book_id": "b999"}}]
+    lost["task"], lost["calls"] = "And b114?", [{"tool": "get_volume", "arguments": {"book_id": "b114"}}]
+    refused = {"reply": "refusal", "about": ["b998"], "answer": "There is no book b998."}
+    missing = proposal("How many pages has b998?", ("get_volume", {"book_id": "b998"})) | refused
+    there = proposal("How many pages has b121?", ("get_volume", {"book_id": "b121"}))
+    there |= {"reply": "refusal", "about": ["b121"], "answer": "There is no book b121."}
+    pizza = {"reply": "refusal", "about": ["pizza"], "answer": "Sorry, I cannot order pizza."}
+    thanks = {"reply": "talk", "answer": "You are welcome."}
+    more = [missing, there, proposal("Order a pizza.") | pizza, proposal("Thanks!") | thanks]
+    with endpoint(answer(follow_up, lost, *more)) as at:
+        found = await generate_scenarios(SHELF, 8, model=writer(at), rounds=1, held_out=0, progress=False)
+    kinds = {one.task: one.plan.kind for one in found.scenarios}
+    assert kinds == {
+        "How many pages does b100 have?": "single",
+        "And b107?": "follow_up",
+        "How many pages has b998?": "impossible",
+        "Order a pizza.": "impossible",
+        "Thanks!": "talk",
+    }
+    second = next(one for one in found.scenarios if one.plan.kind == "follow_up")
+    assert [message["content"] for message in second.messages] == [earlier["task"], "The pages are 90.", "And b107?"]
+    assert second.plan.facts == ["103"]
+    reasons = str([one.reason for one in found.dropped])
+    assert "what was asked before could not be done" in reasons
+    assert "it gave no error" in reasons
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "there are no calls"),
+        ({"reply": "talk"}, "needs an answer"),
+        ({"reply": "talk", "answer": "Hello!"}, None),
+        ({"reply": "refusal", "answer": "Here it is.", "about": ["pizza"]}, "must say that it cannot be done"),
+        ({"reply": "refusal", "answer": "I have no tool for that.", "about": ["pizza"]}, "mention one of `about`"),
+        ({"reply": "refusal", "answer": "I cannot order pizza.", "about": ["pizza"]}, None),
+        ({"reply": "refusal", "answer": "I cannot convert it.", "about": ["convert"]}, "there may be a tool for it"),
+        ({"earlier": {"task": "Hello."}}, "earlier: there are no calls"),
+    ],
+)
+def test_what_is_replied_without_a_result_is_held_to_rules(changes: dict[str, Any], why: str | None) -> None:
+    found = unfit(Proposal.model_validate(proposal("And now?") | changes), ZONE.tools, (1, 5))
+    assert (found is None) if why is None else (found is not None and why in found)
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/nowhere", "#", "{url}/schema.json"])

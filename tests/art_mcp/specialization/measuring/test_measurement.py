@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from art_langgraph import Evaluation, Trajectory
-from art_mcp import MCPScenario
+from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Split, Step
 from art_mcp.specialization.measuring.measurement import Measurement
 from art_mcp.specialization.measuring.paired import PairedGain, sign_test
+from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved
 
 
@@ -53,6 +54,19 @@ def test_a_gain_compares_scenarios_with_themselves_and_leaves_combinations_out()
     assert gain.significant
     assert not PairedGain(0.5, (-0.1, 1.0), 5, 0, 9).significant
     assert after.gain_over(measured("before", "")) is None
+
+
+def test_the_gain_on_all_sets_counts_combinations_too() -> None:
+    made = Specialization(server="s", server_version="", policy="p", base_model="m", scenarios=ScenarioSet())
+    assert made.gain_on_all_sets is None
+    made.measurements["after_sft"], made.measurements["after"] = (
+        measured("", "ny", "", "n"),
+        measured("", "yy", "", "y"),
+    )
+    assert made.gain is not None
+    assert made.gain_on_all_sets is not None
+    assert (made.gain.better, made.gain.scenarios) == (1, 2)
+    assert (made.gain_on_all_sets.better, made.gain_on_all_sets.scenarios) == (2, 3)
 
 
 @pytest.mark.parametrize(("better", "worse", "p"), [(0, 0, 1.0), (1, 1, 1.0), (8, 1, 20 / 512), (0, 6, 2 / 64)])

@@ -1,16 +1,14 @@
-"""When a training ends, and how its learning rate falls."""
+"""When a training ends, and the settings of its steps."""
 
 from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from art_langgraph import GRPOConfig, TrainerClient
 from art_langgraph.loop.watch.record import StepRecord
 from art_mcp import MCPScenario, RunSettings, TrainingSettings
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.stages.reinforcement import TrainingTime, falling, nothing_left, reinforce
+from art_mcp.specialization.stages.reinforcement import TrainingTime, nothing_left, reinforce, settings_of
 from trainer_server.wire import StepResult
 
 
@@ -20,11 +18,11 @@ def record(step: int, elapsed: float, **metrics: Any) -> StepRecord:
 
 def test_a_training_ends_when_another_step_would_not_fit() -> None:
     history = [record(1, 90.0), record(2, 120.0), record(3, 150.0), record(4, 180.0)]
-    assert TrainingTime(1_000.0, 0.0, 10_000).is_over(history) is None
-    why = TrainingTime(29.0, 0.0, 10_000).is_over(history)
+    assert TrainingTime(1_000.0).is_over(history) is None
+    why = TrainingTime(29.0).is_over(history)
     assert why is not None
     assert why.endswith("a step takes 30 s"), "the last steps tell, not the first"
-    assert TrainingTime(None, 0.0, 8).is_over(history) is None
+    assert TrainingTime(None).is_over(history) is None
 
 
 def test_a_training_ends_when_there_is_nothing_to_learn() -> None:
@@ -34,16 +32,14 @@ def test_a_training_ends_when_there_is_nothing_to_learn() -> None:
     assert nothing_left([*dead, record(4, 1.0)]) is None
 
 
-def test_the_learning_rate_falls_with_the_time_or_with_the_steps() -> None:
-    settings = TrainingSettings(lr=0.4)
-    by_steps = falling(settings, TrainingTime(None, 0.0, 4))
-    assert [by_steps(step).lr for step in (1, 3, 5)] == pytest.approx([0.4, 0.2, 0.04])
-    resumed = falling(settings, TrainingTime(100.0, 300.0, 10_000))
-    assert resumed(40).lr == pytest.approx(0.1, rel=0.01), "three quarters of the time had passed before"
+def test_all_steps_have_the_same_settings_unless_others_are_given() -> None:
+    config = settings_of(TrainingSettings(lr=0.4))
+    assert isinstance(config, GRPOConfig)
+    assert (config.lr, config.lr_scheduler_type) == (0.4, GRPOConfig().lr_scheduler_type)
     mine = GRPOConfig(lr=1e-5)
-    assert falling(TrainingSettings(config=mine), TrainingTime(None, 0.0, 4))(3) is mine
+    assert settings_of(TrainingSettings(config=mine)) is mine
     given = TrainingSettings(config=lambda step: GRPOConfig(lr=step))
-    assert falling(given, TrainingTime(None, 0.0, 4))(3).lr == 3
+    assert settings_of(given) is given.config
 
 
 async def test_training_runs_have_the_time_limit_of_all_runs() -> None:

@@ -32,3 +32,13 @@ def test_calls_without_others_of_their_tools_are_shown() -> None:
     shown, kept = shown_and_kept(pairs, seed=0)
     assert len(kept) == 6
     assert all(len([one for one in shown if one.tools == (tool,)]) >= 2 for tool in "abcdefghij")
+
+
+def test_some_combinations_of_tools_are_kept_as_a_whole() -> None:
+    every = [scenario(f"Do {tool} {at}.", at, tool) for tool in "abcde" for at in range(3)]
+    both = [(one, two) for one in "abcde" for two in "abcde" if one < two]
+    every += [scenario(f"Do {one} and {two}, {at}.", at, one, two, kind="pair") for one, two in both for at in range(2)]
+    shown, kept = shown_and_kept(every, seed=0)
+    whole = {one.tools for one in kept if len(one.tools) > 1} - {one.tools for one in shown}
+    assert len(whole) == 3
+    assert {one.tools for one in shown if len(one.tools) == 1} == {(tool,) for tool in "abcde"}

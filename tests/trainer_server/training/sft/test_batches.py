@@ -48,3 +48,8 @@ def test_a_demonstration_that_is_longer_than_the_budget_is_computed_all_the_same
     packing = paths.packed(budget, share=True, ranks=1)
     assert packing.too_long == ()
     assert sorted(int(target) for packed in packing.rows for target in packed.target_R) == [2, 4, 5, 9]
+
+
+def test_without_a_source_of_randomness_rows_keep_their_order() -> None:
+    assert batches([0] * 5, 2, None) == [[0, 1], [2, 3], [4]]
+    assert batches([0, 1, 0, 1, 0], 2, None) == [[0, 2], [1, 3], [4]]

@@ -1,0 +1,294 @@
+"""Demonstrations with other names, numbers and hashes: a policy learns to copy values instead of remembering them.
+
+Imitation needs no execution: a demonstration stays right if a value is replaced by another one of the same shape
+wherever it stands, in the task, the calls, their results and the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+from art_mcp.client.effects import words
+from art_mcp.scenarios.drafting.gazetteer import WORDS, is_well_known
+from art_mcp.scenarios.execute import StepFailed, resolved
+from art_mcp.scenarios.lines import lines
+from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.observe import changes_with_time, leaves, parsed
+from art_mcp.scenarios.phrasing import lexicon
+from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference
+from art_mcp.worlds.alias import WORLD
+
+ATTEMPTS = 20
+"""Attempts to draw a value that occurs nowhere else."""
+
+_COUNTS = 12
+"""Numbers up to this one may count something that the demonstration shows."""
+
+_ABBREVIATION = 6
+"""Characters by which a hash is known."""
+_HASH = "#"
+"""What they are marked with, so that they are no number and no word."""
+
+_COMPUTED = 3
+"""A result with fewer lines may have been computed from the numbers of its call."""
+
+_WORD = re.compile(r"[A-Za-z]{3,}")
+_HEX = re.compile(r"(?<![A-Za-z0-9])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}(?![A-Za-z0-9])")
+_NUMBER = re.compile(r"(?<![\w.:/-])(?:0|[1-9]\d{0,8})(?:\.\d{1,4})?(?![\w:/-]|\.\d)")
+_PART = re.compile(
+    rf"(?P<hex>{_HEX.pattern})|(?P<number>{_NUMBER.pattern})"
+    r"|(?P<word>(?:(?<![A-Za-z\\])|(?<=(?<!\\)\\[nrt]))[A-Za-z]{3,}(?![A-Za-z]))"
+)
+"""The parts of a text that may be renamed. A word may follow an escaped line break of JSON."""
+_ENDING = re.compile(r"(?<=\w)\.([A-Za-z]{1,5})(?![\w.])")
+_ROOT = re.compile(re.escape(WORLD) + r"(?:/[\w.-]+)?")
+_QUOTED = re.compile(r"'([^']*)'")
+
+_USUAL = frozenset(
+    words(
+        "and are but did does for has have its not now one out that them then there these this those two was were what "
+        "when which who why will you your yes true false none null with example com org net http https www localhost "
+        "file"
+    )
+)
+_KEPT = _USUAL | lexicon.FILLERS | lexicon.PREPOSITIONS
+
+_CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
+
+
+class Renamer:
+    """Gives demonstrations fresh values.
+
+    A value is shown once as the server has it. From then on each demonstration that has it gets another one. Not
+    renamed are words of the tools' schemas (so no enums), of keys of results, of the text around the values, and of
+    paths of the world's root; places and time zones, dates, truth values, constants in capital letters, and endings of
+    files; numbers that may count what is shown, and those of which a result may have been computed.
+
+    Args:
+        tools: The tools of the agent.
+        held_out: Held-out scenarios. Words, numbers and hashes of their calls and facts are never drawn.
+        seed: Seed of the values.
+    """
+
+    def __init__(self, tools: Sequence[BaseTool], held_out: Iterable[MCPScenario], seed: int) -> None:
+        schemas = json.dumps([convert_to_openai_tool(tool) for tool in tools])
+        self._schema = {word for name in re.findall(r"\w+", schemas) for word in words(name)}
+        self._never = {
+            _key(part[0]) for scenario in held_out for text in _values(scenario.plan) for part in _PART.finditer(text)
+        }
+        self._shown: set[str] = set()
+        self._rng = random.Random(f"renamed-{seed}")
+
+    def rename(self, scenarios: Sequence[MCPScenario]) -> list[MCPScenario]:
+        """The scenarios in their order, with fresh values for those that an earlier one has shown.
+
+        Args:
+            scenarios: Scenarios whose references were executed, in the order in which they are imitated.
+        """
+        return [self._renamed(scenario) for scenario in scenarios]
+
+    def _renamed(self, scenario: MCPScenario) -> MCPScenario:
+        parts = self._parts(scenario)
+        again = [part for part in parts if part in self._shown]
+        self._shown |= parts
+        if not again:
+            return scenario
+        renaming = self._renaming(scenario, again)
+        plan = scenario.plan
+        steps = [step.model_copy(update={"arguments": renaming.arguments(step)}) for step in plan.reference]
+        observations = [
+            seen.model_copy(update={"text": renaming.text(seen.text), "structured": renaming.value(seen.structured)})
+            for seen in plan.observations
+        ]
+        given = renaming.value(scenario.input)
+        made = scenario.model_copy(update={"input": given}).with_plan(
+            reference=steps,
+            observations=observations,
+            facts=renaming.value(plan.facts),
+            about=renaming.value(plan.about),
+            answer=renaming.text(plan.answer),
+            changes=None,  # of the values that the world had
+        )
+        return made if _still_right(scenario, made) else scenario
+
+    def _parts(self, scenario: MCPScenario) -> set[str]:
+        """What may be renamed: words in lower case, numbers, and hashes by their first characters."""
+        plan = scenario.plan
+        kept = self._schema | _KEPT | _around(scenario) | _keys(plan)
+        computed = _may_be_computed(plan)
+        found: set[str] = set()
+        for text in _values(plan):
+            if changes_with_time(text) or is_well_known(text):
+                continue
+            endings = {ending.casefold() for ending in _ENDING.findall(text)}
+            for part in _PART.finditer(_ROOT.sub(" ", text)):
+                if part["number"]:
+                    if not computed and ("." in part[0] or int(part[0]) > _COUNTS):
+                        found.add(part[0])
+                elif part["hex"] or not (
+                    part[0].isupper()
+                    or is_well_known(part[0])
+                    or {part[0].casefold(), *words(part[0])} & (kept | endings)
+                ):
+                    found.add(_key(part[0]))
+        return found
+
+    def _renaming(self, scenario: MCPScenario, parts: Sequence[str]) -> _Renaming:
+        """Fresh values for parts, which occur nowhere in a scenario."""
+        told = json.dumps(scenario.model_dump(mode="json"), ensure_ascii=False)
+        taken = {_key(part[0]) for part in _PART.finditer(told)} | self._never | self._schema
+        fresh: dict[str, str] = {}
+        for part in sorted(parts):
+            for _ in range(ATTEMPTS):
+                drawn = self._drawn(part)
+                if drawn not in taken:
+                    fresh[part] = drawn
+                    taken.add(drawn)
+                    break
+        return _Renaming(fresh)
+
+    def _drawn(self, part: str) -> str:
+        """A value of the shape of another one."""
+        rng = self._rng
+        if _NUMBER.fullmatch(part):
+            return _number(rng, part)
+        if part.startswith(_HASH):
+            return _HASH + _hexadecimal(rng, _ABBREVIATION)
+        alike = [word for word in WORDS if abs(len(word) - len(part)) <= 2]
+        if alike and rng.random() < 0.5:
+            return rng.choice(alike)
+        letters = [rng.choice((_CONSONANTS, _VOWELS)[at % 2]) for at in range(len(part))]
+        return "".join(letters)
+
+
+@dataclass(frozen=True, slots=True)
+class _Renaming:
+    """Replaces values wherever they stand.
+
+    Args:
+        fresh: The new value of each part.
+    """
+
+    fresh: dict[str, str]
+
+    def text(self, text: str) -> str:
+        """A text with the fresh values. Paths of the world's root stay."""
+        roots = [match.span() for match in _ROOT.finditer(text)]
+        return _PART.sub(
+            lambda part: part[0] if any(start <= part.start() < end for start, end in roots) else self._of(part[0]),
+            text,
+        )
+
+    def value(self, value: Any) -> Any:
+        """A JSON value with the fresh values in all its texts and numbers. Keys of objects stay."""
+        if isinstance(value, dict):
+            return {key: self.value(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self.value(item) for item in value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return type(value)(self.fresh.get(str(value), value))
+        return self.text(value) if isinstance(value, str) else value
+
+    def arguments(self, step: Step) -> dict[str, Any]:
+        """The arguments of a step. References to earlier results stay."""
+        return {name: value if is_reference(value) else self.value(value) for name, value in step.arguments.items()}
+
+    def _of(self, part: str) -> str:
+        new = self.fresh.get(_key(part))
+        if new is None:
+            return part
+        if new.startswith(_HASH):  # equal hashes stay equal, and abbreviations the beginning of longer ones
+            return (new.removeprefix(_HASH) + _hexadecimal(random.Random(new), 64))[: len(part)]
+        return new.upper() if part.isupper() else new.capitalize() if part[:1].isupper() else new
+
+
+def _key(part: str) -> str:
+    """What a part is known by: equal for a word in capital and in small letters, and for a hash and its beginning."""
+    return _HASH + part[:_ABBREVIATION] if _HEX.fullmatch(part) else part.casefold()
+
+
+def _number(rng: random.Random, like: str) -> str:
+    """A number with as many figures. It is no small whole number, and its last figure is not 0."""
+    whole, point, rest = like.partition(".")
+    drawn = str(rng.randrange(10 ** (len(whole) - 1), 10 ** len(whole)))
+    if point:
+        return f"{drawn}.{''.join(rng.choices('0123456789', k=len(rest) - 1))}{rng.choice('123456789')}"
+    return drawn if int(drawn) > _COUNTS else _number(rng, like)
+
+
+def _hexadecimal(rng: random.Random, length: int) -> str:
+    """Hexadecimal digits, with a letter and a figure among the first ones."""
+    return rng.choice("abcdef") + rng.choice("123456789") + "".join(rng.choices("0123456789abcdef", k=length - 2))
+
+
+def _values(plan: Plan) -> Iterator[str]:
+    """The values in calls, facts, and what a refusal names, as texts. Of SQL and the like, the quoted texts."""
+    for number, step in enumerate(plan.reference):
+        try:
+            arguments = resolved(step, plan.observations[:number])
+        except (StepFailed, IndexError):  # it is not executed, or was edited
+            arguments = {name: value for name, value in step.arguments.items() if not is_reference(value)}
+        for name, argument in arguments.items():
+            if argument != step.defaults.get(name):
+                for text in spelled(argument):
+                    yield from _QUOTED.findall(text) if step.by_result else (text,)
+    yield from plan.facts
+    yield from plan.about
+
+
+def _around(scenario: MCPScenario) -> set[str]:
+    """The words of the messages and the answer that are no values."""
+    plan = scenario.plan
+    text = " ".join([*(message["content"] for message in scenario.messages), plan.answer])
+    for value in sorted(_values(plan), key=len, reverse=True):
+        text = text.replace(value, " ")
+    return {word.casefold() for word in _WORD.findall(text)}
+
+
+def _keys(plan: Plan) -> set[str]:
+    """The words of the keys in results."""
+    found: set[str] = set()
+    for seen in plan.observations:
+        value = parsed(seen.text, seen.structured)
+        if isinstance(value, str):
+            found.update(word for line in lines(value) for word in words(line.key))
+        else:
+            found.update(word for path, _ in leaves(value) for key in path for word in words(str(key)))
+    return found
+
+
+def _may_be_computed(plan: Plan) -> bool:
+    """Whether a result may have been computed from numbers, such as a sum."""
+    counted = any(
+        isinstance(leaf, int | float) and not isinstance(leaf, bool)
+        for step in plan.reference
+        for _, leaf in leaves(step.arguments)
+    )
+    short = any(seen.text.count("\n") < _COMPUTED for seen in plan.observations)
+    return counted and short
+
+
+def _still_right(before: MCPScenario, made: MCPScenario) -> bool:
+    """Whether a task still says what its calls need, and its answer what was asked for."""
+    earlier, plan = before.plan, made.plan
+    told = " ".join(message["content"] for message in before.messages)
+    says = " ".join(message["content"] for message in made.messages)
+    for old, new in zip(earlier.reference, plan.reference, strict=True):
+        for was, now in zip(_spelled(old), _spelled(new), strict=True):
+            if was in told and now not in says:
+                return False
+    answered = all(mentions(plan.answer, fact) for fact in plan.facts)
+    return answered or not all(mentions(earlier.answer, fact) for fact in earlier.facts)
+
+
+def _spelled(step: Step) -> list[str]:
+    return [text for value in step.arguments.values() if not is_reference(value) for text in spelled(value)]
