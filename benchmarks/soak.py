@@ -1,6 +1,7 @@
 """Hours of work in minutes: whether the server loses, doubles or keeps anything, and what it adds to an answer.
 
     python -m benchmarks.soak [--json] [--minutes 5] [--rollouts 256] [--swap-every 10] [--leaving 0.333]
+                             [--ledger sqlite|postgres|postgresql://…]
 
 Starts the trainer server, with its trainer process, over a small engine that answers with tokens at once, each a
 process of its own. ROLLOUTS clients roll out for MINUTES, one to three turns each, half of the answers streamed; of
@@ -42,6 +43,7 @@ from rich.table import Table
 
 from benchmarks.stress.books import Receipt, balance, rows_of
 from benchmarks.stress.clients import HEADERS, Clients, chat, received
+from benchmarks.stress.ledgers import ChosenLedger, add_option, chosen_ledger
 from benchmarks.stress.training import Training
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
@@ -57,11 +59,16 @@ TURNS = 7
 
 
 @contextmanager
-def processes(scratch: Path) -> Iterator[tuple[EngineProcess, ServerProcess]]:
+def processes(scratch: Path, ledger: ChosenLedger) -> Iterator[tuple[EngineProcess, ServerProcess]]:
     """A server over a small engine, once it is ready."""
     base = tiny_base(scratch)
     engine = EngineProcess(scratch / "engine.log", base.name)
-    server = ServerProcess(scratch / "home", base, options=("--engine-url", engine.url, "--no-trainer-low-priority"))
+    server = ServerProcess(
+        scratch / "home",
+        base,
+        options=("--engine-url", engine.url, "--no-trainer-low-priority"),
+        environment=ledger.environment,
+    )
     try:
         engine.start()
         engine.until_ready()
@@ -241,11 +248,19 @@ async def soak(engine: EngineProcess, server: ServerProcess, options: argparse.N
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
-    with tempfile.TemporaryDirectory() as scratch:
-        with processes(Path(scratch)) as (engine, server):
+    with tempfile.TemporaryDirectory() as scratch, chosen_ledger(options.ledger) as ledger:
+        with processes(Path(scratch), ledger) as (engine, server):
             result = asyncio.run(soak(engine, server, options))
-        books = balance(result.pop("receipts"), rows_of(Home(server.home).ledger))
-    return {"minutes": options.minutes, "rollouts": options.rollouts, **result, **asdict(books), "even": books.even}
+        books = balance(result.pop("receipts"), rows_of(ledger.place(Home(server.home))))
+    kind = "sqlite" if ledger.url is None else "postgres"
+    return {
+        "ledger": kind,
+        "minutes": options.minutes,
+        "rollouts": options.rollouts,
+        **result,
+        **asdict(books),
+        "even": books.even,
+    }
 
 
 def _percentiles(seconds: Sequence[float]) -> dict[str, float]:
@@ -260,6 +275,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=256, help="rollouts at once (256)")
     parser.add_argument("--swap-every", type=float, default=10.0, help="seconds from one version to the next (10)")
     parser.add_argument("--leaving", type=float, default=1 / 3, help="share of the rollouts whose client leaves (1/3)")
+    add_option(parser)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end with this program
     result = measure(options)
