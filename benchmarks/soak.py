@@ -10,6 +10,10 @@ step makes a version, and the policy's name changes to it. Then the answers of t
 engine itself, in turns, at half of the rate that the gateway reaches; and when the server has stopped, its ledger is
 compared with what the clients saw.
 
+The server keeps some things in memories of limited size, which fill before they forget. The largest, the tokens of
+earlier turns, has 8 MiB here instead of 128, so that it is full at the end of the warm-up, and what grows afterwards
+grows for ever. Leases of rollouts whose client left stay for 15 minutes, some hundred bytes each.
+
 The last line under --json is one JSON object: `requests` that clients sent, `errors_ours` that were not answered for
 another reason than that their client left, `lost`, `differing`, `doubled`, `unasked`, `unrecorded` and `mixed` as in
 `benchmarks.stress.books.Balance`, `rss_growth` of the server from the end of the warm-up to the end, as a share, and
@@ -52,6 +56,10 @@ from trainer_server.wire import Home
 POLICY = "agent"
 WARM_UP = 60.0
 """Seconds after which the memory should not grow any more; a fifth of a shorter run."""
+TURNS_MIB = 8
+"""Memory of the server for the tokens of earlier turns. It is full before the warm-up ends: at 100 requests a second,
+those whose client leaves bring 30 turns a second that nobody releases, of 4 KB each. With the 128 MiB of the default, a
+soak would have to warm up for a quarter of an hour."""
 CLOSED_LOOP = 32
 """Requests at once while the highest rate is measured."""
 TURNS = 7
@@ -66,7 +74,7 @@ def processes(scratch: Path, ledger: ChosenLedger) -> Iterator[tuple[EngineProce
     server = ServerProcess(
         scratch / "home",
         base,
-        options=("--engine-url", engine.url, "--no-trainer-low-priority"),
+        options=("--engine-url", engine.url, "--no-trainer-low-priority", "--turns-mib", str(TURNS_MIB)),
         environment=ledger.environment,
     )
     try:
