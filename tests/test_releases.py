@@ -76,7 +76,7 @@ def test_trajectories_and_the_autopilot_of_the_first_release_are_read(home: Home
     assert [run.completions[0].id for run in store.unfinished()] == ["chatcmpl-3"]
     assert store.trained("agent") == {"tr-1"}
     assert store.evaluations("held out") == {1: ["tr-2"]}
-    pilot = StateStore(home.store, "agent")
+    pilot = StateStore(store, "agent")
     assert pilot.state() is not None
     assert [entry.event for entry in pilot.history()] == ["started"]
 

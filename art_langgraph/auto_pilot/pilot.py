@@ -90,7 +90,7 @@ class Autopilot:
             )
         share = share_of(self.canary)
         store = TrajectoryStore() if self.store is None else self.store
-        self.state_store = StateStore(store.path, self.policy)
+        self.state_store = StateStore(store, self.policy)
         self._journal = Journal(self.state_store)
         self._gate = Gate(self.gate, graph=self.graph, reward=self.reward, success=self.success, store=store)
         recorded = LedgerRuns(self.client, self.policy) if self.from_ledger else StoredRuns(store)

@@ -1,4 +1,4 @@
-"""The autopilot's memory: its state and its history, in the SQLite file of the trajectory store.
+"""The autopilot's memory: its state and its history, in the database of the trajectory store.
 
 A state and the entries that led to it are written in one transaction, so that a process that is killed has done both or
 neither.
@@ -6,16 +6,12 @@ neither.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from art_langgraph.auto_pilot.state import Entry, Phase, State
-from art_langgraph.store import SCHEMA
+from art_langgraph.store import TrajectoryStore
 from trainer_server.wire import NAME_PATTERN, ConfigError
 from trainer_server.wire.jsonl import from_json, to_json
 
@@ -24,37 +20,50 @@ class StateStore:
     """State and history of one policy's autopilot.
 
     Args:
-        path: The file of the trajectory store.
+        store: The trajectory store.
         policy: Name of the policy.
 
     Raises:
-        ConfigError: The name is none of a policy, or the file cannot be used. All methods raise it.
+        ConfigError: The name is none of a policy, or the store cannot be used. All methods raise it.
     """
 
-    def __init__(self, path: Path, policy: str) -> None:
+    def __init__(self, store: TrajectoryStore, policy: str) -> None:
         if not re.fullmatch(NAME_PATTERN, policy):
             raise ConfigError(f"{policy!r} is no name of a policy: letters, digits, `.`, `_` and `-`")
-        self._path, self._policy = path, policy
-        with self._opened() as db:
-            SCHEMA.bring_up(db, path)
+        self._store, self._policy = store, policy
+        self._holds: Callable[[], bool] | None = None
+        """Whether this process still has the lock of `alone`; None: it does not fly the policy."""
 
     def state(self) -> State | None:
         """The state; None: the policy has had no autopilot."""
-        with self._opened() as db:
+        with self._store.database.connected() as db:
             row = db.execute("SELECT record FROM autopilots WHERE policy = ?", (self._policy,)).fetchone()
         return from_json(State, row[0]) if row else None
 
     def write(self, state: State, *entries: Entry) -> None:
-        """Records a state, and what led to it. When this returns, it survives a kill of the process."""
-        with self._opened() as db, db:
-            db.execute("INSERT OR REPLACE INTO autopilots VALUES (?, ?)", (self._policy, to_json(state)))
+        """Records a state, and what led to it. When this returns, it survives a kill of the process.
+
+        Raises:
+            ConfigError: This process flies the policy, and has lost the lock that kept others from it.
+        """
+        if self._holds is not None and not self._holds():
+            raise ConfigError(
+                f"the lock of the autopilot of {self._policy!r} is lost, since the database {self._store.name} has "
+                "ended the connection that held it: start the autopilot again"
+            )
+        query = """
+            INSERT INTO autopilots (policy, record) VALUES (?, ?)
+            ON CONFLICT (policy) DO UPDATE SET record = excluded.record
+        """
+        with self._store.database.connected() as db, db.transaction():
+            db.execute(query, (self._policy, to_json(state)))
             rows = [(self._policy, to_json(entry)) for entry in entries]
-            db.executemany("INSERT INTO autopilot_history VALUES (?, ?)", rows)
+            db.executemany("INSERT INTO autopilot_history (policy, record) VALUES (?, ?)", rows)
 
     def history(self) -> Sequence[Entry]:
         """All that the autopilot did, oldest first."""
-        with self._opened() as db:
-            query = "SELECT record FROM autopilot_history WHERE policy = ? ORDER BY rowid"
+        query = "SELECT record FROM autopilot_history WHERE policy = ? ORDER BY rowid"
+        with self._store.database.connected() as db:
             return [from_json(Entry, record) for (record,) in db.execute(query, (self._policy,))]
 
     def step_of_a_running_autopilot(self) -> str | None:
@@ -62,11 +71,8 @@ class StateStore:
         state = self.state()
         if state is None or state.phase != Phase.training:
             return None
-        try:
-            with self.alone():
-                return None
-        except ConfigError:
-            return state.key
+        with self._lock() as free:
+            return None if free else state.key
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -75,24 +81,17 @@ class StateStore:
         Raises:
             ConfigError: Another one does.
         """
-        path = self._path.with_name(f"{self._path.name}.autopilot-{self._policy}.lock")
-        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with self._lock() as holds:
+            if holds is None:
                 raise ConfigError(
-                    f"another autopilot of {self._policy!r} runs on {self._path}: there can be one; `--status` and "
-                    "`--log` show what it does"
-                ) from None
-            yield
-        finally:
-            os.close(lock)
+                    f"another autopilot of {self._policy!r} runs on {self._store.name}: there can be one; `--status` "
+                    "and `--log` show what it does"
+                )
+            self._holds = holds
+            try:
+                yield
+            finally:
+                self._holds = None
 
-    @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(self._path, timeout=30)) as db:
-                yield db
-        except sqlite3.Error as error:
-            raise ConfigError(f"the autopilot's state in {self._path} cannot be read or written: {error}") from error
+    def _lock(self) -> AbstractContextManager[Callable[[], bool] | None]:
+        return self._store.database.alone(f"autopilot-{self._policy}")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +13,9 @@ from pathlib import Path
 
 from art_langgraph.background.background import Background
 from art_langgraph.redaction import redacted
-from art_langgraph.store import Batch, Session, TrajectoryStore, concerns_all
+from art_langgraph.store import Batch, Session, StoreUnavailable, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Trajectory
-from trainer_server.wire import ARTError
+from trainer_server.wire import ARTError, Home
 from trainer_server.wire.jsonl import append_jsonl
 
 log = logging.getLogger("art_langgraph")
@@ -64,7 +63,7 @@ class Writer:
     def __init__(self, store: TrajectoryStore) -> None:
         self.store = store
         self._writes: Background[_Write] = Background("art-capture", self._opened, _PAUSE, _AGAIN)
-        self._wrong: Exception | None = None
+        self._wrong: str | None = None
         """Why the store cannot be written; None: the last write succeeded."""
         self._said = 0.0
 
@@ -93,7 +92,7 @@ class Writer:
         if not self._writes.flush(timeout):
             why = f" ({self._wrong})" if self._wrong else ""
             raise ARTError(
-                f"{self._writes.waiting()} records of captured runs are not in {self.store.path} after {timeout:g} "
+                f"{self._writes.waiting()} records of captured runs are not in {self.store.name} after {timeout:g} "
                 f"s{why}. They are tried again until the process ends"
             )
 
@@ -123,20 +122,20 @@ class Writer:
                         done += 1
                     self._wrong = None
                     return done
-                except sqlite3.Error as error:  # a full disk, a lock, a broken file
+                except StoreUnavailable as error:  # a full disk, a lock, a broken file, no database
                     opened.clear()
                     stack.close()
                     return done + self._failed(error, writes[done:])
 
             yield work
 
-    def _failed(self, error: sqlite3.Error, writes: Sequence[_Write]) -> int:
+    def _failed(self, error: StoreUnavailable, writes: Sequence[_Write]) -> int:
         """The store cannot be written. Returns how many of the writes are dealt with all the same."""
         now = time.monotonic()
         if self._wrong is None or now > self._said + _SAY_AGAIN:
-            log.error("captured runs wait: %s cannot be written: %s", self.store.path, error)
+            log.error("captured runs wait: %s cannot be written: %s", self.store.name, error.reason)
             self._said = now
-        self._wrong = error
+        self._wrong = error.reason
         if len(writes) <= _MOST:
             return 0
         log.error("%s", self._set_aside(writes))
@@ -146,12 +145,13 @@ class Writer:
         """Saves ended runs in a file. Returns what became of all runs."""
         ended = [write.ended for write in writes if write.ended]
         others = {write.run for write in writes} - {run.id for run in ended}
-        said = [f"the trajectory store {self.store.path} cannot be written ({self._wrong or 'it does not answer'})"]
+        said = [f"the trajectory store {self.store.name} cannot be written ({self._wrong or 'it does not answer'})"]
         if ended:
             number = "1 captured run" if len(ended) == 1 else f"{len(ended)} captured runs"
             wrong = ""
-            for directory in (self.store.path.parent, Path(tempfile.gettempdir())):
-                file = directory / f"{self.store.path.stem}.not-stored-{os.getpid()}.jsonl"
+            beside = self.store.path or Home.find().store
+            for directory in (beside.parent, Path(tempfile.gettempdir())):
+                file = directory / f"{beside.stem}.not-stored-{os.getpid()}.jsonl"
                 try:
                     append_jsonl(file, map(redacted, ended))
                 except OSError as error:
@@ -172,9 +172,9 @@ def _all_at_once(session: Session, writes: Sequence[_Write]) -> bool:
         with session.batch() as batch:
             for write in writes:
                 write.into(batch)
-    except Exception as error:
-        if concerns_all(error):
-            raise
+    except StoreUnavailable:
+        raise
+    except Exception:
         return False
     return True
 
@@ -183,7 +183,7 @@ def _alone(session: Session, write: _Write) -> None:
     try:
         with session.batch() as batch:
             write.into(batch)
+    except StoreUnavailable:
+        raise
     except Exception as error:  # of the user's data: the thread must live on
-        if concerns_all(error):
-            raise
         log.exception("a captured run is lost: it cannot be written: %s", error)

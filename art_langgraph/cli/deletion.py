@@ -94,7 +94,7 @@ def prune_command(
         _confirm(f"old runs in {target.path}", yes)
         deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
         print(f"{deleted} runs deleted in {target.path}")
-        answer({"store": str(target.path), "runs": deleted})
+        answer({"store": target.name, "runs": deleted})
 
 
 @threads_app.command("delete")
@@ -148,7 +148,7 @@ def delete_policy_command(
         deleted = target.delete([run.id for run in target if name in run.versions])
         print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.path}")
         _say(erased)
-        answer({"policy": name, "store": str(target.path), "runs": deleted, "server": erased.model_dump()})
+        answer({"policy": name, "store": target.name, "runs": deleted, "server": erased.model_dump()})
 
 
 def _delete(
@@ -165,8 +165,8 @@ def _delete(
             erased = asyncio.run(_at_the_server(rollouts, completions))
             _say(erased)
     deleted = store.delete([run.id for run in runs])
-    print(f"{deleted} runs deleted in {store.path}")
-    return {"store": str(store.path), "runs": deleted, "server": erased and erased.model_dump()}
+    print(f"{deleted} runs deleted in {store.name}")
+    return {"store": store.name, "runs": deleted, "server": erased and erased.model_dump()}
 
 
 async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:

@@ -25,7 +25,10 @@ RunArgument = Annotated[
         help="Id of a trajectory, or of LangGraph's run. The first characters suffice if they are unique.",
     ),
 ]
-StoreOption = Annotated[Path | None, typer.Option("--store", help="Store file; default: under ART_HOME.")]
+StoreOption = Annotated[
+    str | None,
+    typer.Option("--store", help="Store file, or postgresql://…; default: what ART_STORE names, or under ART_HOME."),
+]
 GraphOption = Annotated[str | None, typer.Option("--graph", help="Only runs of this graph.")]
 ThreadOption = Annotated[str | None, typer.Option("--thread", help="Only runs on this thread.")]
 SinceOption = Annotated[str | None, typer.Option("--since", help="Only runs from then on: 30m, 2h, 7d, or a date.")]
@@ -121,7 +124,7 @@ def find_trajectory(store: TrajectoryStore, run: str) -> Trajectory:
     """
     if trajectory := search_trajectory(store, run):
         return trajectory
-    raise ConfigError(f"{store.path} has no run {run!r}; `art-langgraph trajectories list` shows what it has")
+    raise ConfigError(f"{store.name} has no run {run!r}; `art-langgraph trajectories list` shows what it has")
 
 
 def search_trajectory(store: TrajectoryStore, run: str) -> Trajectory | None:

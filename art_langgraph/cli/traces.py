@@ -24,7 +24,9 @@ app = typer.Typer(
 )
 
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE", help="Files of one export, plain or gzipped.")]
-IntoOption = Annotated[Path | None, typer.Option("--into", help="Store file of the runs; default: under ART_HOME.")]
+IntoOption = Annotated[
+    str | None, typer.Option("--into", help="Store of the runs: a file, or postgresql://…; default: as ART_STORE says.")
+]
 ScenariosOption = Annotated[
     Path | None, typer.Option("--scenarios", help="JSONL file of their tasks; default: NAME.scenarios.jsonl here.")
 ]

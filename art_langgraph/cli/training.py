@@ -359,7 +359,7 @@ async def _unused(
             f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, or had hints, and are never "
             "trained on"
         )
-    flown = StateStore(store.path, policy).step_of_a_running_autopilot()
+    flown = StateStore(store, policy).step_of_a_running_autopilot()
     if flown is not None:
         print(f"the autopilot of {policy} is running, and has a training step under way: its runs are in use")
     for job in await settle(trainer, store, policy, sending=flown):

@@ -1,7 +1,7 @@
 """Processes that are killed and stopped, a full disk, a clock that jumps, clients that vanish, and too many clients.
 
     python -m benchmarks.chaos [--json] [--minutes 3] [--every 5] [--stop 30] [--cut 60] [--connections 10000] [--vllm]
-                               [--seed 0]
+                               [--ledger sqlite|postgres|postgresql://…] [--seed 0]
 
 Starts the trainer server under `ulimit -n 1024`, with its trainer process, over a small engine that it launches where
 vLLM would be, or over vLLM itself with --vllm. Server and clients are in two network namespaces, where the machine can
@@ -50,6 +50,7 @@ from benchmarks.chaos.line import Line
 from benchmarks.chaos.world import BACK, POLICY, ROLES, World
 from benchmarks.stress.books import Receipt, balance, rows_of
 from benchmarks.stress.clients import Clients, Speech
+from benchmarks.stress.ledgers import ChosenLedger, add_option, chosen_ledger
 from benchmarks.stress.training import Training
 from testbed.engine_stand_in import install_stand_in
 from testbed.server_process import ServerProcess
@@ -234,12 +235,12 @@ async def endure(chaos: Chaos) -> dict[str, Any]:
 
 
 @contextmanager
-def worlds(options: argparse.Namespace, scratch: Path) -> Iterator[Chaos]:
+def worlds(options: argparse.Namespace, scratch: Path, ledger: ChosenLedger) -> Iterator[Chaos]:
     """A world that runs, on a disk and by a clock of its own."""
     with ExitStack() as stack:
         disk, clock, line = Disk(scratch / "home"), Clock(scratch), stack.enter_context(Line())
         stack.callback(disk.unmount)
-        variables = dict(clock.environment)
+        variables = {**clock.environment, **ledger.environment}
         if not options.vllm:
             install_stand_in(scratch / "cache")
             variables["ART_CACHE"] = str(scratch / "cache")
@@ -260,10 +261,10 @@ def worlds(options: argparse.Namespace, scratch: Path) -> Iterator[Chaos]:
         yield Chaos(World(server, clients, training), disk, clock, line, options)
 
 
-def books(world: World) -> dict[str, Any]:
+def books(world: World, ledger: ChosenLedger) -> dict[str, Any]:
     """What ledger and versions say after the end, and what clients and training saw."""
     receipts: list[Receipt] = [*world.clients.receipts, *world.training.receipts, *world.receipts]
-    found = balance(receipts, rows_of(world.home.ledger))
+    found = balance(receipts, rows_of(ledger.place(world.home)))
     store = AdapterStore(world.home.policies)
     versions = store.versions(POLICY)
     broken = [problem for number in versions if (problem := store.problem(POLICY, number))]
@@ -279,12 +280,17 @@ def books(world: World) -> dict[str, Any]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All that happened, and the books."""
-    with tempfile.TemporaryDirectory() as scratch, worlds(options, Path(scratch)) as chaos:
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        chosen_ledger(options.ledger) as ledger,
+        worlds(options, Path(scratch), ledger) as chaos,
+    ):
         happened = chaos.line.run(lambda: asyncio.run(endure(chaos)))
         chaos.world.server.stop()
         clients = chaos.world.clients
         return {
             "engine": "vllm" if options.vllm else "small",
+            "ledger": "sqlite" if ledger.url is None else "postgres",
             "happened": happened,
             "requests": clients.sent,
             "answered": clients.answered,
@@ -292,7 +298,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "refused": clients.refused,
             "cut_off": clients.errors.total(),
             "starts": chaos.world.started,
-            **books(chaos.world),
+            **books(chaos.world, ledger),
             "back": all(one["back_after_seconds"] is not None for one in happened.values()),
         }
 
@@ -308,6 +314,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=10_000, help="clients that ask at once (10000)")
     parser.add_argument("--vllm", action="store_true", help="the real vLLM on the embedded model")
     parser.add_argument("--seed", type=int, default=0, help="of what is killed, and when (0)")
+    add_option(parser)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end with this program
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]

@@ -1,6 +1,7 @@
 """Hours of work in minutes: whether the server loses, doubles or keeps anything, and what it adds to an answer.
 
     python -m benchmarks.soak [--json] [--minutes 5] [--rollouts 256] [--swap-every 10] [--leaving 0.333]
+                             [--ledger sqlite|postgres|postgresql://…]
 
 Starts the trainer server, with its trainer process, over a small engine that answers with tokens at once, each a
 process of its own. ROLLOUTS clients roll out for MINUTES, one to three turns each, half of the answers streamed; of
@@ -8,6 +9,10 @@ LEAVING of the rollouts the client closes its connection in the middle of an ans
 step makes a version, and the policy's name changes to it. Then the answers of the gateway are timed beside those of the
 engine itself, in turns, at half of the rate that the gateway reaches; and when the server has stopped, its ledger is
 compared with what the clients saw.
+
+The server keeps some things in memories of limited size, which fill before they forget. The largest, the tokens of
+earlier turns, has 8 MiB here instead of 128, so that it is full at the end of the warm-up, and what grows afterwards
+grows for ever. Leases of rollouts whose client left stay for 15 minutes, some hundred bytes each.
 
 The last line under --json is one JSON object: `requests` that clients sent, `errors_ours` that were not answered for
 another reason than that their client left, `lost`, `differing`, `doubled`, `unasked`, `unrecorded` and `mixed` as in
@@ -38,20 +43,30 @@ from benchmarks.soak.latency import Side, latencies
 from benchmarks.soak.memory import Memory
 from benchmarks.stress.books import balance, rows_of
 from benchmarks.stress.clients import Clients
+from benchmarks.stress.ledgers import ChosenLedger, add_option, chosen_ledger
 from benchmarks.stress.training import Training
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
 from trainer_server.wire import Home
 
 POLICY = "agent"
+TURNS_MIB = 8
+"""Memory of the server for the tokens of earlier turns. It is full before the warm-up ends: at 100 requests a second,
+those whose client leaves bring 30 turns a second that nobody releases, of 4 KB each. With the 128 MiB of the default, a
+soak would have to warm up for a quarter of an hour."""
 
 
 @contextmanager
-def processes(scratch: Path) -> Iterator[tuple[EngineProcess, ServerProcess]]:
+def processes(scratch: Path, ledger: ChosenLedger) -> Iterator[tuple[EngineProcess, ServerProcess]]:
     """A server over a small engine, once it is ready."""
     base = tiny_base(scratch)
     engine = EngineProcess(scratch / "engine.log", base.name)
-    server = ServerProcess(scratch / "home", base, options=("--engine-url", engine.url, "--no-trainer-low-priority"))
+    server = ServerProcess(
+        scratch / "home",
+        base,
+        options=("--engine-url", engine.url, "--no-trainer-low-priority", "--turns-mib", str(TURNS_MIB)),
+        environment=ledger.environment,
+    )
     try:
         engine.start()
         engine.until_ready()
@@ -112,11 +127,19 @@ async def soak(engine: EngineProcess, server: ServerProcess, options: argparse.N
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
-    with tempfile.TemporaryDirectory() as scratch:
-        with processes(Path(scratch)) as (engine, server):
+    with tempfile.TemporaryDirectory() as scratch, chosen_ledger(options.ledger) as ledger:
+        with processes(Path(scratch), ledger) as (engine, server):
             result = asyncio.run(soak(engine, server, options))
-        books = balance(result.pop("receipts"), rows_of(Home(server.home).ledger))
-    return {"minutes": options.minutes, "rollouts": options.rollouts, **result, **asdict(books), "even": books.even}
+        books = balance(result.pop("receipts"), rows_of(ledger.place(Home(server.home))))
+    kind = "sqlite" if ledger.url is None else "postgres"
+    return {
+        "ledger": kind,
+        "minutes": options.minutes,
+        "rollouts": options.rollouts,
+        **result,
+        **asdict(books),
+        "even": books.even,
+    }
 
 
 def main() -> None:
@@ -126,6 +149,7 @@ def main() -> None:
     parser.add_argument("--rollouts", type=int, default=256, help="rollouts at once (256)")
     parser.add_argument("--swap-every", type=float, default=10.0, help="seconds from one version to the next (10)")
     parser.add_argument("--leaving", type=float, default=1 / 3, help="share of the rollouts whose client leaves (1/3)")
+    add_option(parser)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end with this program
     result = measure(options)

@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psycopg
+
 from trainer_server.wire import Completion, CompletionStatus
 from trainer_server.wire.jsonl import from_json
 
@@ -94,8 +96,17 @@ def balance(receipts: Iterable[Receipt], rows: Iterable[Completion]) -> Balance:
     )
 
 
-def rows_of(ledger: Path) -> Iterator[Completion]:
-    """All rows of a SQLite ledger."""
-    with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as db:
-        for (record,) in db.execute("SELECT record FROM completions"):
+def rows_of(ledger: Path | str) -> Iterator[Completion]:
+    """All rows of a ledger, without the code of the server that wrote it.
+
+    Args:
+        ledger: The SQLite file, or the address of the PostgreSQL database.
+    """
+    if isinstance(ledger, Path):
+        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            for (record,) in db.execute("SELECT record FROM completions"):
+                yield from_json(Completion, record)
+        return
+    with psycopg.connect(ledger) as database, database.cursor(name="rows") as rows:
+        for (record,) in rows.execute("SELECT record FROM art_langgraph.completions"):
             yield from_json(Completion, record)

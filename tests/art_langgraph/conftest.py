@@ -1,7 +1,9 @@
-"""A chat model of each kind that is captured."""
+"""A chat model of each kind that is captured, and a trajectory store in each kind of database."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,7 +12,24 @@ from langchain_openai import ChatOpenAI
 
 from art_langgraph import ChatART
 from tests.support.runs.chat_models import MakeModel
+from tests.support.servers.postgres import DATABASES, PostgresServer, postgres_server
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """A real PostgreSQL server."""
+    with postgres_server() as running:
+        yield running
+
+
+@pytest.fixture(params=DATABASES)
+def store_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """What a new trajectory store is opened by: a file, and an address."""
+    if request.param == "sqlite":
+        return str(tmp_path / "s.sqlite")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
 
 
 @pytest.fixture(params=["ChatART", "ChatOpenAI"])

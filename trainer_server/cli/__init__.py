@@ -124,6 +124,13 @@ def serve_command(
             "keep thoughts that template or client leave out; `off`, never."
         ),
     ] = "exact",
+    turns_mib: Annotated[
+        int,
+        typer.Option(
+            help="Memory for the tokens of earlier turns, MiB: 4 bytes a token of prompt and answer, and 4 KB a turn.",
+            min=1,
+        ),
+    ] = 128,
     engine_env: Annotated[
         list[str] | None,
         typer.Option(
@@ -290,6 +297,7 @@ def serve_command(
             engine_args=tuple(shlex.split(engine_args)),
             media_domains=tuple(allowed_media_domain or ()),
             splice=splice,
+            turns_mib=turns_mib,
             engine_env=tuple(engine_env or ()),
             engine_gpus=tuple(engine_gpus or ()),
             trainer_gpus=trainer_gpus,

@@ -110,6 +110,8 @@ class Engines(Sequence[Engine]):
         live = self.live
         if not live:
             raise EngineError("no engine is ready")
+        if len(self._engines) == 1:  # there is nothing to remember
+            return live[0]
         least = min(live, key=lambda engine: (engine.busy, self._last_routed[engine]))
         own = self._engine_by_key.get(affinity_key)
         if own is None or not own.ready:

@@ -76,6 +76,8 @@ class ServerConfig:
     """Seconds that a request stands in line when all adapter slots are in use."""
     splice: str = "exact"
     """Which prompts begin with the tokens of the conversation's earlier turn: a `SpliceMode`."""
+    turns_mib: int = 128
+    """Size of the tokens that are remembered for that, MiB; the turns that were used least recently are forgotten."""
     kv_cache_gib: int = 2
     """vLLM's KV cache on CPUs, GiB."""
     max_tokens: int = 1024

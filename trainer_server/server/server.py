@@ -23,6 +23,7 @@ from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.recorder import Identity, Recorder
 from trainer_server.gateway.rollout_pins import RolloutPins
 from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
+from trainer_server.gateway.splice.turns import TOKENS_OF_A_MIB, Turns
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
@@ -140,7 +141,7 @@ class Server:
             max_tokens=config.max_tokens,
             engine_wait=config.engine_wait,
             media_domains=config.media_domains,
-            splicer=Splicer(SpliceMode(config.splice)),
+            splicer=Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB)),
         )
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

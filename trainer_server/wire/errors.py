@@ -13,12 +13,14 @@ class ARTError(Exception):
 
     ARTError
     ├── ConfigError        a setting, a file or an argument of the user is wrong
-    │   └── NewerSchema    a newer release wrote a file
+    │   ├── NewerSchema    a newer release wrote a file
+    │   └── StoreUnavailable  the trajectory store cannot be used: a full disk, a lock, no database (art_langgraph)
     ├── ServerError        the trainer server answered with an error (carries its HTTP status)
     │   └── JobFailed      a training job ended in failure
     ├── ServerUnreachable  no server answers at the address
     ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
     │   └── PinIgnored     another version answered a run, or at another temperature, than was asked for
+    ├── DuplicateRun       the trajectory store has a run with this id (art_langgraph)
     ├── Refusal            inside the server: a request is refused, and its client can do something about it
     │   ├── NotFound       the request names something that does not exist (HTTP 404)
     │   ├── Gone           the request tells of something that a user deleted (HTTP 410)

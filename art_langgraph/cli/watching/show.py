@@ -96,7 +96,7 @@ async def _known(store: TrajectoryStore, run: str) -> tuple[Trajectory, dict[str
         why, unknown = str(error), f"not known, the server has the tokens: {error}"
     if trajectory is None:
         raise ConfigError(
-            f"{store.path} has no run {run!r}; `art-langgraph trajectories list` shows what it has. The trainer "
+            f"{store.name} has no run {run!r}; `art-langgraph trajectories list` shows what it has. The trainer "
             f"server: {why}"
         )
     several = len(_ids(trajectory)) > 1

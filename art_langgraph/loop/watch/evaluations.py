@@ -78,7 +78,7 @@ class Evaluations:
         stored = [run for run in runs if run is not None]
         if len(stored) < len(ids):
             return None
-        log.info("%s@%d was measured before; its runs are in %s", self._policy, version, self._store.path)
+        log.info("%s@%d was measured before; its runs are in %s", self._policy, version, self._store.name)
         self.made[version] = Evaluation(stored, {self._policy: version}, self._held_out.success)
         return self.made[version]
 

@@ -58,7 +58,7 @@ def prepared(store: TrajectoryStore, server: Any, train_every: int) -> Preparati
         "p",
         client=server,
         store=store,
-        journal=Journal(StateStore(store.path, "p")),
+        journal=Journal(StateStore(store, "p")),
         recorded=StoredRuns(store),
         gate=Gate(None, graph=None, reward=None, success=full_reward, store=store),
         train_every=train_every,
@@ -126,9 +126,9 @@ async def test_runs_that_another_step_was_given_meanwhile_are_left_out(store: Tr
 
 
 def test_the_step_of_a_running_autopilot_is_known(store: TrajectoryStore) -> None:
-    states = StateStore(store.path, "p")
+    states = StateStore(store, "p")
     assert states.step_of_a_running_autopilot() is None
     states.write(State(policy="p", created=1.0, phase=Phase.training, key="k"))
     assert states.step_of_a_running_autopilot() is None, "it is dead"
     with states.alone():
-        assert StateStore(store.path, "p").step_of_a_running_autopilot() == "k"
+        assert StateStore(store, "p").step_of_a_running_autopilot() == "k"

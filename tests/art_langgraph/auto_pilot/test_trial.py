@@ -35,7 +35,7 @@ async def test_another_share_than_that_of_the_canary_is_told_once(
     trial = Trial(
         "p",
         client=any_server,
-        journal=Journal(StateStore(store.path, "p")),
+        journal=Journal(StateStore(store, "p")),
         recorded=StoredRuns(store),
         share=share,
         success=full_reward,

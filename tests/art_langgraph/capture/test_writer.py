@@ -126,4 +126,4 @@ def test_a_run_that_cannot_be_written_costs_no_other(tmp_path: Path, caplog: pyt
         writer.finished(one)
     assert writer.close() is None
     assert len(store) == 2
-    assert "a captured run is lost: it cannot be written: UNIQUE constraint failed" in caplog.text
+    assert "a captured run is lost: it cannot be written: the trajectory store has a run with the id" in caplog.text

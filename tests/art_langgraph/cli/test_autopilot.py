@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from art_langgraph import TrainerClient
+from art_langgraph import TrainerClient, TrajectoryStore
 from art_langgraph.auto_pilot.state import Phase, State
 from art_langgraph.auto_pilot.state_store import StateStore
 from tests.support.cli import art
@@ -51,7 +51,7 @@ def test_stop_says_why_there_is_no_candidate_to_roll_back(
     phase: Phase, said: str, connected: TrainerServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "runs.sqlite"
-    StateStore(path, "agent").write(State(policy="agent", created=1.0, phase=phase))
+    StateStore(TrajectoryStore(path), "agent").write(State(policy="agent", created=1.0, phase=phase))
     assert said in art("autopilot", "--policy", "agent", "--store", str(path), "--stop").stdout
 
 

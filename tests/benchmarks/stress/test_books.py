@@ -10,6 +10,8 @@ import pytest
 
 from benchmarks.stress.books import Receipt, balance, rows_of
 from tests.support.homes.ledger_rows import row
+from tests.support.servers.postgres import postgres_server
+from trainer_server.ledger.postgres import PostgresLedger
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.wire import Completion, CompletionStatus
 
@@ -62,3 +64,12 @@ async def test_rows_are_read_from_the_ledger(tmp_path: Path) -> None:
     await ledger.add(*ROWS)
     assert list(rows_of(ledger.path)) == ROWS
     ledger.close()
+
+
+async def test_rows_are_read_from_a_ledger_in_postgres() -> None:
+    with postgres_server() as server:
+        ledger = PostgresLedger(server.url())
+        await ledger.add(*ROWS)
+        for address in (server.url(), server.socket_url()):
+            assert list(rows_of(address)) == ROWS
+        ledger.close()

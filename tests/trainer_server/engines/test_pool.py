@@ -24,8 +24,10 @@ from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
 from testbed.engine_stand_in import install_stand_in
 from tests.support.patience import PATIENCE
+from tests.support.servers.letters_engine import LettersEngine
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_over
+from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.server.app import check_engines, create_app
@@ -532,3 +534,16 @@ def test_what_is_passed_on_to_vllm_comes_last(
                  "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1", "--logprobs-mode processed_logprobs",
                  "--allowed-media-domains none.invalid"):  # fmt: skip
         assert word in printed
+
+
+async def test_a_single_engine_needs_no_memory_of_rollouts() -> None:
+    engine = LettersEngine("base")
+    await engine.start()
+    pool = Engines([engine])
+    for number in range(100):
+        with pool.route(f"rollout-{number}", sticky=True) as routed:
+            assert routed is engine
+    assert not pool._engine_by_key
+    await engine.stop()
+    with pytest.raises(EngineError, match="no engine is ready"), pool.route("rollout-1", sticky=True):
+        pass

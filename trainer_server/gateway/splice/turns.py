@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 from trainer_server.gateway.splice.messages import digests, extended
 from trainer_server.wire import Continuation
 
-MOST_TOKENS = 2**25
-"""Tokens that are remembered, in all: 128 MiB. The turns that were used least recently are forgotten first."""
+TOKENS_OF_A_MIB = 2**18
+"""Tokens that take a MiB of memory."""
+MOST_TOKENS = 128 * TOKENS_OF_A_MIB
+"""Tokens that are remembered, in all. The turns that were used least recently are forgotten first."""
 _OVERHEAD = 1_000
 """What a turn counts for its message, in tokens."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 import time
@@ -21,6 +22,7 @@ from testbed.engine_stand_in import install_stand_in
 from testbed.server_process import ServerProcess
 from tests.support.homes.jobs import answers, ask, finish, groups, step, version_of
 from tests.support.patience import PATIENCE
+from tests.support.servers.balancer import haproxy
 from tests.support.servers.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.support.servers.processes import Processes, processes
 from tests.support.servers.trainer_server import trainer_server_on
@@ -283,6 +285,39 @@ def test_each_server_is_killed_in_turn_and_no_rollout_changes_its_version(fleet:
     assert extra <= sum(caller.failed for caller in callers), "recorded, and killed before the client had its end"
     printed = "".join(server.log.read_text() for server in fleet.servers)
     assert all(secret not in printed for secret in (PASSWORD, fleet.url))
+
+
+@pytest.mark.slow
+def test_clients_behind_a_load_balancer_go_on_when_the_server_that_trains_is_killed(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    """The last test of the fleet: its leader stays dead."""
+    first = fleet.servers[0]
+    servers = [f"127.0.0.1:{server._port}" for server in fleet.servers]
+    with (
+        haproxy(tmp_path, servers) as url,
+        httpx.Client(base_url=url, headers=first.http().headers, timeout=PATIENCE) as http,
+    ):
+        newest = step(http, "p")
+        assert "".join(streamed(http, f"p@{newest}", "ro-balanced")) == "a"
+        fleet.kill(0)
+        for _ in range(12):
+            assert answers(http, "p", **{"X-ART-Rollout": "ro-balanced"}) == f"p@{newest}"
+        assert step(http, "p") == newest + 1, "the request waits until the other one leads"
+        assert fleet.leads(1)
+    assert len(fleet.completions("ro-balanced")) == 13
+
+
+def streamed(http: httpx.Client, model: str, rollout: str) -> Iterator[str]:
+    """The parts of an answer, as they come."""
+    body = {"model": model, "messages": [{"role": "user", "content": "say a"}], "max_tokens": 5, "stream": True}
+    with http.stream("POST", "/v1/chat/completions", json=body, headers={"X-ART-Rollout": rollout}) as answer:
+        assert answer.status_code == 200, answer.read()
+        lines = [line.removeprefix("data: ") for line in answer.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    for line in lines[:-1]:
+        for choice in json.loads(line)["choices"]:
+            yield choice["delta"].get("content") or ""
 
 
 def enough(callers: Sequence[Caller]) -> None:

@@ -1,21 +1,20 @@
-"""The trajectory store: several writers, and kills."""
+"""The trajectory store, in a file and in PostgreSQL: what it keeps, several writers, and kills."""
 
 from __future__ import annotations
 
 import os
+import random
 import signal
-import sqlite3
 import subprocess
 import sys
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from art_langgraph import Scenario, Trajectory, TrajectoryGroup, TrajectoryStore
+from art_langgraph.store import DuplicateRun
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import ConfigError
 
@@ -24,8 +23,12 @@ def run(scenario: str, reward: float | None = None) -> Trajectory:
     return Trajectory(scenario=Scenario(id=scenario, input={"q": "ö"}), reward=reward, output={"a": [1, None]})
 
 
-def test_listing_is_newest_first_and_filters(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+@pytest.fixture
+def store(store_place: str) -> TrajectoryStore:
+    return TrajectoryStore(store_place)
+
+
+def test_listing_is_newest_first_and_filters(store: TrajectoryStore) -> None:
     added = [run("a"), run("b", 0.5), run("a", 1.0)]
     for at, one in enumerate(added):
         one.started = float(at)
@@ -40,23 +43,23 @@ def test_listing_is_newest_first_and_filters(tmp_path: Path) -> None:
 TEXTS = st.lists(st.sampled_from("a\ud83d\ude00\u2028\x85\n") | st.characters(codec=None)).map("".join)
 
 
-@given(TEXTS.filter(lambda text: "\0" not in text))
-def test_every_text_is_kept_also_half_surrogate_pairs(text: str) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        store = TrajectoryStore(Path(directory) / "s.sqlite")
-        call = CompletionCall(id="c", message={"role": "assistant", "content": text}, started=0.0)
-        open_run = Trajectory(scenario=Scenario(input=text))
-        ended = Trajectory(scenario=Scenario(id=text or "none", input=text), graph_id=text, thread_id=text, error=text)
-        with store.session() as session, session.batch() as batch:
-            batch.begin(open_run)
-            batch.completion(open_run.id, call)
-            batch.add(ended)
-        store.score(ended.id, None, error=text)
-        (unfinished,) = store.unfinished()
-        assert unfinished.scenario == Scenario(id=open_run.scenario.id, input=whole(text))
-        assert unfinished.completions[0].message == {"role": "assistant", "content": whole(text)}
-        (listed,) = store.list(graph=text, thread=text, scenario=text or "none")
-        assert (listed.graph_id, listed.thread_id, listed.error) == (whole(text),) * 3
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(TEXTS)
+def test_every_text_is_kept_also_half_surrogate_pairs(store: TrajectoryStore, text: str) -> None:
+    call = CompletionCall(id="c", message={"role": "assistant", "content": text}, started=0.0)
+    open_run = Trajectory(scenario=Scenario(input=text))
+    ended = Trajectory(scenario=Scenario(id=text or "none", input=text), graph_id=text, thread_id=text, error=text)
+    with store.session() as session, session.batch() as batch:
+        batch.begin(open_run)
+        batch.completion(open_run.id, call)
+        batch.add(ended)
+    store.score(ended.id, None, error=text)
+    unfinished = store.get(open_run.id)
+    assert unfinished is not None
+    assert unfinished.scenario == Scenario(id=open_run.scenario.id, input=whole(text))
+    assert unfinished.completions[0].message == {"role": "assistant", "content": whole(text)}
+    listed = store.list(graph=text, thread=text, scenario=text or "none", limit=1)[0]
+    assert (listed.id, listed.graph_id, listed.thread_id, listed.error) == (ended.id, *(whole(text),) * 3)
 
 
 def whole(text: str) -> str:
@@ -64,46 +67,14 @@ def whole(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def test_only_the_user_may_read_the_store(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "home" / "s.sqlite")
-    with store.session() as session, session.batch() as batch:
-        batch.add(run("a"))
-        files = sorted(store.path.parent.iterdir())
-        assert len(files) == 3  # with those that SQLite makes beside it
-        assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
-    store.path.chmod(0o640)
-    TrajectoryStore(store.path)
-    assert store.path.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
-    for path in (tmp_path / "file" / "s.sqlite", tmp_path):
-        with pytest.raises(ConfigError, match=f"the trajectory store {path} cannot be opened"):
-            TrajectoryStore(path)
-    (tmp_path / "other").write_text("no database" * 100)
-    with pytest.raises(ConfigError, match="file is not a database"):
-        TrajectoryStore(tmp_path / "other")
-
-
-def test_a_store_that_breaks_is_named(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
-    store.path.write_bytes(b"this is no database" * 100)
-    for use in (lambda: store.add(run("a")), lambda: store.score("a", 1.0), store.list, lambda: len(store)):
-        with pytest.raises(ConfigError, match=r"s\.sqlite cannot be used: file is not a database"):
-            use()
-
-
-def test_an_id_is_written_once(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_an_id_is_written_once(store: TrajectoryStore) -> None:
     one = run("a")
     store.add(one)
-    with pytest.raises(sqlite3.IntegrityError):
+    with pytest.raises(DuplicateRun, match=one.id):
         store.add(one)
 
 
-def test_many_threads_may_write(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_many_threads_may_write(store: TrajectoryStore) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda number: store.add(run(str(number))), range(100)))
     assert len(store) == 100
@@ -121,19 +92,16 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_kill_loses_nothing_that_was_added(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    writer = subprocess.Popen([sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True)
+def test_a_kill_loses_nothing_that_was_added(store: TrajectoryStore, store_place: str) -> None:
+    writer = subprocess.Popen([sys.executable, "-c", _WRITER, store_place], stdout=subprocess.PIPE, text=True)
     assert writer.stdout is not None
     ids = [writer.stdout.readline().strip() for _ in range(20)]
     os.kill(writer.pid, signal.SIGKILL)
     ids += writer.communicate()[0].split()
-    store = TrajectoryStore(path)
     assert all(store.get(one) is not None for one in ids)
 
 
-def test_scores_that_come_later_are_laid_over_the_run(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_scores_that_come_later_are_laid_over_the_run(store: TrajectoryStore) -> None:
     one = run("a", 0.1)
     store.add(one)
     store.score(one.id, 1.0, {"part": 1.0}, source="reviewer")
@@ -147,8 +115,7 @@ def test_scores_that_come_later_are_laid_over_the_run(tmp_path: Path) -> None:
         store.score("unknown", 1.0)
 
 
-def test_a_new_score_replaces_every_reward_of_a_run(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_a_new_score_replaces_every_reward_of_a_run(store: TrajectoryStore) -> None:
     one = run("a", 1.5)
     one.completions = [CompletionCall(id=id, started=0, reward=reward) for id, reward in (("c1", 0.7), ("c2", None))]
     one.node_rewards, one.reward_reason, one.judgement = {"planner": 1.0, "*": 0.5}, "good", "jd-1"
@@ -161,8 +128,7 @@ def test_a_new_score_replaces_every_reward_of_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["score_run", "score_group"])
-def test_all_rewards_of_a_scored_run_are_stored(tmp_path: Path, by: str) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_all_rewards_of_a_scored_run_are_stored(store: TrajectoryStore, by: str) -> None:
     one = run("a")
     one.completions = [CompletionCall(id=id, started=0) for id in ("c1", "c2")]
     store.add(one)
@@ -180,8 +146,7 @@ def test_all_rewards_of_a_scored_run_are_stored(tmp_path: Path, by: str) -> None
     assert back == one
 
 
-def test_a_group_is_scored_whole_or_not_at_all(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_a_group_is_scored_whole_or_not_at_all(store: TrajectoryStore) -> None:
     known, unknown = run("a"), run("a", 1.0)
     store.add(known)
     with pytest.raises(KeyError):
@@ -192,28 +157,25 @@ def test_a_group_is_scored_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 def test_the_score_that_was_given_last_counts_whatever_the_clock_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: TrajectoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
     one = run("a")
     store.add(one)
     for now, reward in ((2000.0, 0.1), (1000.0, 0.9)):
-        monkeypatch.setattr("art_langgraph.store.time.time", lambda now=now: now)
+        monkeypatch.setattr("art_langgraph.store.score.time.time", lambda now=now: now)
         store.score(one.id, reward)
     assert [one.reward for one in store] == [0.9]
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf")])
-def test_a_reward_that_is_not_finite_is_refused(tmp_path: Path, reward: float) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_a_reward_that_is_not_finite_is_refused(store: TrajectoryStore, reward: float) -> None:
     one = run("a")
     store.add(one)
     with pytest.raises(ConfigError, match=f"the reward of {one.id} is {reward}"):
         store.score(one.id, reward)
 
 
-def test_metrics_that_are_not_finite_are_read_back(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_metrics_that_are_not_finite_are_read_back(store: TrajectoryStore) -> None:
     one = run("a")
     one.metrics = {"ratio": float("inf")}
     store.add(one)
@@ -221,8 +183,7 @@ def test_metrics_that_are_not_finite_are_read_back(tmp_path: Path) -> None:
     assert [one.metrics for one in store] == [{"ratio": float("-inf")}]
 
 
-def test_the_runs_of_a_step_are_free_again_when_it_makes_no_version(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_the_runs_of_a_step_are_free_again_when_it_makes_no_version(store: TrajectoryStore) -> None:
     for step in ("made", "skipped", "open"):
         store.begin_step("p", step, [f"{step}-1", f"{step}-2"])
     store.begin_step("p", "open", ["open-3"])
@@ -236,8 +197,63 @@ def test_the_runs_of_a_step_are_free_again_when_it_makes_no_version(tmp_path: Pa
     assert {"skipped-1", "skipped-2"} <= store.trained("p")
 
 
-def test_filters(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "s.sqlite")
+def test_two_steps_that_begin_at_once_share_no_run(store: TrajectoryStore, store_place: str) -> None:
+    ids = [f"run-{number}" for number in range(20)]
+
+    def begin(step: int) -> frozenset[str]:
+        return TrajectoryStore(store_place).begin_step("p", f"step-{step}", ids[step:], again=False)
+
+    with ThreadPoolExecutor(4) as pool:
+        given = list(pool.map(begin, range(4)))
+    assert sum(map(len, given)) == len(frozenset().union(*given))
+    assert store.trained("p") == frozenset().union(*given)
+
+
+def test_the_revision_changes_with_every_run_and_score(store: TrajectoryStore) -> None:
+    one = run("a")
+    revisions = [store.revision()]
+    for change in (lambda: store.add(one), lambda: store.score(one.id, 1.0), lambda: store.add(run("b"))):
+        change()
+        revisions.append(store.revision())
+    assert len(set(revisions)) == 4
+
+
+def test_the_oldest_runs_are_pruned(store: TrajectoryStore) -> None:
+    noise = [random.Random(number).randbytes(4000).hex() for number in range(20)]
+    runs = [Trajectory(scenario=Scenario(input=text), started=100.0 + at) for at, text in enumerate(noise)]
+    for one in runs:
+        store.add(one)
+    store.database.overwrite()
+    assert store.prune(most_bytes=store.database.size()) == 0
+    deleted = store.prune(most_bytes=store.database.size() - 20_000)
+    assert 0 < deleted < 15
+    assert [one.id for one in store] == [one.id for one in reversed(runs[deleted:])]
+    assert store.prune(days=1) == 20 - deleted
+
+
+def test_ids_are_known_by_their_beginning(store: TrajectoryStore) -> None:
+    first, second, begun = run("a"), run("b"), run("c")
+    first.id, second.id, begun.id, second.run_id = "tr-1a", "tr-1b", "tr-2", "tr-1-run"
+    store.add(first)
+    store.add(second)
+    with store.session() as session, session.batch() as batch:
+        batch.begin(begun)
+    assert store.ids_with_prefix("tr-1") == ["tr-1-run", "tr-1a", "tr-1b"]
+    assert store.ids_with_prefix("tr-2") == ["tr-2"]
+    assert store.ids_with_prefix("TR") == []
+
+
+def test_runs_may_be_deleted_while_they_are_read(store: TrajectoryStore) -> None:
+    for number in range(40):
+        store.add(run(str(number)))
+    for one in store:
+        store.delete([one.id])
+        if len(store) < 35:
+            break
+    assert len(store) == 34
+
+
+def test_filters(store: TrajectoryStore) -> None:
     good, bad = run("a"), run("b")
     good.graph_id, good.thread_id, good.run_id = "g", "t", "r"
     bad.error = "ValueError: x"
@@ -270,11 +286,9 @@ StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile().inv
 
 
 @pytest.mark.slow
-def test_a_killed_run_keeps_its_finished_completions(tmp_path: Path) -> None:
-    path = tmp_path / "s.sqlite"
-    done = subprocess.run([sys.executable, "-c", _CUT_OFF, str(path)], capture_output=True, text=True)
+def test_a_killed_run_keeps_its_finished_completions(store: TrajectoryStore, store_place: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _CUT_OFF, store_place], capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    store = TrajectoryStore(path)
     assert len(store) == 0
     (cut,) = store.unfinished()
     assert [(one.message or {})["content"] for one in cut.completions] == ["first", "second"]
@@ -282,8 +296,7 @@ def test_a_killed_run_keeps_its_finished_completions(tmp_path: Path) -> None:
     assert store.get(cut.id) == cut
 
 
-def test_a_version_keeps_its_first_evaluation(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "store.sqlite")
+def test_a_version_keeps_its_first_evaluation(store: TrajectoryStore) -> None:
     for version, ids in ((3, ["a", "b"]), (0, ["c"]), (3, ["d"])):
         store.add_evaluation("key", version, ids)
     store.add_evaluation("other", 1, ["e"])

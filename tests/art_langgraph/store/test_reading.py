@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import operator
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -50,8 +49,8 @@ def marks(found: Trajectory) -> list[str | None]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> TrajectoryStore:
-    return TrajectoryStore(tmp_path / "s.sqlite")
+def store(store_place: str) -> TrajectoryStore:
+    return TrajectoryStore(store_place)
 
 
 @pytest.fixture
@@ -218,11 +217,10 @@ async def test_a_run_that_waits_before_it_asks_a_model_is_kept(installed: Trajec
     assert marks(whole) == [None]
 
 
-async def test_without_the_first_run_a_thread_is_a_scenario_of_its_own(tmp_path: Path) -> None:
+async def test_without_the_first_run_a_thread_is_a_scenario_of_its_own(store: TrajectoryStore) -> None:
     graph = person()
     for thread in ("one", "two"):
         await graph.ainvoke(asks(thread), on(thread))
-    store = TrajectoryStore(tmp_path / "s.sqlite")
     install(store)
     try:
         for thread in ("one", "two"):

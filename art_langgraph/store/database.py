@@ -1,0 +1,122 @@
+"""The database of a trajectory store.
+
+The store is written in SQL that SQLite and PostgreSQL share; `?` stands for a value. What differs is here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from trainer_server.wire import ARTError, ConfigError
+from trainer_server.wire.text import writable
+
+PATIENCE = 30.0
+"""Seconds for which a connection waits while another process writes."""
+
+
+class StoreUnavailable(ConfigError):
+    """The trajectory store cannot be used: a full disk, a lock, a database that does not answer.
+
+    Args:
+        name: The store, as messages name it.
+        reason: What the database said.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"the trajectory store {name} cannot be used: {reason}")
+        self.reason = reason
+
+
+class DuplicateRun(ARTError):
+    """The store has a run with this id.
+
+    Args:
+        trajectory_id: The id.
+    """
+
+    def __init__(self, trajectory_id: str) -> None:
+        super().__init__(f"the trajectory store has a run with the id {trajectory_id}: a finished run is never changed")
+
+
+class Result(Protocol):
+    """What a statement gave."""
+
+    @property
+    def rowcount(self) -> int: ...
+
+    def fetchone(self) -> Any: ...
+
+    def fetchall(self) -> list[Any]: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Connection(Protocol):
+    """A connection to the database. Only the thread that opened it may use it."""
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> Result: ...
+
+    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """A transaction, which is durable when the block has ended. An exception rolls it back. There is one at a time,
+        among all processes that share the database."""
+        ...
+
+
+class Database(Protocol):
+    """The database. Any thread may call it, and several processes may use it."""
+
+    name: str
+    """The database, as messages name it: a path, or an address without secrets."""
+    record_size: str
+    """The size that a record has in the database, as an expression."""
+
+    def texts(self, array: str) -> str:
+        """A table whose column `value` has the texts of a JSON array; see `json_array`.
+
+        Args:
+            array: An expression for the array: `?`, or a column.
+        """
+        ...
+
+    def connected(self, patience: float = PATIENCE) -> AbstractContextManager[Connection]:
+        """A connection. Raises StoreUnavailable, also in the block, if the database fails.
+
+        Args:
+            patience: Seconds to wait while another process writes.
+        """
+        ...
+
+    def size(self) -> int:
+        """Bytes that the rows take, about. Raises StoreUnavailable."""
+        ...
+
+    def overwrite(self) -> None:
+        """Leaves nothing of what was deleted in the files of the database. Raises StoreUnavailable."""
+        ...
+
+    def alone(self, name: str) -> AbstractContextManager[Callable[[], bool] | None]:
+        """A lock that one process at a time holds, until the block or the process ends.
+
+        Args:
+            name: Of the lock: letters, digits, `.`, `_` and `-`.
+
+        Returns:
+            Tells whether the lock is still held: it is lost with the database server that keeps it. None: another
+            process holds it.
+        """
+        ...
+
+
+def json_array(texts: Iterable[str]) -> str:
+    """Texts as a value of the table `Database.texts`."""
+    return json.dumps([storable(text) for text in texts])
+
+
+def storable(text: str) -> str:
+    """A text as a column of both databases can hold it: without half surrogate pairs, and without the character 0."""
+    return writable(text).replace("\0", "\ufffd")

@@ -1,0 +1,292 @@
+"""A trajectory store in a PostgreSQL database. Needs psycopg: `pip install 'art-langgraph[postgres]'`.
+
+The tables are in a schema of their own, so that the database may be that of the server's ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from art_langgraph.store.database import PATIENCE, StoreUnavailable
+from trainer_server.wire import ConfigError
+from trainer_server.wire.errors import NewerSchema
+
+_Db = psycopg.Connection[tuple[Any, ...]]
+
+_SCHEMA = "art_langgraph_store"
+_FIRST_TABLES = """
+CREATE TABLE trajectories (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
+    id TEXT COLLATE "C" PRIMARY KEY,
+    started DOUBLE PRECISION NOT NULL,
+    scenario TEXT COLLATE "C" NOT NULL,
+    graph TEXT COLLATE "C",
+    thread TEXT COLLATE "C",
+    run TEXT COLLATE "C",
+    error TEXT,
+    record TEXT NOT NULL
+);
+CREATE INDEX trajectories_started ON trajectories (started);
+CREATE INDEX trajectories_scenario ON trajectories USING hash (scenario);
+CREATE INDEX trajectories_run ON trajectories (run);
+CREATE INDEX trajectories_thread ON trajectories USING hash (thread);
+CREATE TABLE begun (id TEXT COLLATE "C" PRIMARY KEY, started DOUBLE PRECISION NOT NULL, record TEXT NOT NULL);
+CREATE TABLE completions (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, trajectory TEXT COLLATE "C" NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX completions_trajectory ON completions (trajectory);
+CREATE TABLE resumed (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, trajectory TEXT COLLATE "C" PRIMARY KEY,
+    first TEXT COLLATE "C" NOT NULL
+);
+CREATE INDEX resumed_first ON resumed (first);
+CREATE TABLE scores (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, trajectory TEXT COLLATE "C" NOT NULL,
+    time DOUBLE PRECISION NOT NULL, record TEXT NOT NULL
+);
+CREATE INDEX scores_trajectory ON scores (trajectory);
+CREATE TABLE steps (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, policy TEXT COLLATE "C" NOT NULL, step TEXT COLLATE "C" NOT NULL,
+    trajectory TEXT COLLATE "C" NOT NULL, ended INTEGER NOT NULL DEFAULT 0, version INTEGER,
+    PRIMARY KEY (policy, step, trajectory)
+);
+CREATE INDEX steps_trajectory ON steps (trajectory);
+CREATE TABLE evaluations (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, key TEXT COLLATE "C" NOT NULL, version INTEGER NOT NULL,
+    trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
+);
+CREATE TABLE autopilots (policy TEXT COLLATE "C" PRIMARY KEY, record TEXT NOT NULL);
+CREATE TABLE autopilot_history (
+    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, policy TEXT COLLATE "C" NOT NULL, record TEXT NOT NULL
+);
+ALTER TABLE trajectories ALTER COLUMN error SET STATISTICS 0, ALTER COLUMN record SET STATISTICS 0;
+ALTER TABLE begun ALTER COLUMN record SET STATISTICS 0;
+ALTER TABLE completions ALTER COLUMN record SET STATISTICS 0;
+ALTER TABLE scores ALTER COLUMN record SET STATISTICS 0;
+"""
+"""Without statistics, the planner's catalogue has no texts of runs, which `overwrite` could not delete. A hash index
+takes texts of any length."""
+_MIGRATIONS = (_FIRST_TABLES,)
+"""The changes of the tables, oldest first. To change tables, add one at the end; never change one that was released."""
+_WITH_TEXTS = ("trajectories", "begun", "completions", "resumed", "scores", "steps", "evaluations")
+
+_CONNECT = 10.0
+"""Seconds until a database that does not answer is an error."""
+_KEPT = 4
+"""Connections that are kept for the next use."""
+_WRITING = 0x6172_7412
+"""Key of the advisory lock that a process holds while it writes. So rows are numbered in the order of their commits."""
+_MIGRATING = 0x6172_7411
+"""Key of the advisory lock that is held while tables are made."""
+_ALONE = 0x6172_7413
+"""First key of the advisory locks of `alone`."""
+_SESSION = f"""
+SET search_path TO {_SCHEMA};
+SET default_transaction_isolation TO 'read committed';
+SET idle_in_transaction_session_timeout TO '5min';
+SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
+"""
+"""Settings of a connection, whatever the database, the role or the address set. A commit is on disk when it returns. A
+process that stops in the middle of a transaction holds others up for five minutes at most."""
+
+
+class PostgresDatabase:
+    """A PostgreSQL database; see `Database`.
+
+    Args:
+        url: `postgresql://…`, as libpq reads it.
+
+    Raises:
+        ConfigError: The address cannot be read, the database cannot be reached, its tables cannot be made, or a newer
+            release made them (NewerSchema).
+    """
+
+    record_size = "pg_column_size(record)"
+
+    def __init__(self, url: str) -> None:
+        self.name, self._url = shown(url), url
+        self._lock = threading.Lock()
+        self._kept: list[_Db] = []
+        self._process = os.getpid()
+        weakref.finalize(self, _close, self._kept)
+        with self.connected() as db:
+            _bring_up(db.db, self.name)
+
+    def texts(self, array: str) -> str:
+        return f"(SELECT value FROM json_array_elements_text(CAST({array} AS json)) AS texts(value))"
+
+    @contextmanager
+    def connected(self, patience: float = PATIENCE) -> Iterator[_Connection]:
+        with _errors(self.name):
+            db = self._take()
+            try:
+                db.execute("SELECT set_config('lock_timeout', %s, false)", (f"{max(1, int(patience * 1000))}ms",))
+                yield _Connection(db, self.name)
+            except BaseException:
+                db.close()
+                raise
+            self._keep(db)
+
+    def size(self) -> int:
+        tables = ", ".join(f"('{table}')" for table in _WITH_TEXTS)
+        with self.connected() as db:
+            query = f"SELECT sum(pg_total_relation_size(CAST(name AS regclass))) FROM (VALUES {tables}) AS tables(name)"
+            return int(db.execute(query).fetchone()[0])
+
+    def overwrite(self) -> None:
+        with self.connected() as db:
+            db.execute(f"VACUUM (FULL) {', '.join(_WITH_TEXTS)}")
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[Callable[[], bool] | None]:
+        with _errors(self.name):
+            db = self._connect()
+        try:
+            with _errors(self.name):
+                query = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
+                (locked,) = db.execute(query, (_ALONE, name)).fetchone() or (False,)
+            yield (lambda: _answers(db)) if locked else None
+        finally:
+            db.close()
+
+    def _take(self) -> _Db:
+        """A connection that was kept and that still answers, or a new one."""
+        with self._lock:
+            if self._process != os.getpid():  # a fork: these are the parent's
+                self._process = os.getpid()
+                self._kept.clear()
+            db = self._kept.pop() if self._kept else None
+        if db is None:
+            return self._connect()
+        if _answers(db):
+            return db
+        db.close()
+        return self._take()  # the database has restarted: the others are of no use either
+
+    def _keep(self, db: _Db) -> None:
+        with self._lock:
+            if self._process == os.getpid() and len(self._kept) < _KEPT:
+                self._kept.append(db)
+                return
+        db.close()
+
+    def _connect(self) -> _Db:
+        db = psycopg.connect(self._url, autocommit=True, connect_timeout=int(_CONNECT), client_encoding="utf8")
+        try:
+            db.execute(_SESSION)
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+
+class _Connection:
+    """A connection to which `?` stands for a value, as to SQLite; see `Connection`."""
+
+    def __init__(self, db: _Db, name: str) -> None:
+        self.db, self._name = db, name
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
+        return self.db.execute(_marked(query), _storable(values))
+
+    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
+        with self.db.cursor() as cursor:
+            cursor.executemany(_marked(query), [_storable(row) for row in rows])
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with _errors(self._name), self.db.transaction():
+            self.db.execute("SELECT pg_advisory_xact_lock(%s)", (_WRITING,))
+            yield
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Makes StoreUnavailables of errors that every other record would meet as well: no connection, a full disk."""
+    try:
+        yield
+    except (psycopg.DataError, psycopg.IntegrityError, psycopg.errors.ProgramLimitExceeded):
+        raise
+    except psycopg.Error as error:
+        lines = str(error).strip().splitlines()
+        raise StoreUnavailable(name, lines[0] if lines else type(error).__name__) from error
+
+
+def shown(url: str) -> str:
+    """A database as messages name it: without user, password and options.
+
+    Raises:
+        ConfigError: The address cannot be read.
+    """
+    try:
+        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value is not None}
+    except psycopg.ProgrammingError:  # its message quotes parts of the address
+        parts = {"port": "none"}
+    name = parts.get("dbname") or os.environ.get("PGDATABASE") or parts.get("user") or ""
+    host = parts.get("host") or parts.get("hostaddr") or os.environ.get("PGHOST") or "localhost"
+    port = parts.get("port") or os.environ.get("PGPORT") or "5432"
+    # Where a password has a character that is not escaped, libpq takes what follows it for host, port or name.
+    if not port.replace(",", "").isdecimal() or "@" in host or {"@", "/"} & set(name):
+        raise ConfigError(
+            "the trajectory store postgresql://…: this is no address of a database: write "
+            "postgresql://USER@HOST:PORT/DATABASE, with characters such as / @ : # in user or password escaped (%2F "
+            "%40 %3A %23)"
+        )
+    return f"postgresql://{host}:{port}/{name}"
+
+
+def _marked(query: str) -> Any:
+    return query.replace("%", "%%").replace("?", "%s")
+
+
+def _storable(values: Sequence[Any]) -> list[Any]:
+    return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
+
+
+def _close(kept: list[_Db]) -> None:
+    while kept:
+        kept.pop().close()
+
+
+def _answers(db: _Db) -> bool:
+    with suppress(psycopg.Error):
+        db.execute("SELECT 1")
+        return True
+    return False
+
+
+def _bring_up(db: _Db, name: str) -> None:
+    """Brings tables to those of this release, in one transaction. Several processes may do so at once."""
+    (encoding,) = db.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
+    if encoding != "UTF8":
+        raise StoreUnavailable(name, f"it has the encoding {encoding}: create one with ENCODING 'UTF8'")
+    if _number(db, name) == len(_MIGRATIONS):
+        return
+    with db.transaction():
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))
+        db.execute(f"CREATE SCHEMA IF NOT EXISTS {_SCHEMA}")
+        db.execute("CREATE TABLE IF NOT EXISTS schema_number (number INTEGER NOT NULL)")
+        for migration in _MIGRATIONS[_number(db, name) :]:  # another process may have done it meanwhile
+            db.execute(migration)
+        db.execute("DELETE FROM schema_number")
+        db.execute("INSERT INTO schema_number VALUES (%s)", (len(_MIGRATIONS),))
+
+
+def _number(db: _Db, name: str) -> int:
+    """The schema number of the tables; 0: there are none. Raises NewerSchema."""
+    row = db.execute("SELECT to_regclass(%s)", (f"{_SCHEMA}.schema_number",)).fetchone()
+    if row is None or row[0] is None:
+        return 0
+    row = db.execute("SELECT number FROM schema_number").fetchone()
+    number = int(row[0]) if row else 0
+    if number > len(_MIGRATIONS):
+        raise NewerSchema(f"the trajectory store {name}", number, len(_MIGRATIONS))
+    return number

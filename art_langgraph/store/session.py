@@ -1,0 +1,105 @@
+"""Writes of runs: several in a transaction, several transactions on a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from art_langgraph.redaction import redacted
+from art_langgraph.store.database import Connection, Database, DuplicateRun, storable
+from art_langgraph.store.filter import FIRST
+from art_langgraph.store.reading import read_runs
+from art_langgraph.trajectory import CompletionCall, Trajectory
+from trainer_server.wire.jsonl import to_json
+
+
+class Session:
+    """An open connection to the store."""
+
+    def __init__(self, database: Database, db: Connection) -> None:
+        self._database, self._db = database, db
+
+    @contextmanager
+    def batch(self) -> Iterator[Batch]:
+        """Several writes in one transaction, committed when the block ends. An exception rolls all of them back.
+
+        Raises:
+            StoreUnavailable: The store cannot be written, when the session ends.
+        """
+        with self._db.transaction():
+            yield Batch(self._database, self._db)
+
+
+class Batch:
+    """Writes of one transaction."""
+
+    def __init__(self, database: Database, db: Connection) -> None:
+        self._database, self._db = database, db
+
+    def begin(self, trajectory: Trajectory) -> None:
+        """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
+        row = (trajectory.id, trajectory.started, to_json(redacted(trajectory)))
+        self._db.execute("INSERT INTO begun VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
+
+    def completion(self, trajectory_id: str, call: CompletionCall) -> None:
+        """Stores a model's answer in a run that has begun."""
+        row = (trajectory_id, to_json(redacted(call)))
+        self._db.execute("INSERT INTO completions (trajectory, record) VALUES (?, ?)", row)
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Stores a run that has ended. Its record replaces what `begin` and `completion` stored.
+
+        A run that goes on with its thread gets the scenario of the thread's run before it. Where that run had stopped
+        at an interrupt or a breakpoint, the two are read as a single run from now on.
+
+        Raises:
+            DuplicateRun: The store has a run with this id.
+        """
+        before = self._before(trajectory) if trajectory.resumes else None
+        if before is not None:
+            trajectory = trajectory.model_copy(update={"scenario": before.scenario})
+        trajectory = redacted(trajectory)
+        row = (
+            trajectory.id,
+            trajectory.started,
+            storable(trajectory.scenario.id),
+            _column(trajectory.graph_id),
+            _column(trajectory.thread_id),
+            trajectory.run_id,
+            _column(trajectory.error),
+            to_json(trajectory),
+        )
+        columns = "id, started, scenario, graph, thread, run, error, record"
+        query = f"INSERT INTO trajectories ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        if not self._db.execute(query, row).rowcount:
+            raise DuplicateRun(trajectory.id)
+        self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
+        self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
+        if before is not None and _goes_on(before, trajectory):
+            self._db.execute("INSERT INTO resumed (trajectory, first) VALUES (?, ?)", (trajectory.id, before.id))
+
+    def remove(self, trajectory_ids: Iterable[str]) -> None:
+        """Removes runs that have ended, those that are not there aside."""
+        for trajectory_id in trajectory_ids:
+            self._db.execute("DELETE FROM resumed WHERE trajectory = ?", (trajectory_id,))
+            self._db.execute("DELETE FROM trajectories WHERE id = ?", (trajectory_id,))
+
+    def _before(self, trajectory: Trajectory) -> Trajectory | None:
+        """The newest run of a thread that began before another run of it."""
+        query = (
+            f"SELECT id FROM trajectories WHERE thread = ? AND started < ? AND {FIRST} ORDER BY started DESC LIMIT 1"
+        )
+        row = self._db.execute(query, (_column(trajectory.thread_id), trajectory.started)).fetchone()
+        return read_runs(self._database, self._db, [row[0]])[0] if row else None
+
+
+def _column(text: str | None) -> str | None:
+    """A text as a column of the store can hold it. The record keeps every character."""
+    return None if text is None else storable(text)
+
+
+def _goes_on(before: Trajectory, later: Trajectory) -> bool:
+    """Whether a run goes on where another stopped, rather than from a checkpoint before that."""
+    if later.resumes == "checkpoint":
+        return not before.waiting.isdisjoint(node.namespace for node in later.nodes)
+    return bool(before.waiting) or before.error is None

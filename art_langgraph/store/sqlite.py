@@ -1,0 +1,151 @@
+"""A trajectory store in a SQLite file (WAL)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from art_langgraph.store.database import PATIENCE, StoreUnavailable
+from trainer_server.wire import ConfigError
+from trainer_server.wire.home import create_private, overwrite_deleted
+from trainer_server.wire.schemas import DatabaseSchema, script
+
+_FIRST_TABLES = """
+CREATE TABLE IF NOT EXISTS trajectories (
+    id TEXT PRIMARY KEY,
+    started REAL NOT NULL,
+    scenario TEXT NOT NULL,
+    graph TEXT,
+    thread TEXT,
+    run TEXT,
+    error TEXT,
+    record TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
+CREATE INDEX IF NOT EXISTS trajectories_scenario ON trajectories (scenario);
+CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
+CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories (thread);
+CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, started REAL NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS completions (trajectory TEXT NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS completions_trajectory ON completions (trajectory);
+CREATE TABLE IF NOT EXISTS resumed (trajectory TEXT PRIMARY KEY, first TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS resumed_first ON resumed (first);
+CREATE TABLE IF NOT EXISTS scores (trajectory TEXT NOT NULL, time REAL NOT NULL, record TEXT NOT NULL) STRICT;
+CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
+CREATE TABLE IF NOT EXISTS steps (
+    policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0,
+    version INTEGER, PRIMARY KEY (policy, step, trajectory)
+) STRICT;
+CREATE TABLE IF NOT EXISTS evaluations (
+    key TEXT NOT NULL, version INTEGER NOT NULL, trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
+) STRICT;
+CREATE TABLE IF NOT EXISTS autopilots (policy TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS autopilot_history (policy TEXT NOT NULL, record TEXT NOT NULL) STRICT;
+"""
+SCHEMA = DatabaseSchema(script(_FIRST_TABLES))
+"""The file's tables, those of the autopilot's memory (`auto_pilot/state_store.py`) included."""
+
+
+class SQLiteDatabase:
+    """A SQLite file; see `Database`.
+
+    Only the user may read the file, since it has what people and models wrote. A file that exists keeps its
+    permissions.
+
+    Args:
+        path: The file, created if it is missing, for its owner only.
+
+    Raises:
+        ConfigError: The file cannot be made or opened, or a newer release wrote it (NewerSchema).
+    """
+
+    record_size = "length(record)"
+
+    def __init__(self, path: Path) -> None:
+        self.name, self._path = str(path), path
+        try:
+            create_private(path)
+            with closing(self._open()) as db:
+                SCHEMA.bring_up(db, path)
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(
+                f"the trajectory store {path} cannot be opened: {error}. Name another file, or another directory "
+                "with ART_HOME"
+            ) from error
+
+    def texts(self, array: str) -> str:
+        return f"(SELECT value FROM json_each({array}))"
+
+    @contextmanager
+    def connected(self, patience: float = PATIENCE) -> Iterator[_Connection]:
+        with _errors(self.name), closing(self._open(patience)) as db:
+            db.isolation_level = None  # transactions begin where `transaction` says
+            db.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten in its pages
+            yield _Connection(db, self.name)
+
+    def size(self) -> int:
+        with self.connected() as db:
+            pages, free, size = (
+                db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+            )
+        return int((pages - free) * size)
+
+    def overwrite(self) -> None:
+        with _errors(self.name), closing(self._open()) as db:
+            overwrite_deleted(db)
+
+    @contextmanager
+    def alone(self, name: str) -> Iterator[Callable[[], bool] | None]:
+        lock = os.open(self._path.with_name(f"{self._path.name}.{name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield None
+            else:
+                yield lambda: True
+        finally:
+            os.close(lock)
+
+    def _open(self, patience: float = PATIENCE) -> sqlite3.Connection:
+        return sqlite3.connect(self._path, timeout=patience)
+
+
+class _Connection:
+    """A connection that has transactions; see `Connection`."""
+
+    def __init__(self, db: sqlite3.Connection, name: str) -> None:
+        self._db, self._name = db, name
+
+    def execute(self, query: str, values: Sequence[Any] = (), /) -> sqlite3.Cursor:
+        return self._db.execute(query, values)
+
+    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
+        self._db.executemany(query, rows)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        with _errors(self._name):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            finally:
+                if self._db.in_transaction:
+                    self._db.rollback()
+
+
+@contextmanager
+def _errors(name: str) -> Iterator[None]:
+    """Makes StoreUnavailables of errors that every other record would meet as well: a full disk, a lock."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if type(error) in (sqlite3.OperationalError, sqlite3.DatabaseError, sqlite3.InternalError):
+            raise StoreUnavailable(name, str(error)) from error
+        raise

@@ -1,0 +1,414 @@
+"""TrajectoryStore: every recorded run. Several processes may write at once.
+
+The record of a finished run is never changed. What becomes known later, such as a score or the run that resumed it, is
+a row of another table. `TrajectoryStore` merges these rows into the trajectory when it reads it: a run that stopped at
+an interrupt and the runs that resumed its thread are read as a single trajectory, with the id of the first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from art_langgraph.store.database import PATIENCE, Connection, Database, json_array
+from art_langgraph.store.filter import FIRST, Filter
+from art_langgraph.store.reading import ids_of_parts, read_runs, read_unfinished
+from art_langgraph.store.score import Score, add_score
+from art_langgraph.store.session import Session
+from art_langgraph.store.sqlite import SQLiteDatabase
+from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.jsonl import from_json
+
+log = logging.getLogger("art_langgraph")
+
+_AT_ONCE = 32
+"""Runs that are read by one query."""
+
+
+class TrajectoryStore:
+    """Trajectories in a SQLite file, or in a PostgreSQL database.
+
+    Only the user may read a file, since it has what people and models wrote. A file that exists keeps its permissions.
+    A database needs psycopg: `pip install 'art-langgraph[postgres]'`.
+
+    Args:
+        path: The file, created if it is missing, for its owner only; or `postgresql://…`, as libpq reads it. None:
+            what ART_STORE names, or `trajectories.sqlite` under ART_HOME.
+
+    Attributes:
+        name: The store, as messages name it: the file, or the database without user and password.
+        path: The file; None: the store is in PostgreSQL.
+
+    Raises:
+        ConfigError: The file or the tables cannot be made or opened, the database does not answer, psycopg is missing,
+            or a newer release wrote the store (NewerSchema).
+    """
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        chosen = path if path is not None else os.environ.get("ART_STORE") or None
+        self.database: Database
+        self.path: Path | None = None
+        if isinstance(chosen, str) and chosen.startswith(("postgresql://", "postgres://")):
+            self.database = _postgres(chosen)
+        else:
+            self.path = _file_of(Home.find()) if chosen is None else Path(chosen)
+            self.database = SQLiteDatabase(self.path)
+        self.name = self.database.name
+
+    @contextmanager
+    def session(self, *, patience: float = PATIENCE) -> Iterator[Session]:
+        """Opens a connection for several batches of writes. Use it in the thread that opened it.
+
+        Args:
+            patience: Seconds to wait while another process writes, before a write raises StoreUnavailable.
+        """
+        with self.database.connected(patience) as db:
+            yield Session(self.database, db)
+
+    def add(self, trajectory: Trajectory, *, replaces: Iterable[str] = ()) -> None:
+        """Appends a finished run. When this returns, the run survives a kill of the process.
+
+        Args:
+            trajectory: The run.
+            replaces: Ids of runs that this run contains, and that are removed: those of its remote graphs, whose
+                process may have recorded them in the same store.
+
+        Raises:
+            DuplicateRun: The store has a run with this id.
+            StoreUnavailable: The store cannot be used, as on a full disk. All methods that read or write raise it.
+        """
+        with self.session() as session, session.batch() as batch:
+            batch.remove(replaces)
+            batch.add(trajectory)
+
+    def score(
+        self,
+        trajectory_id: str,
+        reward: float | None,
+        parts: Mapping[str, float] | None = None,
+        *,
+        error: str | None = None,
+        source: str = "feedback",
+    ) -> None:
+        """Gives a stored run a reward, in place of all its rewards, those by node and of single completions included.
+
+        Args:
+            trajectory_id: Id of the trajectory.
+            reward: The reward; None: the run could not be scored.
+            parts: Parts of the reward, added to the trajectory's metrics.
+            error: Why there is no reward.
+            source: Origin of the reward, read back as `Trajectory.reward_source`.
+
+        Raises:
+            ConfigError: The reward is not finite.
+            KeyError: The store has no finished run with this id.
+        """
+        score = Score(reward=reward, reward_error=error, parts=dict(parts or {}), reward_source=source)
+        with self.database.connected() as db, db.transaction():
+            add_score(db, trajectory_id, score)
+
+    def score_run(self, run: Trajectory, source: str) -> None:
+        """Stores all rewards that a run has, in place of those that it had in the store; or why it has none.
+
+        Args:
+            run: A stored run that was scored.
+            source: As that of `score`.
+
+        Raises:
+            ConfigError: A reward is not finite.
+            KeyError: The store has no finished run with this id.
+        """
+        with self.database.connected() as db, db.transaction():
+            add_score(db, run.id, Score.of(run, source))
+
+    def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
+        """Stores the rewards of all runs of a group, as `score_run` does: of all of them, or of none.
+
+        Args:
+            group: Trajectories that were scored together.
+            source: As that of `score`.
+
+        Raises:
+            ConfigError: A reward is not finite.
+            KeyError: The store lacks a trajectory of the group.
+        """
+        with self.database.connected() as db, db.transaction():
+            for run in group.trajectories:
+                add_score(db, run.id, Score.of(run, source))
+
+    def begin_step(
+        self, policy: str, step: str, trajectory_ids: Iterable[str], *, again: bool = True
+    ) -> frozenset[str]:
+        """Records which runs a training step is given. Call it before the step is sent, and `end_step` after it.
+
+        A step that was begun before under the same key is replaced, because the server did not accept it.
+
+        A process that is killed in between leaves the step open, and its runs count as trained: the server may have
+        accepted it. `open_steps` names such steps, `TrainerClient.find_step` tells what became of them.
+
+        Args:
+            policy: Name of the trained policy.
+            step: The idempotency key that the step is sent with.
+            trajectory_ids: Ids of the runs.
+            again: Also those that other steps were given. False: these are left out, whoever else begins a step now.
+
+        Returns:
+            Ids of the runs that the step may be given.
+        """
+        with self.database.connected() as db, db.transaction():
+            db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
+            ids = frozenset(trajectory_ids)
+            if not again:
+                ids -= _trained(db, policy)
+            rows = [(policy, step, trajectory_id) for trajectory_id in sorted(ids)]
+            query = "INSERT INTO steps (policy, step, trajectory) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+            db.executemany(query, rows)
+        return ids
+
+    def end_step(self, policy: str, step: str, version: int | None) -> None:
+        """Records what became of a step that `begin_step` recorded. The last record counts. Unknown steps are ignored.
+
+        Args:
+            policy: Name of the policy.
+            step: The step's idempotency key.
+            version: The version that it made; None: it made none, so that its runs do not count as trained.
+        """
+        with self.database.connected() as db, db.transaction():
+            db.execute("UPDATE steps SET ended = 1, version = ? WHERE policy = ? AND step = ?", (version, policy, step))
+
+    def open_steps(self, policy: str) -> list[str]:
+        """Idempotency keys of the policy's steps that were begun and not ended."""
+        with self.database.connected() as db:
+            query = "SELECT step FROM steps WHERE policy = ? AND ended = 0 GROUP BY step ORDER BY min(rowid)"
+            return [step for (step,) in db.execute(query, (policy,))]
+
+    def trained(self, policy: str) -> set[str]:
+        """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones.
+
+        A run that resumed another run has the id of that one, as everywhere.
+        """
+        with self.database.connected() as db:
+            return _trained(db, policy)
+
+    def add_evaluation(self, key: str, version: int, trajectory_ids: Sequence[str]) -> None:
+        """Records which runs are the evaluation of a version. A version that was evaluated keeps its first evaluation.
+
+        Args:
+            key: What the evaluation belongs to: policy, scenarios, and how they were measured.
+            version: The version that was evaluated.
+            trajectory_ids: Ids of its runs.
+        """
+        row = key, version, json_array(trajectory_ids)
+        with self.database.connected() as db, db.transaction():
+            query = "INSERT INTO evaluations (key, version, trajectories) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+            db.execute(query, row)
+
+    def evaluations(self, key: str) -> dict[int, list[str]]:
+        """Ids of the runs that evaluate versions: by version, in the order in which they were recorded.
+
+        Args:
+            key: As that of `add_evaluation`.
+        """
+        query = "SELECT version, trajectories FROM evaluations WHERE key = ? ORDER BY rowid"
+        with self.database.connected() as db:
+            return {version: json.loads(ids) for version, ids in db.execute(query, (key,))}
+
+    def get(self, trajectory_id: str) -> Trajectory | None:
+        """A run by its id, finished or not; None where the store has no such run.
+
+        A run that resumed another run is read with it.
+        """
+        with self.database.connected() as db:
+            first = db.execute("SELECT first FROM resumed WHERE trajectory = ?", (trajectory_id,)).fetchone()
+            if runs := read_runs(self.database, db, [first[0] if first else trajectory_id]):
+                return runs[0]
+            begun = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
+            return read_unfinished(db, begun[0]) if begun else None
+
+    def revision(self) -> tuple[int, ...]:
+        """Numbers that differ whenever a run or a score was added. Cheap: nothing is parsed."""
+        tables = ("trajectories", "scores", "resumed")
+        query = f"SELECT {', '.join(f'(SELECT coalesce(max(rowid), 0) FROM {table})' for table in tables)}"
+        with self.database.connected() as db:
+            return tuple(db.execute(query).fetchone())
+
+    def rewards(self, trajectory_ids: Sequence[str]) -> dict[str, float | None]:
+        """The rewards of those of these runs that the store has, finished ones. None: such a run has no reward.
+
+        Args:
+            trajectory_ids: Ids of trajectories.
+        """
+        with self.database.connected() as db:
+            return {run.id: run.reward for run in read_runs(self.database, db, trajectory_ids)}
+
+    def parts(self, trajectory_id: str) -> Sequence[Trajectory]:
+        """The records of a run and of all runs that are read with it, because they resumed it; unfinished ones too.
+
+        Args:
+            trajectory_id: Id of any of them.
+        """
+        with self.database.connected() as db:
+            records = []
+            for part in ids_of_parts(self.database, db, [trajectory_id]):
+                if row := db.execute("SELECT record FROM trajectories WHERE id = ?", (part,)).fetchone():
+                    records.append(from_json(Trajectory, row[0]))
+                elif row := db.execute("SELECT record FROM begun WHERE id = ?", (part,)).fetchone():
+                    records.append(read_unfinished(db, row[0]))
+        return records
+
+    def delete(self, trajectory_ids: Sequence[str]) -> int:
+        """Deletes runs with their scores and steps, the runs that are read with them, and evaluations that they are in.
+
+        When this returns, nothing of their text is in the store's files. A store above 1 GiB is not written anew: the
+        text is overwritten where it stood.
+
+        Args:
+            trajectory_ids: Ids of runs, finished or not; unknown ids are ignored.
+
+        Returns:
+            How many records were deleted.
+
+        Raises:
+            ConfigError: The store cannot be used, or another process reads it for too long.
+        """
+        with self.database.connected() as db, db.transaction():
+            ids = json_array(ids_of_parts(self.database, db, trajectory_ids))
+            named = f"IN {self.database.texts('?')}"
+            deleted = 0
+            for table in ("trajectories", "begun"):
+                deleted += db.execute(f"DELETE FROM {table} WHERE id {named}", (ids,)).rowcount
+            for table in ("completions", "resumed", "scores", "steps"):
+                db.execute(f"DELETE FROM {table} WHERE trajectory {named}", (ids,))
+            with_one = f"EXISTS (SELECT 1 FROM {self.database.texts('trajectories')} AS run WHERE run.value {named})"
+            db.execute(f"DELETE FROM evaluations WHERE {with_one}", (ids,))
+        self.database.overwrite()
+        return deleted
+
+    def prune(self, *, days: float | None = None, most_bytes: int | None = None) -> int:
+        """Deletes the oldest runs, as `delete` does.
+
+        Args:
+            days: Runs that began longer ago are deleted; None: none for their age.
+            most_bytes: Size of the store above which the oldest runs are deleted, about; None: none for its size.
+
+        Returns:
+            How many records were deleted.
+        """
+        deleted = 0
+        if days is not None:
+            before = time.time() - days * 86400
+            query = "SELECT id FROM trajectories WHERE started < ? UNION SELECT id FROM begun WHERE started < ?"
+            with self.database.connected() as db:
+                rows = db.execute(query, (before, before)).fetchall()
+            deleted += self.delete([trajectory_id for (trajectory_id,) in rows]) if rows else 0
+        while most_bytes is not None and (excess := self.database.size() - most_bytes) > 0:
+            query = f"SELECT id, {self.database.record_size} FROM trajectories ORDER BY started LIMIT 1000"
+            with self.database.connected() as db:
+                rows = db.execute(query).fetchall()
+            if not rows:
+                break
+            chosen = list[str]()
+            for trajectory_id, size in rows:
+                chosen.append(trajectory_id)
+                if (excess := excess - size) <= 0:
+                    break
+            deleted += self.delete(chosen)
+        return deleted
+
+    def find(self, run_id: str) -> Trajectory | None:
+        """The newest run with an id: the trajectory's, or that of LangGraph's run. None where no run has this id."""
+        if trajectory := self.get(run_id):
+            return trajectory
+        return next(iter(self.list(run=run_id, limit=1)), None)
+
+    def ids_with_prefix(self, prefix: str) -> list[str]:
+        """Ids of trajectories and of LangGraph's runs that begin with `prefix`, sorted."""
+        query = """
+            SELECT id FROM trajectories WHERE id >= ? AND id < ?
+            UNION SELECT run FROM trajectories WHERE run >= ? AND run < ?
+            UNION SELECT id FROM begun WHERE id >= ? AND id < ? ORDER BY 1
+        """
+        with self.database.connected() as db:
+            return [known_id for (known_id,) in db.execute(query, (prefix, prefix + chr(0x10FFFF)) * 3)]
+
+    def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
+        """Finished runs, newest first.
+
+        Args:
+            limit: How many at most; None: all.
+            filters: Fields of `Filter`.
+        """
+        return list(self._select(Filter(**filters), limit))
+
+    def unfinished(self) -> Sequence[Trajectory]:
+        """Runs that have begun and not ended: they still run, or their process was killed. Newest first.
+
+        Each has the completions that were recorded until now.
+        """
+        query = "SELECT record FROM begun WHERE id NOT IN (SELECT id FROM trajectories) ORDER BY started DESC"
+        with self.database.connected() as db:
+            return [read_unfinished(db, record) for (record,) in db.execute(query).fetchall()]
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return self._select(Filter(), None)
+
+    def __len__(self) -> int:
+        with self.database.connected() as db:
+            return int(db.execute(f"SELECT count(*) FROM trajectories WHERE {FIRST}").fetchone()[0])
+
+    def _select(self, wanted: Filter, limit: int | None) -> Iterator[Trajectory]:
+        """Finished runs, newest first. No query is open while the caller works with a run."""
+        condition, values = wanted.condition(self.database)
+        query = f"SELECT id FROM trajectories WHERE {condition} ORDER BY started DESC, rowid DESC"
+        if limit is not None and wanted.admits_all:
+            query += f" LIMIT {limit:d}"
+        with self.database.connected() as db:
+            ids = [trajectory_id for (trajectory_id,) in db.execute(query, values)]
+        admitted = 0
+        for start in range(0, len(ids), _AT_ONCE):
+            with self.database.connected() as db:
+                runs = read_runs(self.database, db, ids[start : start + _AT_ONCE])
+            for run in filter(wanted.admits, runs):
+                if limit is not None and admitted >= limit:
+                    return
+                admitted += 1
+                yield run
+
+
+def _trained(db: Connection, policy: str) -> set[str]:
+    """See `TrajectoryStore.trained`."""
+    query = """
+        SELECT DISTINCT coalesce(first, steps.trajectory)
+        FROM steps LEFT JOIN resumed ON resumed.trajectory = steps.trajectory
+        WHERE policy = ? AND (version IS NOT NULL OR ended = 0)
+    """
+    return {trajectory_id for (trajectory_id,) in db.execute(query, (policy,))}
+
+
+def _file_of(home: Home) -> Path:
+    """The store's file in a home, which is made for its owner only."""
+    try:
+        if told := home.make_private():
+            log.warning("%s", told)
+    except OSError as error:
+        raise ConfigError(
+            f"the trajectory store {home.store} cannot be opened: {error}. Name another directory with ART_HOME"
+        ) from error
+    return home.store
+
+
+def _postgres(url: str) -> Database:
+    try:
+        from art_langgraph.store.postgres import PostgresDatabase
+    except ImportError as error:
+        raise ConfigError(
+            f"a trajectory store in PostgreSQL needs psycopg ({error}): pip install 'art-langgraph[postgres]'"
+        ) from None
+    return PostgresDatabase(url)
