@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from art_examples.learning.svg import COLORS, WIDTH, Card
+from art_examples.svg import COLORS, WIDTH, Card
 
 from benchmarks.charts.tables import Figure, table
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from art_examples.learning.svg import Card
 from art_examples.quickstart.reward import answer, success
+from art_examples.svg import Card
 
 from art_langgraph import Evaluation, Trajectory
 from trainer_server.wire.jsonl import read_jsonl

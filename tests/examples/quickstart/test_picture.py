@@ -10,6 +10,8 @@ from xml.etree import ElementTree
 import pytest
 from art_examples.quickstart import picture
 
+from art_langgraph import Evaluation, Scenario, Trajectory
+from art_langgraph.trajectory import CompletionCall, ToolCall
 from trainer_server.wire import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -38,6 +40,33 @@ def test_the_run_learned_and_its_question_was_answered_wrong_and_then_right() ->
     wrong, right = KEPT["runs"]
     assert KEPT["wanted"] not in wrong["answer"]
     assert KEPT["wanted"] in right["answer"]
+
+
+def run_of(city: str, value: str, text: str, *, calls: bool = True) -> Trajectory:
+    wanted = {"tool": "get_bus_fare", "arguments": {"city": "Oslo"}, "value": "7 euros"}
+    call = ToolCall(started=0, tool="get_bus_fare", arguments={"city": city}, result=value, server="cities")
+    said = CompletionCall(id="one", started=0, node="model", message={"role": "assistant", "content": text})
+    scenario = Scenario(input={"messages": [["user", f"A bus in Oslo? {text}"]]}, metadata=wanted)
+    return Trajectory(scenario=scenario, tool_calls=[call] if calls else [], completions=[said], reward=1.0)
+
+
+def test_what_is_kept_of_a_run(tmp_path: Path) -> None:
+    right = run_of("Oslo", "7 euros", "It costs 7 euros.")
+    silent, wrong = run_of("", "", "No idea.", calls=False), run_of("Rome", "9 euros", "It costs 9 euros.")
+    rows = [{"step": step, "version": step, "reward": 1 / 3, "success": None} for step in (1, 2)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "run.json").write_text('{"seed": 7}')
+    Evaluation([right, silent, wrong], version=0).save(tmp_path / "validation@0.jsonl")
+    Evaluation([right, right, right], version=2).save(tmp_path / "validation@2.jsonl")
+    kept = picture.kept(tmp_path)
+    assert (kept["seed"], kept["steps"][1]) == (7, {"step": 2, "reward": 0.3333, "success": None})
+    assert [kept[when]["success"] for when in ("before", "after")] == [0.3333, 1.0]
+    assert kept["question"] == "A bus in Oslo? It costs 9 euros.", "of those that improved, one that called a tool"
+    assert kept["runs"] == [
+        {"call": 'get_bus_fare("Rome")', "result": "9 euros", "answer": "It costs 9 euros."},
+        {"call": 'get_bus_fare("Oslo")', "result": "7 euros", "answer": "It costs 7 euros."},
+    ]
+    ElementTree.fromstring(picture.draw(kept))
 
 
 def test_a_run_that_has_not_ended_has_no_picture(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.dashboard import VERSIONS, fill, pages, queries, timed
+from benchmarks.stress.dashboard import VERSIONS, fill, pages, queries, timed
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.ledger.run_list import RunList
 from trainer_server.ledger.sqlite import SQLiteBooks

@@ -1,6 +1,6 @@
 """The dashboard over many runs: how long each query of a page takes, and the page itself.
 
-    python -m benchmarks.dashboard [--json] [--runs 100000] [--times 15] [--home DIR]
+    python -m benchmarks.stress.dashboard [--json] [--runs 100000] [--times 15] [--home DIR]
 
 Fills the list of runs of a home with RUNS runs, by the calls by which clients and ledger fill it: 50 versions of one
 policy, eight runs in a group, a fifth of all runs evaluations, rewards of two nodes and three completions a run. Then
