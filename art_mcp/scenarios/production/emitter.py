@@ -9,7 +9,7 @@ from art_mcp.scenarios.drafting.draft import Tried
 from art_mcp.scenarios.plan import Kind, MCPScenario, Split
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.pool import Pool
-from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.production.quotas import SHARES, TAUGHT, Kept
 
 TOLD = 6
 """Tasks of a set that are made of the same calls, at most."""
@@ -53,9 +53,14 @@ class Emitter:
         return len(self._kept.scenarios) >= self._kept.total
 
     def singles(self, part: float) -> None:
-        """Makes tasks with one call. part: how much of the quota is wanted by now."""
+        """Makes tasks with one call. part: how much of the quota is wanted by now.
+
+        In a small set their share is larger than in a large one: training has a task with each tool alone.
+        """
+        every = len(self._pool.singles) / max(self._kept.trained, 1)
         for split in _SETS:
-            self._fill(split, "single", self._single, part)
+            share = min(max(TAUGHT["single"], every), SHARES["single"]) if split == "train" else None
+            self._fill(split, "single", self._single, part, share)
 
     def all(self, part: float) -> None:
         """Makes tasks of all kinds: single calls first, then pairs, then chains."""

@@ -92,6 +92,11 @@ class Kept:
         size = self.held_out * HELD_OF if self.n is None else self.held_out * self.n / len(HELD_OUT)
         return min(round(size), MOST)
 
+    @property
+    def trained(self) -> int:
+        """The number of training scenarios that are wanted."""
+        return self.total - (len(HELD_OUT) - len(self._given_up)) * self.held
+
     def give_up(self) -> None:
         """Held-out sets of which nothing could be made leave their room to training."""
         self._given_up = {split for split in HELD_OUT if not self.size(split)}
@@ -117,12 +122,8 @@ class Kept:
             share: Its share of the set. None: that of SHARES, in training that of TAUGHT.
             part: How much of it is wanted by now.
         """
-        if split == "train":
-            whole = self.total - (len(HELD_OUT) - len(self._given_up)) * self.held
-            room = whole - self.size(split)
-        else:
-            whole = self.held
-            room = min(whole, 4 + self.size("train") // STRICT) - self.size(split)
+        whole = self.trained if split == "train" else self.held
+        room = (whole if split == "train" else min(whole, 4 + self.size("train") // STRICT)) - self.size(split)
         usual = TAUGHT if split == "train" else SHARES
         own = usual[kind] if share is None else share
         return max(0, min(room, max(round(own * whole * part), 1) - self.made(split, kind)))
