@@ -109,3 +109,6 @@ async def test_rollouts_of_an_engine_from_elsewhere_are_trained_on(
         (engine,) = http.get("/api/engines").json()["engines"]
         assert engine["url"] == "letters"
         assert engine["adapters"] == ["p@0", "p@1", "p@2"]
+        assert "request_seconds" not in engine
+        (engine,) = http.get("/api/engines", params={"request_seconds": True}).json()["engines"]
+        assert engine["request_seconds"] is None
