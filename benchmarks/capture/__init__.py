@@ -1,0 +1,1 @@
+"""What capture and the gateway cost."""

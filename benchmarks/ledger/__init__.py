@@ -1,0 +1,1 @@
+"""The ledger with millions of completions."""
