@@ -1,6 +1,6 @@
 """Hours of work in minutes: whether the server loses, doubles or keeps anything, and what it adds to an answer.
 
-    python -m benchmarks.soak [--json] [--minutes 5] [--rollouts 256] [--swap-every 10] [--leaving 0.333]
+    python -m benchmarks.soak [--json] [--minutes 5] [--rollouts 256] [--swap-every 10] [--leaving 0.333] [--otel]
                              [--ledger sqlite|postgres|postgresql://…]
 
 Starts the trainer server, with its trainer process, over a small engine that answers with tokens at once, each a
@@ -14,9 +14,14 @@ The server keeps some things in memories of limited size, which fill before they
 earlier turns, has 8 MiB here instead of 128, so that it is full at the end of the warm-up, and what grows afterwards
 grows for ever. Leases of rollouts whose client left stay for 15 minutes, some hundred bytes each.
 
-The last line under --json is one JSON object: `requests` that clients sent, `errors_ours` that were not answered for
-another reason than that their client left, `lost`, `differing`, `doubled`, `unasked`, `unrecorded` and `mixed` as in
-`benchmarks.stress.books.Balance`, `rss_growth` of the server from the end of the warm-up to the end, as a share, and
+With --otel it only compares latencies: of the engine itself, of a server without traces, and of one that sends its
+spans to a collector, in turns at half of the rate that the server without traces reaches. `p50_…_ms` and `p99_…_ms` are
+of `direct`, `plain` and `traced`, medians of six turns each; `processor_…_ms` is the processor
+time of the server for an answer, and `span_bytes` what the collector got.
+
+Else, the last line under --json is one JSON object: `requests` that clients sent, `errors_ours` that were not answered
+for another reason than that their client left, `lost`, `differing`, `doubled`, `unasked`, `unrecorded` and `mixed` as
+in `benchmarks.stress.books.Balance`, `rss_growth` of the server from the end of the warm-up to the end, as a share, and
 `p99_added_ms`: the 99th percentile of the gateway's answers less that of the engine's, the median of six turns. The
 program ends with status 1 if the books do not balance.
 """
@@ -49,7 +54,7 @@ from benchmarks.stress.books import Receipt, balance, rows_of
 from benchmarks.stress.clients import HEADERS, Clients, chat, received
 from benchmarks.stress.ledgers import ChosenLedger, add_option, chosen_ledger
 from benchmarks.stress.training import Training
-from testbed.server_process import EngineProcess, ServerProcess
+from testbed.server_process import CollectorProcess, EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
 from trainer_server.wire import Home
 
@@ -254,6 +259,76 @@ async def soak(engine: EngineProcess, server: ServerProcess, options: argparse.N
     }
 
 
+async def compared(
+    sides: dict[str, Side], pids: dict[str, int], seconds: float, forget: Callable[[], Awaitable[None]]
+) -> dict[str, float]:
+    """Answers of several sides at one rate, in turns: half of the highest rate of the side `plain`.
+
+    Args:
+        sides: By name.
+        pids: Processes whose processor time is measured, by the name of their side.
+        seconds: Of each turn of a side.
+        forget: Empties the engine's lists, as for `latencies`.
+    """
+    rng = random.Random(0)
+    saturation = await sides["plain"].saturation(seconds)
+    figures: dict[str, list[float]] = defaultdict(list)
+    for turn in range(TURNS):
+        for name, side in sides.items():
+            await forget()
+            before = _processor(pids[name]) if name in pids else 0.0
+            taken = await side.load(saturation / 2, seconds, rng)
+            if turn == 0:
+                continue
+            for share, value in _percentiles(taken).items():
+                figures[f"{share}_{name}_ms"].append(value)
+            if name in pids:
+                figures[f"processor_{name}_ms"].append(1000 * (_processor(pids[name]) - before) / len(taken))
+    await asyncio.gather(*(side.close() for side in sides.values()))
+    return {"saturation_rps": saturation, **{name: statistics.median(values) for name, values in figures.items()}}
+
+
+def _processor(pid: int) -> float:
+    """Seconds that a process has computed."""
+    used = psutil.Process(pid).cpu_times()
+    return float(used.user + used.system)
+
+
+def measure_traces(options: argparse.Namespace) -> dict[str, Any]:
+    """What traces cost an answer."""
+    with (
+        tempfile.TemporaryDirectory() as scratch,
+        chosen_ledger("sqlite") as ledger,
+        processes(Path(scratch), ledger) as (engine, plain),
+    ):
+        collector = CollectorProcess(Path(scratch) / "collector.log")
+        traced = ServerProcess(
+            Path(scratch) / "traced",
+            Path(scratch) / engine.base,
+            options=("--engine-url", engine.url, "--no-trainer-low-priority"),
+            environment={"ART_OTEL": "1", "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url},
+        )
+        try:
+            collector.start()
+            collector.until_ready()
+            traced.start()
+            traced.until_ready()
+
+            async def run() -> dict[str, float]:
+                for server in (plain, traced):
+                    await Training(server.url, POLICY).create()
+                sides = {"direct": Side("direct", engine.url, "base")}
+                sides |= {name: Side(name, one.url, POLICY) for name, one in (("plain", plain), ("traced", traced))}
+                pids = {"plain": plain.pid, "traced": traced.pid}
+                seconds = min(5.0, options.minutes * 6)
+                return await compared(sides, pids, seconds, lambda: asyncio.to_thread(engine.forget))
+
+            return {**asyncio.run(run()), "span_bytes": collector.taken()}
+        finally:
+            traced.stop()
+            collector.stop()
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
     with tempfile.TemporaryDirectory() as scratch, chosen_ledger(options.ledger) as ledger:
@@ -284,15 +359,19 @@ def main() -> None:
     parser.add_argument("--swap-every", type=float, default=10.0, help="seconds from one version to the next (10)")
     parser.add_argument("--leaving", type=float, default=1 / 3, help="share of the rollouts whose client leaves (1/3)")
     add_option(parser)
+    parser.add_argument("--otel", action="store_true", help="only compare latencies with and without traces")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end with this program
-    result = measure(options)
-    table = Table("figure", "value", title=f"{options.rollouts} rollouts at once, {options.minutes:g} minutes")
+    result = measure_traces(options) if options.otel else measure(options)
+    title = "with and without traces" if options.otel else f"{options.rollouts} rollouts, {options.minutes:g} minutes"
+    table = Table("figure", "value", title=title)
     for name, value in result.items():
         table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else str(value))
     Console(stderr=options.json).print(table)
     if options.json:
         print(json.dumps({"benchmark": "soak", **result}))
+    if options.otel:
+        return
     if not result["even"] or result["errors_ours"]:
         sys.exit(1)
 

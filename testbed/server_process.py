@@ -104,10 +104,10 @@ class EngineProcess(_Process):
 
     def __init__(self, log: Path, base: str = "base") -> None:
         super().__init__("engine", log)
-        self._base = base
+        self.base = base
 
     def start(self) -> None:
-        self._run([sys.executable, "-m", "testbed.engine_app", str(self.port), "--base", self._base, "--key", KEY], {})
+        self._run([sys.executable, "-m", "testbed.engine_app", str(self.port), "--base", self.base, "--key", KEY], {})
 
     def ready(self) -> bool:
         try:
@@ -118,6 +118,30 @@ class EngineProcess(_Process):
     def forget(self) -> None:
         """Empties its lists of requests, which it would keep for ever."""
         httpx.post(f"{self.url}/state", json={"requests": [], "tokenized": []}, timeout=60).raise_for_status()
+
+
+class CollectorProcess(_Process):
+    """The collector of spans (`testbed.collector`).
+
+    Args:
+        log: The file that gets its output.
+    """
+
+    def __init__(self, log: Path) -> None:
+        super().__init__("collector", log)
+
+    def start(self) -> None:
+        self._run([sys.executable, "-m", "testbed.collector", str(self.port)], {})
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/health").status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    def taken(self) -> int:
+        """Bytes of the spans that it was sent."""
+        return int(httpx.get(f"{self.url}/health", timeout=60).json()["bytes"])
 
 
 class ServerProcess(_Process):

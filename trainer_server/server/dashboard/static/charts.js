@@ -50,6 +50,10 @@ async function curves(box) {
   const all = await answer.json();
   curve(box, all);
   const select = document.querySelector(`select[data-for="${box.id}"]`);
+  if (select) {
+    const listed = new Set([...select.options].map(option => option.value));
+    for (const name of Object.keys(all)) if (!listed.has(name)) select.add(new Option(name));
+  }
   if (select && !select.dataset.bound) {
     select.dataset.bound = "yes";
     select.addEventListener("change", () => { box.dataset.chosen = select.value; curves(box); });

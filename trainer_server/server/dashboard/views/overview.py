@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
-from trainer_server.server.dashboard.curves import flat
+from trainer_server.server.dashboard.curves import curves, flat
 from trainer_server.server.dashboard.now import engine_rows, running_jobs, throughput
 from trainer_server.server.dashboard.render import HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
@@ -107,6 +107,8 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
     known = get_policy(sources.server, name)
     versions = sources.versions(name)
     figures = sources.figures(name)
+    # Rewards of nodes take longest to add up: the page's script adds their names, with the curves that it fetches.
+    drawn = sources.curves(name, scenario) if scenario else curves(versions, figures.training, figures.held_out)
     held_out = {one.version: one for one in figures.held_out}
     training = {one.version: one for one in figures.training}
     recent = sorted(training)[-RECENT:]
@@ -128,7 +130,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
-        "curves": sorted(sources.curves(name, scenario)),
+        "curves": sorted(drawn),
         "scenario": scenario,
         "scenarios": scenarios,
         "after": after,
