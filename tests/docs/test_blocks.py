@@ -22,7 +22,7 @@ NEEDED = {
     "mcp-server-git": 4,
     "a GPU": 1,
     "Ray": 1,
-    "a PostgreSQL server": 2,
+    "a PostgreSQL server": 3,
     "8 GPUs": 1,
     "several machines": 3,
     "a certificate": 1,
