@@ -32,7 +32,7 @@ async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[st
     port, key = free_port(), "benchmark"
     try:
         await engine.start(lambda line: print(f"  {line}", file=sys.stderr, flush=True))
-        engine_key = engine.client.http.headers["Authorization"].removeprefix("Bearer ")
+        engine_key = engine.client.api_key or ""
         command = [
             "-m",
             "trainer_server",
@@ -47,11 +47,20 @@ async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[st
         with running(sys.executable, *command, "--engine-url", engine.url, env=environment):
             url = f"http://127.0.0.1:{port}"
             await asyncio.to_thread(wait_for, f"{url}/health", lambda answer: bool(answer.json()["ready"]), 120)
-            headers = {"Authorization": f"Bearer {key}"}
-            async with httpx.AsyncClient(base_url=url, headers=headers, timeout=None) as gateway:
-                return await gateway_rounds(engine.client.http, gateway, base.name, options)
+            socket = httpx.AsyncHTTPTransport(uds=engine.url.removeprefix("unix:"))
+            async with (
+                httpx.AsyncClient(base_url=url, headers=bearer(key), timeout=None) as gateway,
+                httpx.AsyncClient(
+                    transport=socket, base_url="http://engine", headers=bearer(engine_key), timeout=None
+                ) as direct,
+            ):
+                return await gateway_rounds(direct, gateway, base.name, options)
     finally:
         await engine.stop()
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
 
 
 async def gateway_rounds(

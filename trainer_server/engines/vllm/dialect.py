@@ -109,7 +109,7 @@ class VLLMClient:
         option: str = "--engine-url",
         key: str = "ART_ENGINE_API_KEY",
     ) -> None:
-        self.url = url
+        self.url, self.api_key = url, api_key
         self._option, self._key = option, key
         self._base, self._cpu, self._revision, self._harmony = base, cpu, revision, harmony
         self._connection = EngineConnection(url, api_key)
