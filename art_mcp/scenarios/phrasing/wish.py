@@ -62,7 +62,9 @@ def wish(
     do = " ".join(part for part in (verb, said.whole) if part)
     doing = " ".join(part for part in (gerund(verb), said.whole) if part)
     named = said.whole if sense.names and said.thing else ""
-    return Wish(do, doing, named, sense.noun, sense.many, said.where)
+    # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
+    many = sense.many and said.thing.split()[-1:] == sense.noun.split()[-1:]
+    return Wish(do, doing, named, sense.noun, many, said.where)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, bas
 
 
 def test_traces_of_runs_that_an_open_job_names_stay(tmp_path: Path, base_model: Path) -> None:
-    engine = "tests.support.servers.letters_engine:make"
+    engine = "tests.support.engines.letters:make"
     server = Server(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine, keep_traces_gib=0.0))
     rows = [row(f"completion of {run}").model_copy(update={"rollout": run}) for run in ("named", "other")]
     asyncio.run(server.ledger.add(*rows))
