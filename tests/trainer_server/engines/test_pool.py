@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 from testbed.engine_app import make_app, weights
 from testbed.engine_stand_in import install_stand_in
-from tests.support.patience import PATIENCE
 from tests.support.engines.letters import LettersEngine
+from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.engines.pool import Engines
