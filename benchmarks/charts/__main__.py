@@ -23,7 +23,7 @@ CHARTS = [
     ),
     Chart(
         name="tasks",
-        page="benchmarks.md",
+        page="benchmarks/learning.md",
         after="## Several seeds",
         labels=("task, seed",),
         series=STAGES,
