@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
 BESIDE_THEM = ("benchmarks", "examples", "testbed", "tests")
 CEILINGS = {
-    "art_langgraph": {"one": 120, "found": 66, "# fmt: skip": 5},
-    "art_mcp": {"one": 61, "found": 48, "# fmt: skip": 1},
-    "trainer_server": {"one": 60, "found": 34, "# fmt: skip": 6},
+    "art_langgraph": {"one": 0, "found": 0, "# fmt: skip": 0},
+    "art_mcp": {"one": 0, "found": 0, "# fmt: skip": 0},
+    "trainer_server": {"one": 0, "found": 0, "# fmt: skip": 1},
 }
 """How often a package may name something `one` or `found`, and take lines from the formatter."""
 WHERE = ROOT / "docs" / "contributing" / "folders.md"

@@ -276,8 +276,10 @@ def train_command(
     if replay and (not graph_object or not (reward or judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
     target = TrajectoryStore(store)
-    found = target.list(**filters(graph, thread, since, error=error))
-    recorded = [trajectory for trajectory in found if any(call.policy == policy for call in trajectory.completions)]
+    trajectories = target.list(**filters(graph, thread, since, error=error))
+    recorded = [
+        trajectory for trajectory in trajectories if any(call.policy == policy for call in trajectory.completions)
+    ]
     ruler = None if judge is None else make_ruler(judge, judge_url, rubric, votes)
 
     async def step() -> None:
@@ -317,8 +319,8 @@ async def _from_ledger(
     from art_langgraph.trajectory import Scenario, Trajectory
 
     async with TrainerClient() as trainer:
-        listed = [one async for one in trainer.rollouts(policy=policy, rewarded=True)]
-        listed = [one for one in listed if since is None or one.created >= since]
+        listed = [rollout async for rollout in trainer.rollouts(policy=policy, rewarded=True)]
+        listed = [rollout for rollout in listed if since is None or rollout.created >= since]
         if not listed:
             print(
                 f"no rollout in which {policy!r} answered has a reward: give rollouts one with POST "
@@ -327,12 +329,12 @@ async def _from_ledger(
             raise typer.Exit(1)
         headers = [  # what the ledger need not be read for
             Trajectory(
-                id=one.id,
-                scenario=Scenario(id=one.scenario or "", input=None),
-                reward=one.reward,
-                evaluation=one.evaluation,
+                id=rollout.id,
+                scenario=Scenario(id=rollout.scenario or "", input=None),
+                reward=rollout.reward,
+                evaluation=rollout.evaluation,
             )
-            for one in listed
+            for rollout in listed
         ]
         fresh = {header.id for header in await _unused(trainer, store, policy, headers, again)}
         limit = asyncio.Semaphore(_AT_ONCE)
@@ -341,7 +343,7 @@ async def _from_ledger(
             async with limit:
                 return await trainer.rollout(rollout_id)
 
-        runs = await asyncio.gather(*(read(one.id) for one in listed if one.id in fresh))
+        runs = await asyncio.gather(*(read(rollout.id) for rollout in listed if rollout.id in fresh))
         earlier = [header for header in headers if header.id not in fresh]
         await _train(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again, tell)
 

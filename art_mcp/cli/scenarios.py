@@ -111,8 +111,8 @@ def scenarios_command(
         raise
     scenarios.save(output)
     if as_json:
-        sizes = {name: len(found) for name, found in scenarios.held_out_sets.items()}
-        dropped = Counter(one.kind for one in scenarios.dropped)
+        sizes = {name: len(held_out) for name, held_out in scenarios.held_out_sets.items()}
+        dropped = Counter(record.kind for record in scenarios.dropped)
         numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": sizes}
         print_json({"file": str(output), **numbers, "dropped": dropped, "notes": scenarios.notes})
     else:

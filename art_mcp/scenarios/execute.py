@@ -197,9 +197,11 @@ async def execute(
     trials = Trials(server, catalog, allow_destructive=allow_destructive, until=until, on_done=on_done)
     outcomes: dict[str, Trial | StepFailed] = {}
     for fail in (False, True):
-        called = [one for one in scenarios if one.plan.reference and (one.plan.reply == "refusal") is fail]
-        ran = await trials.run([one.plan.reference for one in called], fail=fail)
-        outcomes |= {one.id: outcome for one, outcome in zip(called, ran, strict=True)}
+        called = [
+            scenario for scenario in scenarios if scenario.plan.reference and (scenario.plan.reply == "refusal") is fail
+        ]
+        ran = await trials.run([scenario.plan.reference for scenario in called], fail=fail)
+        outcomes |= {scenario.id: outcome for scenario, outcome in zip(called, ran, strict=True)}
     kept, dropped = [], []
     for scenario in scenarios:
         try:
@@ -242,18 +244,18 @@ def _asked(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading
         return (_facts(trial.first, trial.second.results) if trial.second else []), []
     facts, readings = [], []
     for reading in scenario.plan.readings:
-        found = []
+        values = []
         for done in (trial.first, trial.second or trial.first):
             result = done.results[reading.step]
             try:
                 value = picked(result.text, result.structured, reading.path)
             except (LookupError, TypeError):
                 raise StepFailed("invalid", f"call {reading.step + 1} gave nothing at {reading.path}") from None
-            found.append(value if isinstance(value, str) else canonical(value))
-        if len(found[0]) > MAX_ASKED or "\n" in found[0]:
-            raise StepFailed("invalid", f"the task asks for {len(found[0])} characters: {found[0][:60]!r}…")
-        if found[0] == found[1] and not changes_with_time(found[0]) and not is_local(found[0]):
-            facts.append(found[0])
+            values.append(value if isinstance(value, str) else canonical(value))
+        if len(values[0]) > MAX_ASKED or "\n" in values[0]:
+            raise StepFailed("invalid", f"the task asks for {len(values[0])} characters: {values[0][:60]!r}…")
+        if values[0] == values[1] and not changes_with_time(values[0]) and not is_local(values[0]):
+            facts.append(values[0])
         else:
             readings.append(reading)
     return facts, readings
@@ -317,8 +319,8 @@ async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) 
                 before = after
     except OSError as error:
         raise StepFailed("error", f"what it changed in its world cannot be read: {error}") from error
-    found = scope.metadata.get(WORLD_KEY)
-    changes = None if found is None else [Change.model_validate(change) for change in found["changes"]]
+    world = scope.metadata.get(WORLD_KEY)
+    changes = None if world is None else [Change.model_validate(change) for change in world["changes"]]
     return Execution(performed, results, changes)
 
 

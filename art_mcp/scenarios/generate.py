@@ -289,18 +289,18 @@ class _Generation:
 
     def notes(self, scenarios: Sequence[MCPScenario]) -> list[str]:
         """Remarks on the generation and on the texts."""
-        found = []
+        notes = []
         if not self.allowed and (left_out := withheld(self.catalog.tools)):
-            found.append(f"{left_out}. {REMEDY}")
+            notes.append(f"{left_out}. {REMEDY}")
         if self._world:
-            found += [f"each execution had a copy of {self._world}", *self._world.notes]
+            notes += [f"each execution had a copy of {self._world}", *self._world.notes]
         if self._useless:
             listed = "; ".join(f"{tool}: {reason}" for tool, reason in self._useless.items())
-            found.append(f"gave nothing usable when they were tried out: {listed}")
+            notes.append(f"gave nothing usable when they were tried out: {listed}")
         share, words = parroted([scenario.task for scenario in scenarios], _descriptions(self.catalog))
         taken = f", the most of {words!r}" if words else ""
-        found.append(f"tasks with {GRAM} words in a row of a tool's description: at most {share:.0%}{taken}")
-        return found
+        notes.append(f"tasks with {GRAM} words in a row of a tool's description: at most {share:.0%}{taken}")
+        return notes
 
 
 def _descriptions(catalog: Catalog) -> list[str]:

@@ -30,15 +30,15 @@ class Line:
 
 def lines(text: str) -> list[Line]:
     """The lines of a text that are not blank."""
-    found = []
+    listed = []
     for line in text.splitlines():
         if match := _LINE.fullmatch(line):
             key = (match["key"] or match["tag"] or "").strip()
             value = match["value"]
             if len(value) > 1 and value[0] in _QUOTES and value[-1] == value[0]:
                 value = value[1:-1]
-            found.append(Line(key, value, tagged=bool(match["tag"]) and not match["key"]))
-    return found
+            listed.append(Line(key, value, tagged=bool(match["tag"]) and not match["key"]))
+    return listed
 
 
 def in_text(text: str, path: Sequence[str | int]) -> str:

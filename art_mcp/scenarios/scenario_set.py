@@ -65,7 +65,7 @@ class ScenarioSet:
     @property
     def held_out_sets(self) -> dict[str, list[MCPScenario]]:
         """The held-out sets that have scenarios, by name, in the order of HELD_OUT."""
-        sets = {name: [one for one in self.scenarios if one.plan.split == name] for name in HELD_OUT}
+        sets = {name: [scenario for scenario in self.scenarios if scenario.plan.split == name] for name in HELD_OUT}
         return {name: scenarios for name, scenarios in sets.items() if scenarios}
 
     @property

@@ -26,12 +26,12 @@ def combination(scenario: MCPScenario) -> tuple[str, ...]:
 def values_of(steps: Iterable[Step]) -> set[str]:
     """The texts and numbers in the arguments of calls, in their canonical form. Truth values are left out, and so are
     defaults and values of earlier results."""
-    found = set()
+    values = set()
     for step in steps:
         for name, argument in step.arguments.items():
             if not is_reference(argument) and argument != step.defaults.get(name):
-                found |= {canonical(leaf) for _, leaf in leaves(argument) if not isinstance(leaf, bool)}
-    return found
+                values |= {canonical(leaf) for _, leaf in leaves(argument) if not isinstance(leaf, bool)}
+    return values
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,9 +83,9 @@ class Schema:
         """
         if arguments is None:
             return [f"the arguments of {self.tool} are no JSON object"]
-        found = [f"{self.tool} needs the argument {name}" for name in self.required if name not in arguments]
+        problems = [f"{self.tool} needs the argument {name}" for name in self.required if name not in arguments]
         known = {*self.required, *self.optional}
-        found += [
+        problems += [
             f"{self.tool} has no argument {name}; it is called as {self.form}"
             for name in arguments
             if name not in known and not self.open
@@ -93,8 +93,8 @@ class Schema:
         for name, allowed in self.values.items():
             if name in arguments and arguments[name] not in (*allowed, None):
                 listed = ", ".join(map(str, allowed))
-                found.append(f"{name} of {self.tool} is one of {listed}, not {arguments[name]}")
-        return found
+                problems.append(f"{name} of {self.tool} is one of {listed}, not {arguments[name]}")
+        return problems
 
 
 def schemas_of(tools: Iterable[BaseTool]) -> dict[str, Schema]:
@@ -105,14 +105,14 @@ def schemas_of(tools: Iterable[BaseTool]) -> dict[str, Schema]:
 def made_calls(run: Trajectory) -> list[MadeCall]:
     """The calls that the model made in a run, in order. Repeated attempts of a node do not count."""
     reached = {call.tool_call_id: call for call in run.tool_calls if call.tool_call_id is not None}
-    found = []
+    calls = []
     for completion in run.completions:
         if completion.superseded is not None:
             continue
         for call in (completion.message or {}).get("tool_calls") or ():
             function = call.get("function") or {}
             record = reached.get(call.get("id"))
-            found.append(
+            calls.append(
                 MadeCall(
                     str(function.get("name")),
                     _arguments(function.get("arguments")),
@@ -121,7 +121,7 @@ def made_calls(run: Trajectory) -> list[MadeCall]:
                     bool(record and record.is_error),
                 )
             )
-    return found
+    return calls
 
 
 def _arguments(given: Any) -> dict[str, Any] | None:

@@ -153,9 +153,9 @@ class Recipe:
             self._measured = groups
             rate = rated(ScenarioSet(self._training), Evaluation(runs_of(groups), success=solved))
             by_id = {scenario.id: scenario for scenario in rate.scenarios}
-            known = [by_id.get(one.id, one) for one in self.made.scenarios.scenarios]
+            known = [by_id.get(scenario.id, scenario) for scenario in self.made.scenarios.scenarios]
             self.made.scenarios = replace(self.made.scenarios, scenarios=known)
-            self._training = [by_id[one.id] for one in self._training]
+            self._training = [by_id[scenario.id] for scenario in self._training]
             self.course.directory.save_scenarios(self.made.scenarios)
             sometimes = len(rate.keep_learnable())
             stage.facts |= {"sometimes": sometimes, "tokens": Tokens.of(runs_of(groups)).summary()}
@@ -223,8 +223,8 @@ class Recipe:
         """The training scenarios whose calls the warm start has not imitated. All, if these are too few for some
         steps."""
         imitated = set(self._shown)
-        shown = {one.plan.calls for one in self._training if one.id in imitated}
-        left = [one for one in self._training if one.plan.calls not in shown]
+        shown = {scenario.plan.calls for scenario in self._training if scenario.id in imitated}
+        left = [scenario for scenario in self._training if scenario.plan.calls not in shown]
         return left if len(left) >= _STEPS_OF_NEW * self.training.groups_per_step else self._training
 
     async def _end_of_training(self, stage: Stage) -> None:
@@ -259,12 +259,10 @@ class Recipe:
                     except RolloutsFailed as error:
                         self.made.notes.append(f"version {version} could not be compared: {error}")
             self.made.version, self.made.selection = selected(self._selected, last)
-            rates = {str(version): one.success_rate for version, one in self._selected.items()}
-            runs = [run for one in self._selected.values() for run in one.trajectories]
+            rates = {str(version): evaluation.success_rate for version, evaluation in self._selected.items()}
+            runs = [run for evaluation in self._selected.values() for run in evaluation.trajectories]
             tokens = Tokens.of(runs).summary()
-            stage.facts |= {
-                "version": self.made.version, "why": self.made.selection, "rates": rates, "tokens": tokens
-            }  # fmt: skip
+            stage.facts |= {"version": self.made.version, "why": self.made.selection, "rates": rates, "tokens": tokens}
             self.course.tell(self.made.selection)
             await self._promote(last)
 

@@ -131,7 +131,7 @@ class Specialization:
             gpu_usd=self.price.usd(seconds),
             judge_usd=self.cost,
         )
-        before, after = (one.headline if one else None for one in (self.before, self.after))
+        before, after = (measurement.headline if measurement else None for measurement in (self.before, self.after))
         return RunCost(total, gain=None if before is None or after is None else after - before)
 
     def summary(self) -> dict[str, Any]:
@@ -144,9 +144,9 @@ class Specialization:
             "selection": self.selection,
             "scenarios": {
                 "train": len(self.scenarios.train),
-                **{name: len(found) for name, found in self.scenarios.held_out_sets.items()},
+                **{name: len(held_out) for name, held_out in self.scenarios.held_out_sets.items()},
             },
-            "measurements": {name: one.summary() for name, one in self.measurements.items()},
+            "measurements": {name: measurement.summary() for name, measurement in self.measurements.items()},
             "gain": self.gain.summary() if self.gain else None,
             "gain_on_all_sets": self.gain_on_all_sets.summary() if self.gain_on_all_sets else None,
             "warm_start": self.warm_start,

@@ -206,7 +206,7 @@ def match(
     used = {need for step, (_, share) in zip(steps, matches, strict=True) if share == 1.0 for need in step.needs}
     if observations:
         looked_up = [at in used and call is not None and not call.is_error for at, (call, _) in enumerate(matches)]
-        matches = [(call, 1.0 if found else share) for (call, share), found in zip(matches, looked_up, strict=True)]
+        matches = [(call, 1.0 if is_used else share) for (call, share), is_used in zip(matches, looked_up, strict=True)]
     return matches
 
 

@@ -61,11 +61,11 @@ class Comparison:
 def compare(expected: Sequence[Change], made: Sequence[Change]) -> Comparison:
     """Compares the changes of a run with those of the reference. Without any changes the degree is 1.0."""
     wanted = {change.key: change for change in expected}
-    found = {change.key: change for change in made}
+    actual = {change.key: change for change in made}
     differences = []
     right = 0
-    for key in [*wanted, *(key for key in found if key not in wanted)]:
-        want, got = wanted.get(key), found.get(key)
+    for key in [*wanted, *(key for key in actual if key not in wanted)]:
+        want, got = wanted.get(key), actual.get(key)
         if want and got and (want.after == got.after or (want.varies and None not in (want.after, got.after))):
             right += 1
         elif want is None:
@@ -76,7 +76,7 @@ def compare(expected: Sequence[Change], made: Sequence[Change]) -> Comparison:
             differences.append(f"{want.where}: {want.what} should now be {_named(want)}, but is {_named(got)}")
     if len(differences) > SHOWN:
         differences = [*differences[:SHOWN], f"and {len(differences) - SHOWN} more differences"]
-    whole = len(wanted.keys() | found.keys())
+    whole = len(wanted.keys() | actual.keys())
     return Comparison(right / whole if whole else 1.0, differences)
 
 

@@ -85,7 +85,7 @@ class StateReader:
                 yield name, earlier
                 continue
             try:
-                observer = next((one for one in self.observers if one.claims(path)), None)
+                observer = next((candidate for candidate in self.observers if candidate.claims(path)), None)
             except (OSError, ValueError) as error:
                 yield name, Seen({"unreadable": self.show(str(error))})
                 continue
@@ -124,7 +124,7 @@ class StateReader:
 
 def changes(before: State, after: State) -> list[Change]:
     """What differs between two states of one directory, in the order of the paths."""
-    found = []
+    changed = []
     for name in sorted(before.keys() | after.keys()):
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
@@ -132,5 +132,5 @@ def changes(before: State, after: State) -> list[Change]:
         where = f"{WORLD}/{path}".removesuffix("/.git")
         for what in dict.fromkeys([*old, *new]) if old is not new else ():
             if old.get(what) != new.get(what):
-                found.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
-    return found
+                changed.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
+    return changed

@@ -539,7 +539,7 @@ class JobBoard:
             policy: Name of the policy; None: of none.
             completions: Ids of completions.
         """
-        found, open_ids = [], set(self.open_ids())
+        ended, open_ids = [], set(self.open_ids())
         for job_id in self.ids():
             try:
                 file = self.file(job_id)
@@ -547,8 +547,8 @@ class JobBoard:
                 log.error("left there, it may have what is deleted elsewhere: %s", error)
                 continue
             if job_id not in open_ids and (file.policy == policy or not completions.isdisjoint(file.completions)):
-                found.append(job_id)
-        return found
+                ended.append(job_id)
+        return ended
 
     def erase(self, job_ids: Sequence[str], policy: str | None = None) -> None:
         """Deletes the directories of jobs that have ended; their outcome stays, as after `prune`.

@@ -83,21 +83,21 @@ class Archive:
             LedgerError: A file cannot be read.
         """
         wanted = set(ids)
-        found = (row for month in self.months() for row in self.rows(month) if row[0] in wanted)
-        return {row[0]: from_json(Completion, row[-1]) for row in found}
+        rows = (row for month in self.months() for row in self.rows(month) if row[0] in wanted)
+        return {row[0]: from_json(Completion, row[-1]) for row in rows}
 
     def matching(
         self, *, rollouts: Collection[str] = (), completions: Collection[str] = (), policy: str | None = None
     ) -> dict[str, str | None]:
         """See ErasesCompletions.matching."""
-        found: dict[str, str | None] = {}
+        matched: dict[str, str | None] = {}
         of_rollouts, with_ids = set(rollouts), set(completions)
         for month in self.months():
-            for one, of_policy, rollout in _read(self.path(month), ("id", "policy", "rollout")):
+            for completion_id, of_policy, rollout in _read(self.path(month), ("id", "policy", "rollout")):
                 named = policy is not None and of_policy == policy
-                if named or one in with_ids or (rollout is not None and rollout in of_rollouts):
-                    found[one] = rollout
-        return found
+                if named or completion_id in with_ids or (rollout is not None and rollout in of_rollouts):
+                    matched[completion_id] = rollout
+        return matched
 
     def erase(self, completions: Collection[str]) -> None:
         """Deletes completions: the files that have them are written anew without them. Unknown ids are ignored.
@@ -107,7 +107,7 @@ class Archive:
         """
         ids = set(completions)
         for month in self.months() if ids else ():
-            if any(one in ids for (one,) in _read(self.path(month), ("id",))):
+            if any(completion_id in ids for (completion_id,) in _read(self.path(month), ("id",))):
                 self.write(month, (row for row in self.rows(month) if row[0] not in ids))
 
     def write(self, month: str, rows: Iterable[Row]) -> int:

@@ -67,7 +67,7 @@ class Draws:
     def erase(self, rollouts: Sequence[str], policy: str | None = None) -> None:
         """Deletes the draws of rollouts, and those of a policy that is deleted."""
         with self._books.writing() as db:
-            for marks, ids in chunks([writable(one) for one in rollouts]):
+            for marks, ids in chunks([writable(rollout) for rollout in rollouts]):
                 db.execute(f"DELETE FROM draws WHERE rollout IN ({marks})", ids)
             db.execute("DELETE FROM draws WHERE policy = ?", (policy,))
 

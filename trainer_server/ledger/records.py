@@ -44,7 +44,7 @@ def record_of(
         id=rollout_id,
         rollout_id=rollout_id,
         calls=len({row.id.partition(".")[0] for row in completions}),
-        versions={policy: sorted(found) for policy, found in versions.items()},
+        versions={policy: sorted(numbers) for policy, numbers in versions.items()},
         temperatures=sorted({row.sampling.temperature for row in completions}),
         scenario=spec.scenario or RolloutScenario(input={"messages": _messages(completions[0]) if completions else []}),
         completions=[_completion(row) for row in completions],
@@ -73,7 +73,7 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
         completions: Those of the rollout, in the order of their creation.
     """
     requests = [_messages(row) for row in completions]
-    found = []
+    calls = []
     for at, row in enumerate(completions):
         made = (row.message or {}).get("tool_calls") or []
         if row.status != CompletionStatus.complete or not made:
@@ -81,7 +81,7 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
         results = _results(len(requests[at]), {str(call.get("id")) for call in made}, requests[at + 1 :])
         for call in made:
             function = call.get("function") or {}
-            found.append(
+            calls.append(
                 RolloutToolCall(
                     tool=str(function.get("name") or ""),
                     arguments=_arguments(function.get("arguments")),
@@ -90,7 +90,7 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
                     started=row.created,
                 )
             )
-    return found
+    return calls
 
 
 def _results(at: int, calls: set[str], later: Sequence[Sequence[dict[str, Any]]]) -> dict[str, str]:

@@ -121,7 +121,7 @@ class RolloutBook:
         if policy is not None:
             query += " AND EXISTS (SELECT 1 FROM policies WHERE rollout = id AND policy = ?)"
             values.append(writable(policy))
-        found: list[RolloutListed] = []
+        listed: list[RolloutListed] = []
         with self._books.reading() as db:
             rows = db.execute(f"{query} ORDER BY number LIMIT ?", [*values, limit + 1]).fetchall()
             for _, rollout_id, created, record in rows[:limit]:
@@ -130,7 +130,7 @@ class RolloutBook:
                     "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid DESC LIMIT 1", (rollout_id,)
                 ).fetchone()
                 names = db.execute("SELECT policy FROM policies WHERE rollout = ? ORDER BY policy", (rollout_id,))
-                found.append(
+                listed.append(
                     RolloutListed(
                         id=rollout_id,
                         scenario=spec.scenario.id or None if spec.scenario else None,
@@ -140,7 +140,7 @@ class RolloutBook:
                         created=created,
                     )
                 )
-        return found, rows[limit - 1][0] if len(rows) > limit else None
+        return listed, rows[limit - 1][0] if len(rows) > limit else None
 
     def purge(self, days: float = RETENTION_DAYS) -> int:
         """Deletes rollouts that nothing was recorded of for so many days: their completions are gone from the ledger.
@@ -154,7 +154,7 @@ class RolloutBook:
         def delete(most: int) -> int:
             with self._lock:
                 with self._books.writing() as db:
-                    deleted = _delete(db, [one for (one,) in db.execute(old, (before, most))])
+                    deleted = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, most))])
                 self._specs.clear()
             return deleted
 
@@ -163,13 +163,15 @@ class RolloutBook:
     def of_policy(self, policy: str) -> set[str]:
         """Ids of the rollouts in which a policy had answered when they got a reward."""
         with self._books.reading() as db:
-            return {one for (one,) in db.execute("SELECT rollout FROM policies WHERE policy = ?", (policy,))}
+            return {
+                rollout_id for (rollout_id,) in db.execute("SELECT rollout FROM policies WHERE policy = ?", (policy,))
+            }
 
     def erase(self, rollout_ids: Sequence[str]) -> int:
         """Deletes what rollouts were registered with, and their rewards. Returns how many were there."""
         with self._lock:
             with self._books.writing() as db:
-                deleted = _delete(db, [writable(one) for one in rollout_ids])
+                deleted = _delete(db, [writable(rollout_id) for rollout_id in rollout_ids])
             self._specs.clear()
         return deleted
 

@@ -89,16 +89,19 @@ class RunBook:
         Returns:
             Those that a user deleted. Nothing is kept of them.
         """
-        redacted = [Told(one.run, self._redaction.trace(one.trace), self._redaction.text(one.answer)) for one in told]
-        records = [zlib.compress(to_json(one.trace).encode(), 6) for one in redacted]
+        redacted = [
+            Told(report.run, self._redaction.trace(report.trace), self._redaction.text(report.answer))
+            for report in told
+        ]
+        records = [zlib.compress(to_json(report.trace).encode(), 6) for report in redacted]
         deleted = []
         query = "INSERT INTO run_traces VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET record = excluded.record"
         with self.books.writing() as db:
-            for one, record in zip(redacted, records, strict=True):
-                if db.execute("SELECT 1 FROM erased WHERE rollout = ?", (writable(one.run),)).fetchone():
-                    deleted.append(one.run)
+            for report, record in zip(redacted, records, strict=True):
+                if db.execute("SELECT 1 FROM erased WHERE rollout = ?", (writable(report.run),)).fetchone():
+                    deleted.append(report.run)
                 else:
-                    number = note_trace(db, one.run, one.trace, one.answer)
+                    number = note_trace(db, report.run, report.trace, report.answer)
                     db.execute(query, (number, record))
         return deleted
 
@@ -122,7 +125,7 @@ class RunBook:
             return
         with self.books.writing() as db:
             place = int(_place(db, "ledger") or 0)
-            _follow(db, [one for one in completions if one.place > place])
+            _follow(db, [completion for completion in completions if completion.place > place])
 
     def loose(self) -> int:
         """How many completions belonged to no rollout, so that they are in no run."""
@@ -137,17 +140,17 @@ class RunBook:
             sent: The runs.
         """
         with self.books.writing() as db:
-            for one in sent:
-                number = row_of(db, one.run)
-                row = (number, job, policy, writable(one.reference), one.reward)
+            for entry in sent:
+                number = row_of(db, entry.run)
+                row = (number, job, policy, writable(entry.reference), entry.reward)
                 query = (
                     "INSERT INTO run_steps VALUES (?, ?, ?, ?, ?) ON CONFLICT (run, job, reference) "
                     "DO UPDATE SET policy = excluded.policy, reward = excluded.reward"
                 )
                 db.execute(query, row)
-                if one.whole and one.reward is not None:
+                if entry.whole and entry.reward is not None:
                     query = "UPDATE runs SET reward = ?, rewarded_by = 'step' WHERE number = ? AND reward IS NULL"
-                    db.execute(query, (one.reward, number))
+                    db.execute(query, (entry.reward, number))
             _set_place(db, "jobs", job)
 
     def purge(self, days: float = RETENTION_DAYS) -> int:
@@ -205,7 +208,7 @@ class RunBook:
         """Ids of the runs in which a policy answered."""
         query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ?"
         with self.books.reading() as db:
-            return {one for (one,) in db.execute(query, (policy,))}
+            return {run_id for (run_id,) in db.execute(query, (policy,))}
 
     def erase(self, run_ids: Sequence[str], policy: str | None = None) -> int:
         """Deletes runs, with all that clients told of them. A trace of one that still comes is refused.
@@ -217,12 +220,12 @@ class RunBook:
         Returns:
             How many runs were there.
         """
-        names, deleted = [writable(one) for one in run_ids], 0
+        names, deleted = [writable(run_id) for run_id in run_ids], 0
         with self.books.writing() as db:
             for marks, ids in chunks(names):
-                found = db.execute(f"SELECT number FROM runs WHERE id IN ({marks})", ids)
-                deleted += _delete(db, [number for (number,) in found])
-            db.executemany("INSERT INTO erased VALUES (?) ON CONFLICT DO NOTHING", [(one,) for one in names])
+                rows = db.execute(f"SELECT number FROM runs WHERE id IN ({marks})", ids)
+                deleted += _delete(db, [number for (number,) in rows])
+            db.executemany("INSERT INTO erased VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in names])
             if policy is not None:
                 for table in ("run_minutes", "run_steps"):
                     db.execute(f"DELETE FROM {table} WHERE policy = ?", (policy,))
@@ -239,13 +242,13 @@ def _follow(db: Connection, completions: Sequence[Recorded]) -> None:
         return
     runs: defaultdict[str, list[Recorded]] = defaultdict(list)
     minutes: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-    for one in completions:
-        if one.rollout is not None:
-            runs[one.rollout].append(one)
-        counts = minutes[int(one.created // 60), one.policy or ""]
+    for completion in completions:
+        if completion.rollout is not None:
+            runs[completion.rollout].append(completion)
+        counts = minutes[int(completion.created // 60), completion.policy or ""]
         counts[0] += 1
-        counts[1] += one.tokens
-        counts[2] += one.status != CompletionStatus.complete
+        counts[1] += completion.tokens
+        counts[2] += completion.status != CompletionStatus.complete
     for run_id, calls in runs.items():
         _note_calls(db, run_id, calls)
     added = ", ".join(f"{name} = run_minutes.{name} + excluded.{name}" for name in ("completions", "tokens", "failed"))
@@ -253,7 +256,7 @@ def _follow(db: Connection, completions: Sequence[Recorded]) -> None:
         f"INSERT INTO run_minutes VALUES (?, ?, ?, ?, ?) ON CONFLICT (minute, policy) DO UPDATE SET {added}",
         [(*key, *counts) for key, counts in minutes.items()],
     )
-    loose = sum(one.rollout is None for one in completions)
+    loose = sum(completion.rollout is None for completion in completions)
     _set_place(db, _LOOSE, str(loose + int(_place(db, _LOOSE) or 0)))
     _set_place(db, "ledger", str(completions[-1].place))
 
@@ -271,18 +274,18 @@ def _delete(db: Connection, numbers: Sequence[int]) -> int:
 
 def _note_calls(db: Connection, run_id: str, calls: Sequence[Recorded]) -> None:
     """Adds completions of a run to its row."""
-    number = row_of(db, run_id, min(one.created for one in calls))
+    number = row_of(db, run_id, min(call.created for call in calls))
     (earlier,) = db.execute("SELECT traced FROM runs WHERE number = ?", (number,)).fetchone()
-    last = max(one.created for one in calls)
+    last = max(call.created for call in calls)
     db.execute(
         "UPDATE runs SET calls = calls + ?, tokens = tokens + ?, "
         "seconds = CASE WHEN ? - started > seconds THEN ? - started ELSE seconds END WHERE number = ?",
-        (len(calls), sum(one.tokens for one in calls), last, last, number),
+        (len(calls), sum(call.tokens for call in calls), last, last, number),
     )
-    for policy, version in dict.fromkeys((one.policy, one.version) for one in calls):
+    for policy, version in dict.fromkeys((call.policy, call.version) for call in calls):
         if policy is not None and version is not None:
             note_version(db, number, policy, version)
-    broken = [one.status for one in calls if one.status != CompletionStatus.complete]
+    broken = [call.status for call in calls if call.status != CompletionStatus.complete]
     if broken and not earlier:  # a client that told of the run knows better whether it failed
         change(db, number, failed=f"an answer is {broken[-1]}")
     note_text(db, number, calls[0].text, only_first=True)

@@ -81,7 +81,7 @@ class RunFilter:
     @property
     def any(self) -> bool:
         """Whether it restricts anything."""
-        return any(getattr(self, one.name) not in ("", None) for one in fields(self))
+        return any(getattr(self, field.name) not in ("", None) for field in fields(self))
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ class RunList:
             values += [float(cursor[1]), int(cursor[2])]
         where = f"WHERE {' AND '.join(clauses)}" if clauses else ""
         query = f"SELECT {_COLUMNS} FROM runs {where} ORDER BY started DESC, number DESC LIMIT ?"
-        found = self._rows(query, *values, limit + 1)
-        last = found[limit - 1] if len(found) > limit else None
-        return RunPage(found[:limit], f"{last.started:.9f}-{last.number}" if last else None)
+        rows = self._rows(query, *values, limit + 1)
+        last = rows[limit - 1] if len(rows) > limit else None
+        return RunPage(rows[:limit], f"{last.started:.9f}-{last.number}" if last else None)
 
     def count(self) -> int:
         """How many runs there are."""
@@ -176,9 +176,9 @@ class RunList:
 
     def run(self, run_id: str) -> RunRow | None:
         """A run by its id, or by that of its trajectory; None: there is none."""
-        found = self._rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", writable(run_id))
-        found = found or self._rows(f"SELECT {_COLUMNS} FROM runs WHERE trajectory = ? LIMIT 1", writable(run_id))
-        return found[0] if found else None
+        rows = self._rows(f"SELECT {_COLUMNS} FROM runs WHERE id = ?", writable(run_id))
+        rows = rows or self._rows(f"SELECT {_COLUMNS} FROM runs WHERE trajectory = ? LIMIT 1", writable(run_id))
+        return rows[0] if rows else None
 
     def versions(self, number: int) -> list[tuple[str, int]]:
         """All versions that answered in a run."""
@@ -225,7 +225,9 @@ class RunList:
         for outcome in outcomes:
             runs[outcome.node] += outcome.runs
         place = {node: number for number, (node, _) in enumerate(runs.most_common(MOST_NODES))}
-        return sorted((one for one in outcomes if one.node in place), key=lambda one: place[one.node])
+        return sorted(
+            (outcome for outcome in outcomes if outcome.node in place), key=lambda outcome: place[outcome.node]
+        )
 
     def by_scenario(self, scenario: str) -> list[Outcome]:
         """What rewarded runs of a scenario came to, by policy, version and kind: the `MOST_OUTCOMES` of the newest
@@ -234,7 +236,7 @@ class RunList:
         query = f"SELECT * FROM ({query}) AS outcomes ORDER BY version DESC, policy, evaluation LIMIT {MOST_OUTCOMES}"
         return sorted(
             (Outcome(*row) for row in self._all(query, writable(scenario))),
-            key=lambda one: (one.policy, one.version, one.evaluation),
+            key=lambda outcome: (outcome.policy, outcome.version, outcome.evaluation),
         )
 
     def scenarios(self, policy: str, after: str = "") -> list[str]:
@@ -265,9 +267,9 @@ class RunList:
 
     def _rows(self, query: str, *values: Any) -> list[RunRow]:
         rows = self._all(query, *values)
-        names = [one.name for one in fields(RunRow)]
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [RunRow(**one | {name: bool(one[name]) for name in _TRUTHS}) for one in found]
+        names = [field.name for field in fields(RunRow)]
+        records = [dict(zip(names, row, strict=True)) for row in rows]
+        return [RunRow(**record | {name: bool(record[name]) for name in _TRUTHS}) for record in records]
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self._books.reading() as db:

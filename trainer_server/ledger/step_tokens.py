@@ -51,14 +51,18 @@ class StepTokens(BaseModel):
 
     def of(self, trajectory: str, completion: str) -> CompletionInStep | None:
         """What the step did with a completion as a part of a trajectory; None: it did not train it."""
-        found = (one for one in self.completions if (one.trajectory, one.completion) == (trajectory, completion))
-        return next(found, None)
+        matching = (
+            entry for entry in self.completions if (entry.trajectory, entry.completion) == (trajectory, completion)
+        )
+        return next(matching, None)
 
     def reasons(self, trajectory: str, completion: str | None = None) -> list[str]:
         """Why the step left out a trajectory, or one of its completions. For a completion, reasons for the whole
         trajectory count too."""
         wanted = (None, completion)
-        return [one.reason for one in self.left_out if one.trajectory == trajectory and one.completion in wanted]
+        return [
+            entry.reason for entry in self.left_out if entry.trajectory == trajectory and entry.completion in wanted
+        ]
 
 
 def write_step_tokens(directory: Path, tokens: StepTokens) -> None:

@@ -14,14 +14,30 @@ from typing import Literal
 
 Point = Literal[
     # the server takes a job
-    "accepting", "accepted",
+    "accepting",
+    "accepted",
     # the trainer does it
-    "started", "gathered", "gradients", "updated", "weights", "state", "staged", "published", "reporting", "trained",
+    "started",
+    "gathered",
+    "gradients",
+    "updated",
+    "weights",
+    "state",
+    "staged",
+    "published",
+    "reporting",
+    "trained",
     # the server puts its version into service
-    "swapping", "loading", "loaded", "swapped", "finishing", "done",
+    "swapping",
+    "loading",
+    "loaded",
+    "swapped",
+    "finishing",
+    "done",
     # a command moves a ledger
-    "moved", "compared",
-]  # fmt: skip
+    "moved",
+    "compared",
+]
 
 
 def point(name: Point) -> None:

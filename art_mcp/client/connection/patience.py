@@ -82,10 +82,10 @@ def refused(result: CallResult) -> bool:
 
 def asked_to_wait(result: CallResult) -> float | None:
     """Seconds that the text of a refusal asks to wait. None: it does not say."""
-    found = _AFTER.search(result.text[:2_000])
-    if found is None:
+    match = _AFTER.search(result.text[:2_000])
+    if match is None:
         return None
-    return float(found[1]) / (1_000 if found[2].lower().startswith("m") else 1)
+    return float(match[1]) / (1_000 if match[2].lower().startswith("m") else 1)
 
 
 def patient(send: Send, patience: Patience) -> Send:

@@ -118,7 +118,9 @@ class Pool:
         for task in making:
             task.cancel()
         made = await asyncio.gather(*making, return_exceptions=True)
-        await asyncio.gather(*map(self.remove, kept), *(self.remove(one) for one in made if isinstance(one, Ready)))
+        await asyncio.gather(
+            *map(self.remove, kept), *(self.remove(ready) for ready in made if isinstance(ready, Ready))
+        )
 
     async def _make(self) -> Ready:
         async with self._starts:

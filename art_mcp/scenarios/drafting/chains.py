@@ -216,12 +216,12 @@ def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iter
 
 def _lines(text: str, path: Path) -> tuple[Sequence[str], int | None]:
     """The values beside one in a text, and its number among them."""
-    found = lines(text)
+    listed = lines(text)
     match path:
         case [str(key), int(number)]:
-            return [line.value for line in found if line.key == key], number
+            return [line.value for line in listed if line.key == key], number
         case [int(number)]:
-            return [line.value for line in found], number
+            return [line.value for line in listed], number
     return [], None
 
 

@@ -90,10 +90,10 @@ class Tried:
         return [item for value in whole for item in (value if isinstance(value, list) else [value])]
 
 
-def paired(one: Draft, two: Draft) -> Draft:
+def paired(first: Draft, second: Draft) -> Draft:
     """Two drafts with a call each as one. They are executed together, because one of them changes something."""
-    held = one.held | two.held
-    return Draft("pair", [*one.steps, *two.steps], one.tell, one.ask, held, parts=(one, two))
+    held = first.held | second.held
+    return Draft("pair", [*first.steps, *second.steps], first.tell, first.ask, held, parts=(first, second))
 
 
 def parted(draft: Draft, trial: Trial, rng: random.Random) -> tuple[Tried, Tried]:

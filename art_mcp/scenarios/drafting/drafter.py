@@ -88,10 +88,10 @@ class Drafter:
             call = wish(tool, sense, named, rng, spoken)
             return Wish(call.do, call.doing, call.named, call.noun, call.many, call.where, first) if first else call
 
-        def ask(one: Any, two: Any, rng: random.Random) -> list[Question]:
+        def ask(result: Any, again: Any, rng: random.Random) -> list[Question]:
             known = [value for value in arguments.values() if not is_reference(value)]
             many = sense.many and not opens
-            return questions(one, two, noun=sense.noun or "result", many=many, known=known, rng=rng)
+            return questions(result, again, noun=sense.noun or "result", many=many, known=known, rng=rng)
 
         told = {name: value for name, value in named.items() if not is_reference(value)}
         main = self.main_argument(tool, told) if kind == "single" else None
@@ -164,8 +164,8 @@ def _lists(observed: Sequence[tuple[Any, Any]]) -> bool:
         (isinstance(value, list) and all(isinstance(item, str) for item in value))
         or (
             isinstance(value, str)
-            and len(found := lines(value)) > 1
-            and all(not line.key and len(line.value.split()) == 1 for line in found)
+            and len(entries := lines(value)) > 1
+            and all(not line.key and len(line.value.split()) == 1 for line in entries)
         )
         for value in values
     )

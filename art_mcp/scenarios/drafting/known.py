@@ -76,8 +76,8 @@ class Known:
         for record in _records(value):
             if record not in self.records and len(self.records) < KNOWN:
                 self.records.append(record)
-        found = list(findings(tool, value))
-        self._keep(tool, [*found, *_below(tool, arguments, found), *_shortened(found)])
+        learned = list(findings(tool, value))
+        self._keep(tool, [*learned, *_below(tool, arguments, learned), *_shortened(learned)])
 
     def learn_places(self, places: Iterable[Place]) -> None:
         """Keeps the paths of a world's places."""
@@ -95,14 +95,14 @@ class Known:
     def note(self, tool: str, arguments: Mapping[str, Any], worked: bool) -> None:
         """Notes whether a call worked, so that values of a kind that never works are not tried again."""
         counts = self._worked if worked else self._failed
-        kinds = {finding.value: finding.about for found in self._findings.values() for finding in found}
+        kinds = {finding.value: finding.about for known in self._findings.values() for finding in known}
         for name, value in arguments.items():
             if isinstance(value, str | int) and value in kinds:
                 counts[tool, name][kinds[value]] += 1
 
-    def _keep(self, tool: str, found: Iterable[Finding]) -> None:
+    def _keep(self, tool: str, new: Iterable[Finding]) -> None:
         known = self._findings.setdefault(tool, [])
-        for finding in found:
+        for finding in new:
             if finding not in known and len(known) < KNOWN:
                 known.append(finding)
 
@@ -154,7 +154,7 @@ class Known:
 
         A key such as `entityName` is also the `name` of an object.
         """
-        found = []
+        parts = []
         for record in self.records:
             part = {}
             for key in keys:
@@ -163,9 +163,9 @@ class Known:
                 )
                 if own is not None:
                     part[key] = record[own][:1] if isinstance(record[own], list) else record[own]
-            if len(part) == len(keys) and all(part.values()) and part not in found:
-                found.append(part)
-        return found
+            if len(part) == len(keys) and all(part.values()) and part not in parts:
+                parts.append(part)
+        return parts
 
     def directories(self) -> list[str]:
         """Paths of known directories."""
@@ -182,12 +182,12 @@ class Known:
 
     def names(self) -> list[str]:
         """Words in the names of known things, to look for."""
-        found: set[str] = set()
+        named: set[str] = set()
         for known in self._findings.values():
             for finding in known:
                 if finding.own[-1:] in (("name",), ("title",)) and isinstance(finding.value, str):
-                    found.update(set(_WORD.findall(finding.value)))
-        return sorted(found)
+                    named.update(set(_WORD.findall(finding.value)))
+        return sorted(named)
 
     def lines_of(self, values: Iterable[Any]) -> list[str]:
         """Lines without keys of the texts that calls with one of these values gave."""
@@ -198,17 +198,17 @@ class Known:
             for arguments, value in results
             if isinstance(value, str) and wanted & {each for each in arguments.values() if isinstance(each, str)}
         ]
-        found = [line.value for text in texts for line in lines(text) if not line.key]
-        return list(dict.fromkeys(line for line in found if 3 <= len(line) <= 60 and line[0].isalnum()))
+        bare = [line.value for text in texts for line in lines(text) if not line.key]
+        return list(dict.fromkeys(line for line in bare if 3 <= len(line) <= 60 and line[0].isalnum()))
 
     def _paths(self, kind: str) -> list[str]:
-        found = {
+        paths = {
             str(finding.value).rstrip("/")
             for known in self._findings.values()
             for finding in known
             if kind in finding.about and isinstance(finding.value, str) and finding.value.startswith("/")
         }
-        return sorted(found)
+        return sorted(paths)
 
 
 def _records(value: Any) -> Iterator[dict[str, Any]]:
@@ -223,9 +223,9 @@ def _records(value: Any) -> Iterator[dict[str, Any]]:
             yield from _records(item)
 
 
-def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
+def _shortened(learned: Iterable[Finding]) -> Iterator[Finding]:
     """The beginnings of digests."""
-    for finding in found:
+    for finding in learned:
         if isinstance(finding.value, str) and _DIGEST.fullmatch(finding.value):
             yield Finding(None, finding.own, finding.about | {_SHORT}, short(finding.value))
 
@@ -235,13 +235,13 @@ def short(value: str) -> str:
     return value[:8] if _DIGEST.fullmatch(value) else value
 
 
-def _below(tool: str, arguments: Mapping[str, Any], found: Iterable[Finding]) -> Iterator[Finding]:
+def _below(tool: str, arguments: Mapping[str, Any], learned: Iterable[Finding]) -> Iterator[Finding]:
     """The paths of what a tool of directories listed in the one that it was given."""
     own = set(meanings(tool))
     folders = [leaf for _, leaf in leaves(dict(arguments)) if isinstance(leaf, str) and leaf.startswith("/")]
     if len(folders) != 1:
         return
-    for finding in found:
+    for finding in learned:
         name = finding.value
         if finding.own[-1:] != ("name",) or not isinstance(name, str) or not _NAME.fullmatch(name):
             continue

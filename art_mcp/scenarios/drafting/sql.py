@@ -121,12 +121,12 @@ class Sql:
                 continue
             tool = self._by_name[name]
             for listing in _LISTINGS:
-                found = await run(tool, {parameter: listing})
-                names = [leaf for _, leaf in leaves(found)] if isinstance(found, list | dict) else []
-                for found_name in [str(each) for each in names if str(each).isidentifier()][:TABLES]:
-                    rows = await run(tool, {parameter: f"SELECT * FROM {found_name} LIMIT {ROWS}"})
+                result = await run(tool, {parameter: listing})
+                names = [leaf for _, leaf in leaves(result)] if isinstance(result, list | dict) else []
+                for table_name in [str(each) for each in names if str(each).isidentifier()][:TABLES]:
+                    rows = await run(tool, {parameter: f"SELECT * FROM {table_name} LIMIT {ROWS}"})
                     if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-                        self.tables.append(Table(found_name, [str(column) for column in rows[0]], rows))
+                        self.tables.append(Table(table_name, [str(column) for column in rows[0]], rows))
                 if self.tables:
                     break
         for table in self.tables:
@@ -155,8 +155,8 @@ class Sql:
         if drawn is None:
             return None
         query, do, question, used = drawn
-        found = frozenset().union(*(self._reserve.held_out(value) for value in used))
-        if held is not None and bool(found) is not held:
+        held_out = frozenset().union(*(self._reserve.held_out(value) for value in used))
+        if held is not None and bool(held_out) is not held:
             return None
         step = Step(tool=name, arguments={self.tools[name]: query}, by_result=question is not None)
         where = f"in the table {table.name}"
@@ -169,14 +169,14 @@ class Sql:
             verb = rng.choice(("query", "look into", "look at", "go through"))
             return Wish(f"{verb} {named}", f"{gerund(verb)} {named}", named, "table", False, where)
 
-        def ask(one: Any, two: Any, rng: random.Random) -> list[Question]:
-            values = [leaf for _, leaf in leaves(one)]
-            if question is None or len(values) != 1 or one != two:
+        def ask(result: Any, again: Any, rng: random.Random) -> list[Question]:
+            values = [leaf for _, leaf in leaves(result)]
+            if question is None or len(values) != 1 or result != again:
                 return []
             text = str(values[0])
             return [question(text)] if len(text) <= SHORT else []
 
-        return Draft("single", [step], tell, ask, found)
+        return Draft("single", [step], tell, ask, held_out)
 
     def _writes(self, name: str) -> bool:
         verb = next((VERBS[word] for word in self._by_name[name].words if word in VERBS), None)

@@ -115,14 +115,14 @@ class Values:
 
     def held_out(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> set[str]:
         """The values of a call that are held out from training, in their canonical form."""
-        found = set()
+        held = set()
         required = tool.input_schema.get("required", ())
         for name, schema in properties_of(tool).items():
             inner = plain(schema, tool.input_schema)
             counted = inner.get("type") in ("integer", "number") and name not in required
             if name in arguments and "enum" not in inner and "const" not in inner and not counted:
-                found |= self.reserve.held_out(arguments[name])
-        return found
+                held |= self.reserve.held_out(arguments[name])
+        return held
 
     def _listed(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
         """Known values of a parameter; empty where there are none.
@@ -289,8 +289,8 @@ class _Draw:
             return str(self._choice(known.globs() or ["*"]))
         if "pattern" in schema:
             return None
-        if said and said[-1] in lexicon.WANTED and (found := known.names()):
-            return str(self._choice(found))
+        if said and said[-1] in lexicon.WANTED and (names := known.names()):
+            return str(self._choice(names))
         new = is_new(self._tool, name)
         if new and said[-1] in _PATHS and (folders := known.directories()):
             return str(self._fresh(lambda: self._new_path(folders)))

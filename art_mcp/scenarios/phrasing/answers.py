@@ -52,14 +52,14 @@ def answer(question: Question) -> str:
     return NAMED.format(head=head, verb="are" if many else "is", value=question.value)
 
 
-def both(one: str, two: str) -> str:
+def both(first: str, second: str) -> str:
     """The right answer to two requests.
 
     Args:
         one: The answer to the first one.
         two: The answer to the second one.
     """
-    return BOTH.format(one=one, two=two)
+    return BOTH.format(one=first, two=second)
 
 
 def answer_of(scenario: MCPScenario) -> str:
@@ -99,8 +99,8 @@ def _said(value: str, observations: Sequence[Observation]) -> str:
         if isinstance(whole, str):
             keys = [line.key for line in lines(whole) if line.value == value and not line.tagged]
         else:
-            found = [path for path, leaf in leaves(whole) if leaf == value or canonical(leaf) == value]
-            keys = [str(key) for path in found for key in path[-1:] if isinstance(key, str)]
+            paths = [path for path, leaf in leaves(whole) if leaf == value or canonical(leaf) == value]
+            keys = [str(key) for path in paths for key in path[-1:] if isinstance(key, str)]
         if keys and words(keys[0]):
             return answer(Question("leaf", " ".join(words(keys[0])), value))
     return answer(Question("value", "", value))

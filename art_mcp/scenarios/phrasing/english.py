@@ -45,7 +45,7 @@ def plural(noun: str) -> str:
 def one_of(noun: str) -> str:
     """The singular of a noun phrase: text files → text file."""
     head, _, last = noun.rpartition(" ")
-    back = {many: one for one, many in _IRREGULAR.items()}
+    back = {many: single for single, many in _IRREGULAR.items()}
     return f"{head} {back.get(last) or singular(last)}".strip()
 
 

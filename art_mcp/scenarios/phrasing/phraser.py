@@ -81,10 +81,10 @@ class Phraser:
         text, name = self._core(call, question, held)
         return Text(self._dressed(text, held) if dressed else capital(text), name)
 
-    def pair(self, one: Text, two: Text, held: bool) -> Text:
+    def pair(self, first: Text, second: Text, held: bool) -> Text:
         """Two requests in one text."""
         form, name = self.form("both", held)
-        return Text(self._dressed(form.format(one=_ended(one.text), two=_ended(two.text)), held), name)
+        return Text(self._dressed(form.format(one=_ended(first.text), two=_ended(second.text)), held), name)
 
     def again(self, what: str, held: bool) -> Text:
         """To do again what was done, with something else. what: the other value in words."""

@@ -94,9 +94,9 @@ def questions(
     """
     stated = {_text(value).casefold() for value in known}
     finder = _Finder(first, second, noun, many, stated, rng)
-    found = finder.of_text(first) if isinstance(first, str) else finder.of_json()
+    candidates = finder.of_text(first) if isinstance(first, str) else finder.of_json()
     unique: dict[tuple[str, str, str], Question] = {}
-    for question in found:
+    for question in candidates:
         timed = question.path is not None
         if len(question.value) <= LONG if timed else _fit(question.value, stated, question.asked):
             unique.setdefault((question.asked, question.head, question.item), question)
@@ -126,15 +126,15 @@ class _Finder:
 
     def of_text(self, text: str) -> Iterator[Question]:
         """Questions about a text: its keys, its lines, or all of a short one."""
-        found = [line for line in lines(text) if not _DESCRIBED.fullmatch(line.value)]
+        listed = [line for line in lines(text) if not _DESCRIBED.fullmatch(line.value)]
         stable = text == self._second
-        if len(found) == 1:
-            yield from self._of_line(found[0], stable)
+        if len(listed) == 1:
+            yield from self._of_line(listed[0], stable)
             return
-        keys = Counter(line.key for line in found if line.key and not line.tagged)
+        keys = Counter(line.key for line in listed if line.key and not line.tagged)
         later = lines(self._second) if isinstance(self._second, str) else []
         for key, count in keys.items():
-            values = [line.value for line in found if line.key == key]
+            values = [line.value for line in listed if line.key == key]
             again = [line.value for line in later if line.key == key]
             name = " ".join(words(key)) or key
             if name.endswith("ed") or name.startswith(("is ", "has ")):
@@ -145,7 +145,7 @@ class _Finder:
                 yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0))
                 yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1))
         if stable:
-            bare = [line for line in found if (not line.key or line.tagged) and not line.value.endswith(":")]
+            bare = [line for line in listed if (not line.key or line.tagged) and not line.value.endswith(":")]
             yield from self._of_lines(bare, all_of_them=not keys)
 
     def _of_line(self, line: Line, stable: bool) -> Iterator[Question]:
@@ -175,24 +175,24 @@ class _Finder:
         elif len(new) == 1 and not pairs and not changes_with_time(new[0]):
             yield Question("value", "", new[0])
 
-    def _of_lines(self, found: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
+    def _of_lines(self, listed: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
         """Questions about the lines of a list, or of any text."""
-        if len(found) < 2:
-            if found and all_of_them and len(found[0].value) <= SHORT:
-                yield Question("value", "", found[0].value)
+        if len(listed) < 2:
+            if listed and all_of_them and len(listed[0].value) <= SHORT:
+                yield Question("value", "", listed[0].value)
             return
-        tags = Counter(line.key for line in found if line.tagged)
+        tags = Counter(line.key for line in listed if line.tagged)
         if self._many:
             item = one_of(self._noun)
         else:
             readable = set(self._noun.split()) & READABLE and not tags
-            names = tags or all(len(line.value.split()) == 1 for line in found)
+            names = tags or all(len(line.value.split()) == 1 for line in listed)
             item = "entry" if names and not readable else "line"
-        values = [line.value for line in found]
+        values = [line.value for line in listed]
         yield from self._of_values(values, item, whole=all_of_them)
         for tag, count in tags.items():
             name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
-            inside = [line.value for line in found if line.key == tag]
+            inside = [line.value for line in listed if line.key == tag]
             if len(tags) > 1 and count <= COUNTED:
                 yield Question("count", "", str(count), items=plural(name))
             yield self._leaf(f"the first {name}", inside[0], True, ())
@@ -225,10 +225,10 @@ class _Finder:
 
     def _leaves(self) -> Iterator[Question]:
         """Questions for values by their keys."""
-        found = [(path, leaf) for path, leaf in leaves(self._first) if not isinstance(leaf, bool)]
-        named = [(path, leaf) for path, leaf in found if all(isinstance(key, str) for key in path)]
-        ends = Counter(_name(path[-1:]) for path, _ in found)
-        twos = Counter(_name(path[-2:]) for path, _ in found)
+        pairs = [(path, leaf) for path, leaf in leaves(self._first) if not isinstance(leaf, bool)]
+        named = [(path, leaf) for path, leaf in pairs if all(isinstance(key, str) for key in path)]
+        ends = Counter(_name(path[-1:]) for path, _ in pairs)
+        twos = Counter(_name(path[-2:]) for path, _ in pairs)
         for path, leaf in named:
             if ends[_name(path[-1:])] == 1:
                 head = f"the {_name(path[-1:])}"

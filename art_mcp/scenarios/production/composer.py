@@ -74,21 +74,21 @@ class Composer:
                 return self._scenario(text, [done], [question], split)
         return None
 
-    def pair(self, one: Tried, two: Tried, split: Split) -> MCPScenario | None:
+    def pair(self, first: Tried, second: Tried, split: Split) -> MCPScenario | None:
         """A task with two calls that do not need one another. None: there are no good words for it."""
-        if any(not done.acts and not done.questions for done in (one, two)):
+        if any(not done.acts and not done.questions for done in (first, second)):
             return None
         for _ in range(TRIES):
-            questions = [self._question(done) for done in (one, two)]
-            calls = [done.draft.tell(self._rng) for done in (one, two)]
+            questions = [self._question(done) for done in (first, second)]
+            calls = [done.draft.tell(self._rng) for done in (first, second)]
             texts = [
                 self._phraser.request(call, question, held=False, dressed=False)
                 for call, question in zip(calls, questions, strict=True)
             ]
             text = self._phraser.pair(texts[0], texts[1], held=split == "phrasings")
             kept = all(self._keeps(text.text, question) for question in questions)
-            if kept and self._says_all(text.text, [*one.trial.steps, *two.trial.steps]):
-                return self._scenario(text, [one, two], questions, split)
+            if kept and self._says_all(text.text, [*first.trial.steps, *second.trial.steps]):
+                return self._scenario(text, [first, second], questions, split)
         return None
 
     def follow_up(self, earlier: Tried, done: Tried, split: Split) -> MCPScenario | None:

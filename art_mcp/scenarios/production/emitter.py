@@ -129,20 +129,20 @@ class Emitter:
 
     def _chain(self, split: Split) -> MCPScenario | None:
         pairs = [pair for pair in self._pool.chains if self._pool.is_held(pair) is (split == "combinations")]
-        for one, two in self._rarest(sorted(pairs), split, "chain"):
-            if made := self._task(self._pool.chains[one, two], split):
+        for earlier, later in self._rarest(sorted(pairs), split, "chain"):
+            if made := self._task(self._pool.chains[earlier, later], split):
                 return made
         return None
 
     def _pair(self, split: Split) -> MCPScenario | None:
         pairs = [pair for pair in self._pool.pairs() if self._pool.is_held(pair) is (split == "combinations")]
-        for one, two in self._rarest(pairs, split, "pair"):
-            if acted := self._pool.acted.get((one, two)):
+        for tool, other in self._rarest(pairs, split, "pair"):
+            if acted := self._pool.acted.get((tool, other)):
                 if made := self._acted(acted, split):
                     return made
                 continue
-            firsts = self._pool.asking(one, None if split == "combinations" else split == "values")
-            seconds = self._pool.asking(two, None if split in ("combinations", "values") else False)
+            firsts = self._pool.asking(tool, None if split == "combinations" else split == "values")
+            seconds = self._pool.asking(other, None if split in ("combinations", "values") else False)
             if firsts and seconds:
                 first, second = (self._rng.choice(self._shortest(each)) for each in (firsts, seconds))
                 if self._rng.random() < 0.5:
@@ -157,8 +157,8 @@ class Emitter:
         able = [pair for pair in listed if held is None or any(done.draft.held for done in pair) is held]
         if not able:
             return None
-        one, two = self._rng.choice(able)
-        return self._composer.pair(one, two, split)
+        first, second = self._rng.choice(able)
+        return self._composer.pair(first, second, split)
 
     def _follow_up(self, split: Split) -> MCPScenario | None:
         names = [name for name in sorted(self._pool.singles) if len(self._pool.asking(name)) > 1]

@@ -48,10 +48,10 @@ class Pool:
                 self.singles[done.trial.steps[-1].tool].clear()  # they changed nothing, although such a call can
             self.singles[done.trial.steps[-1].tool].append(done)
 
-    def add_pair(self, one: Tried, two: Tried) -> None:
+    def add_pair(self, done: Tried, other: Tried) -> None:
         """Adds the parts of a pair that was executed together."""
-        first, second = sorted((one.trial.steps[0].tool, two.trial.steps[0].tool))
-        self.acted[first, second].append((one, two))
+        first, second = sorted((done.trial.steps[0].tool, other.trial.steps[0].tool))
+        self.acted[first, second].append((done, other))
 
     def changes(self, name: str) -> bool:
         """Whether a call of a tool has changed the world."""
@@ -72,7 +72,7 @@ class Pool:
         """Tools of which two calls can be asked for in one task. A tool can be asked for twice."""
         able = sorted(name for name in self.singles if self.asking(name))
         pairs = list(combinations_with_replacement(able, 2))
-        reading = [(one, two) for one, two in pairs if one != two or len(self.asking(one)) > 1]
+        reading = [(tool, other) for tool, other in pairs if tool != other or len(self.asking(tool)) > 1]
         return [*reading, *sorted(self.acted)]
 
     def hold(self, wanted: bool) -> None:
@@ -87,7 +87,7 @@ class Pool:
         trained = {name for name, listed in self.singles.items() if any(not done.draft.held for done in listed)}
         chained = {tuple(sorted(pair)) for pair, listed in self.chains.items() if listed}
         paired = set(combinations(sorted(name for name in self.singles if self.asking(name)), 2))
-        acted = {(one, two) for one, two in self.acted if one != two}
+        acted = {(tool, other) for tool, other in self.acted if tool != other}
         self.held = set(self._before)
         for group in (chained, paired - chained, acted - chained):
             able = sorted((tools for tools in group - self._trained if set(tools) <= trained), key=self._rank)

@@ -181,7 +181,7 @@ class Producer:
 
     def _singles(self, name: str, count: int) -> list[Draft]:
         """New drafts of a tool, as many as can be drawn. Of each tool the wanted share has a held-out value, if any."""
-        found: list[Draft] = []
+        drafts: list[Draft] = []
         for _ in range(count):
             lacking = self._held[name] < HELD_DRAFTS * self._drawn[name]
             for attempt in range(DRAWS):
@@ -191,11 +191,11 @@ class Producer:
                 except NoValue:
                     continue
                 if draft is not None and self._is_new(draft):
-                    found.append(draft)
+                    drafts.append(draft)
                     self._drawn[name] += 1
                     self._held[name] += bool(draft.held)
                     break
-        return found
+        return drafts
 
     def _is_new(self, draft: Draft) -> bool:
         key = canonical([[step.tool, step.arguments] for step in draft.steps])
@@ -222,10 +222,10 @@ class Producer:
         for name in sorted(names, key=lambda name: len(self._pool.singles[name])):
             if len(drafts) >= size:
                 break
-            found = self._singles(name, max(1 if acting else 2, size // len(names)))
-            if not found:
+            new = self._singles(name, max(1 if acting else 2, size // len(names)))
+            if not new:
                 self._idle.add(name)
-            drafts += found
+            drafts += new
         return drafts
 
     def _enough(self) -> int:
@@ -270,8 +270,8 @@ class Producer:
         drafts = []
         for name in self._rng.sample(acting, min(len(acting), ACTED)):
             other = self._rng.choice([each for each in others if each != name])
-            one, two = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
-            draft = paired(one, two) if self._rng.random() < 0.5 else paired(two, one)
+            first, second = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
+            draft = paired(first, second) if self._rng.random() < 0.5 else paired(second, first)
             if self._is_new(draft):
                 drafts.append(draft)
         return drafts

@@ -162,7 +162,7 @@ def answered(scenarios: Iterable[MCPScenario], known: Iterable[MCPScenario]) -> 
     Returns:
         The scenarios, and records of those whose first request is not known, or whose answer it gives away.
     """
-    by_task = {one.task: one for one in known if len(one.messages) == 1 and one.plan.executed}
+    by_task = {scenario.task: scenario for scenario in known if len(scenario.messages) == 1 and scenario.plan.executed}
     whole: list[MCPScenario] = []
     dropped: list[Dropped] = []
     for scenario in scenarios:

@@ -100,5 +100,7 @@ def interleaved(sets: Mapping[str, Sequence[MCPScenario]], seed: int) -> list[MC
         sets: The held-out sets.
         seed: Seed of the order within each set.
     """
-    shuffled = [random.Random(f"{seed}-{name}").sample(list(found), len(found)) for name, found in sets.items()]
+    shuffled = [
+        random.Random(f"{seed}-{name}").sample(list(scenarios), len(scenarios)) for name, scenarios in sets.items()
+    ]
     return [scenario for row in zip_longest(*shuffled) for scenario in row if scenario is not None]

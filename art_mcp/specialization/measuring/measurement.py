@@ -42,12 +42,12 @@ class Measurement:
             split = MCPScenario.of_scenario(run.scenario).plan.split
             if split in runs:
                 runs[split].append(run)
-        return {name: replace(self.evaluation, trajectories=found) for name, found in runs.items() if found}
+        return {name: replace(self.evaluation, trajectories=of_set) for name, of_set in runs.items() if of_set}
 
     @property
     def on_headline(self) -> Evaluation:
         """The runs on the sets of the headline."""
-        runs = [run for name, one in self.sets.items() if name in HEADLINE for run in one.trajectories]
+        runs = [run for name, evaluation in self.sets.items() if name in HEADLINE for run in evaluation.trajectories]
         return replace(self.evaluation, trajectories=runs)
 
     @property
@@ -56,7 +56,7 @@ class Measurement:
 
         None: neither was measured.
         """
-        rates = [one.success_rate for name, one in self.sets.items() if name in HEADLINE]
+        rates = [evaluation.success_rate for name, evaluation in self.sets.items() if name in HEADLINE]
         known = [rate for rate in rates if rate is not None]
         return statistics.fmean(known) if known else None
 
@@ -66,12 +66,16 @@ class Measurement:
 
         It is made of the intervals of the sets: the squares of their arms are added (MOVER, Zou and Donner 2008).
         """
-        sets = [one for name, one in self.sets.items() if name in HEADLINE and one.success_rate is not None]
+        sets = [
+            evaluation
+            for name, evaluation in self.sets.items()
+            if name in HEADLINE and evaluation.success_rate is not None
+        ]
         if (headline := self.headline) is None:
             return None
         arms = []
-        for one in sets:
-            (low, high), rate = one.success_interval, one.success_rate or 0.0
+        for evaluation in sets:
+            (low, high), rate = evaluation.success_interval, evaluation.success_rate or 0.0
             arms.append((rate - low, high - rate))
         below, above = (math.hypot(*side) / len(arms) for side in zip(*arms, strict=True))
         return max(0.0, headline - below), min(1.0, headline + above)
@@ -94,14 +98,17 @@ class Measurement:
             "version": self.version,
             **self.rates(),
             "headline_interval": list(interval) if interval else None,
-            "sets": {name: one.summary() for name, one in self.sets.items()},
+            "sets": {name: evaluation.summary() for name, evaluation in self.sets.items()},
         }
 
     def __str__(self) -> str:
         parts = []
         if (headline := self.headline) is not None and (interval := self.headline_interval) is not None:
             parts.append(f"headline {headline:.3f} (95 %: {interval[0]:.3f} to {interval[1]:.3f})")
-        parts += [f"{name} {one.success_rate or 0.0:.3f} of {one.scenarios}" for name, one in self.sets.items()]
+        parts += [
+            f"{name} {evaluation.success_rate or 0.0:.3f} of {evaluation.scenarios}"
+            for name, evaluation in self.sets.items()
+        ]
         if self.evaluation.failed:
             parts.append(f"{self.evaluation.failed} raised")
         if self.evaluation.unscored:

@@ -37,7 +37,7 @@ class PairedGain:
         if gain is None:
             return None
         before, after = _solved(earlier), _solved(later)
-        pairs = [(before[one], after[one]) for one in after if one in before]
+        pairs = [(before[scenario], after[scenario]) for scenario in after if scenario in before]
         better = sum(new and not old for old, new in pairs)
         worse = sum(old and not new for old, new in pairs)
         return cls(gain.mean, gain.interval, better, worse, len(pairs))

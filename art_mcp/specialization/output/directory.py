@@ -56,7 +56,9 @@ class RunDirectory:
             return
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file: give a directory for the output")
-        there = sorted(one.name for one in path.iterdir() if not one.name.startswith(".")) if path.exists() else []
+        there = (
+            sorted(entry.name for entry in path.iterdir() if not entry.name.startswith(".")) if path.exists() else []
+        )
         if there and not resume:
             remedy = "continue it by --resume (resume=True)" if RUN in there else "it is no run of `specialize`"
             raise ConfigError(f"{path} is not empty ({', '.join(there[:3])}, …): {remedy}, or give another --output")
@@ -87,10 +89,10 @@ class RunDirectory:
         """The scenarios that were kept until a process was killed. A line that it left incomplete is left out."""
         if self.path is None or not (self.path / SCENARIOS).exists():
             return []
-        found = read_jsonl(
+        scenarios = read_jsonl(
             self.path / SCENARIOS, lambda line: MCPScenario.of_scenario(MCPScenario(**line)), skip=lambda _: None
         )
-        return list({scenario.id: scenario for scenario in found}.values())
+        return list({scenario.id: scenario for scenario in scenarios}.values())
 
     def save_scenarios(self, scenarios: ScenarioSet) -> None:
         """Writes all scenarios with their sets and measured difficulties."""

@@ -20,13 +20,13 @@ def fingerprint(**settings: Any) -> dict[str, Any]:
         **settings: Values, dataclasses of values, models, functions. Of a function there is its name, of a language
             model the name of the model.
     """
-    found: dict[str, Any] = {}
+    plain: dict[str, Any] = {}
     for name, value in settings.items():
         if is_dataclass(value) and not isinstance(value, type | LLM):
-            found |= {f"{name}.{one.name}": _plain(getattr(value, one.name)) for one in fields(value)}
+            plain |= {f"{name}.{field.name}": _plain(getattr(value, field.name)) for field in fields(value)}
         else:
-            found[name] = _plain(value)
-    return json.loads(json.dumps(found))  # type: ignore[no-any-return]
+            plain[name] = _plain(value)
+    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
 
 
 def _plain(value: Any) -> Any:
@@ -38,13 +38,13 @@ def _plain(value: Any) -> Any:
     if isinstance(value, LLM):
         return value.model
     if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
+        return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Sequence):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return _name(value)
 
 

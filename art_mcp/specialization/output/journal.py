@@ -56,8 +56,8 @@ class Journal:
     @property
     def seconds(self) -> dict[str, float]:
         """Seconds of each stage that has ended, all processes together."""
-        found = {}
+        seconds = {}
         for line in self.events:
             if line["event"] == "end" and (begun := self.of("begin", line["stage"])):
-                found[line["stage"]] = line["spent"] - begun[0]["spent"]
-        return found
+                seconds[line["stage"]] = line["spent"] - begun[0]["spent"]
+        return seconds

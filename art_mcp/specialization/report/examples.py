@@ -59,7 +59,7 @@ def _run(run: Trajectory) -> Run:
         result = f"error: {call.result}" if call.is_error else call.result or ""
         lines.append(f"{call.tool}({canonical(call.arguments)}) → {_short(result)}")
     lines.append(_short(run.error or answer(run) or "(no answer)"))
-    lines += [f"world: {one}" for one in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()]
+    lines += [f"world: {difference}" for difference in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()]
     return Run(solved(run), lines)
 
 

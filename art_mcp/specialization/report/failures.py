@@ -117,12 +117,12 @@ def clusters(runs: Iterable[Trajectory], solved: Iterable[str], schemas: Mapping
         schemas: The schemas of the agent's tools, by name.
     """
     runs, done = list(runs), set(solved)
-    found: dict[Kind, list[Failure]] = {}
+    by_kind: dict[Kind, list[Failure]] = {}
     for run in runs:
         if run.id not in done:
             failure = failure_of(run, schemas)
-            found.setdefault(failure.kind, []).append(failure)
-    made = [Cluster(kind, failures, len(runs)) for kind, failures in found.items()]
+            by_kind.setdefault(failure.kind, []).append(failure)
+    made = [Cluster(kind, failures, len(runs)) for kind, failures in by_kind.items()]
     return sorted(made, key=lambda cluster: (-len(cluster.failures), list(WORDS).index(cluster.kind)))
 
 
@@ -209,7 +209,7 @@ def _of_answer(plan: Plan, calls: Sequence[MadeCall], said: str) -> tuple[Kind, 
 
 def _differences(run: Trajectory) -> list[str]:
     """What the run left otherwise in its world than it should."""
-    return [str(one) for one in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()]
+    return [str(difference) for difference in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()]
 
 
 def _short(text: str) -> str:

@@ -59,24 +59,24 @@ def by_facts(made: Specialization) -> list[Table]:
 
 def failures_of(made: Specialization) -> dict[str, list[Cluster]]:
     """The failures of each measurement by kind, the most frequent first."""
-    found = {}
+    by_stage = {}
     for stage, measured in made.measurements.items():
         evaluation = measured.evaluation
         solved = [run.id for run in evaluation.trajectories if evaluation.succeeded(run)]
-        found[stage] = clusters(evaluation.trajectories, solved, made.schemas)
-    return found
+        by_stage[stage] = clusters(evaluation.trajectories, solved, made.schemas)
+    return by_stage
 
 
-def by_failure(found: Mapping[str, Sequence[Cluster]]) -> Table:
+def by_failure(by_stage: Mapping[str, Sequence[Cluster]]) -> Table:
     """How many runs of each measurement failed in which way.
 
     Args:
         found: As `failures_of` gives them.
     """
-    counts = {stage: {one.kind: len(one.failures) for one in kinds} for stage, kinds in found.items()}
+    counts = {stage: {cluster.kind: len(cluster.failures) for cluster in kinds} for stage, kinds in by_stage.items()}
     seen = [kind for kind in WORDS if any(kind in of_stage for of_stage in counts.values())]
     rows = [[WORDS[kind], *(str(of_stage.get(kind, 0)) for of_stage in counts.values())] for kind in seen]
-    return Table("", ["the model, or the run", *(MEASURED[stage] for stage in found)], rows)
+    return Table("", ["the model, or the run", *(MEASURED[stage] for stage in by_stage)], rows)
 
 
 def differences(measured: Measurement | None) -> list[tuple[str, int]]:
@@ -134,7 +134,7 @@ def _by(
     def key(scenario: Scenario) -> Sequence[Hashable]:
         return facts(MCPScenario.of_scenario(scenario))
 
-    measured = {stage: one.evaluation.by(key) for stage, one in made.measurements.items()}
+    measured = {stage: measurement.evaluation.by(key) for stage, measurement in made.measurements.items()}
     rows = [
         [str(fact), str(count), *(_share(of_stage.get(fact)) for of_stage in measured.values())]
         for fact, count in counts.items()
@@ -164,9 +164,9 @@ def _share(counts: tuple[int, int] | None) -> str:
 def _sums(made: Specialization) -> list[str]:
     every = list(made.tokens.values())
     sums = (
-        sum(one.prompt for one in every),
-        sum(one.cached or 0 for one in every),
-        sum(one.sampled for one in every),
-        sum(one.trained or 0 for one in every),
+        sum(tokens.prompt for tokens in every),
+        sum(tokens.cached or 0 for tokens in every),
+        sum(tokens.sampled for tokens in every),
+        sum(tokens.trained or 0 for tokens in every),
     )
     return [f"{count:,}" if count else NONE for count in sums]

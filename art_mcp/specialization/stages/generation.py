@@ -47,7 +47,7 @@ async def scenarios_for(
             given = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
             divided = given.with_aliases(server.world.aliases) if server.world else given
         directory.save_scenarios(divided)
-        sizes = {name: len(found) for name, found in divided.held_out_sets.items()}
+        sizes = {name: len(held_out) for name, held_out in divided.held_out_sets.items()}
         stage.facts |= {"train": len(divided.train), **sizes, "dropped": len(divided.dropped)}
         course.tell(divided.report())
     return divided

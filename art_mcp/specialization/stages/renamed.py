@@ -125,7 +125,7 @@ class Renamer:
         plan = scenario.plan
         kept = self._schema | _KEPT | _around(scenario) | _keys(plan)
         computed = _may_be_computed(plan)
-        found: set[str] = set()
+        parts: set[str] = set()
         for text in _values(plan):
             if changes_with_time(text) or is_well_known(text):
                 continue
@@ -133,14 +133,14 @@ class Renamer:
             for part in _PART.finditer(_ROOT.sub(" ", text)):
                 if part["number"]:
                     if not computed and ("." in part[0] or int(part[0]) > _COUNTS):
-                        found.add(part[0])
+                        parts.add(part[0])
                 elif part["hex"] or not (
                     part[0].isupper()
                     or is_well_known(part[0])
                     or {part[0].casefold(), *words(part[0])} & (kept | endings)
                 ):
-                    found.add(_key(part[0]))
-        return found
+                    parts.add(_key(part[0]))
+        return parts
 
     def _renaming(self, scenario: MCPScenario, parts: Sequence[str]) -> _Renaming:
         """Fresh values for parts, which occur nowhere in a scenario."""
@@ -256,14 +256,14 @@ def _around(scenario: MCPScenario) -> set[str]:
 
 def _keys(plan: Plan) -> set[str]:
     """The words of the keys in results."""
-    found: set[str] = set()
+    keys: set[str] = set()
     for seen in plan.observations:
         value = parsed(seen.text, seen.structured)
         if isinstance(value, str):
-            found.update(word for line in lines(value) for word in words(line.key))
+            keys.update(word for line in lines(value) for word in words(line.key))
         else:
-            found.update(word for path, _ in leaves(value) for key in path for word in words(str(key)))
-    return found
+            keys.update(word for path, _ in leaves(value) for key in path for word in words(str(key)))
+    return keys
 
 
 def _may_be_computed(plan: Plan) -> bool:

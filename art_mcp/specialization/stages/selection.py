@@ -31,8 +31,9 @@ def put_aside(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScena
     if 2 * count < _LEAST:
         return list(training), []
     count = min(_MOST, max(_LEAST, count))
-    chosen = {one.id for one in random.Random(f"selection-{seed}").sample(list(training), count)}
-    return [one for one in training if one.id not in chosen], [one for one in training if one.id in chosen]
+    chosen = {scenario.id for scenario in random.Random(f"selection-{seed}").sample(list(training), count)}
+    left = [scenario for scenario in training if scenario.id not in chosen]
+    return left, [scenario for scenario in training if scenario.id in chosen]
 
 
 def selected(measured: Mapping[int, Evaluation], last: int) -> tuple[int, str]:

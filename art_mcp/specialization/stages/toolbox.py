@@ -126,17 +126,19 @@ def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
         seed: Seed of the choice.
     """
     order = random.Random(f"shown-{seed}").sample(list(training), len(training))
-    usable = [one for one in order if one.tools and len(one.messages) == 1 and one.plan.executed]
-    usable.sort(key=lambda one: sum(len(seen.text) for seen in one.plan.observations) > _LONGEST)
+    usable = [
+        scenario for scenario in order if scenario.tools and len(scenario.messages) == 1 and scenario.plan.executed
+    ]
+    usable.sort(key=lambda scenario: sum(len(seen.text) for seen in scenario.plan.observations) > _LONGEST)
     chosen: list[MCPScenario] = []
     for fresh in (True, False):
-        for one in usable:
+        for scenario in usable:
             known = {tool for other in chosen for tool in other.tools}
-            if len(chosen) < SHOWN and one not in chosen and (not fresh or not known & set(one.tools)):
-                chosen.append(one)
+            if len(chosen) < SHOWN and scenario not in chosen and (not fresh or not known & set(scenario.tools)):
+                chosen.append(scenario)
     messages = []
-    for number, one in enumerate(chosen):
-        for message in demonstration(one):
+    for number, scenario in enumerate(chosen):
+        for message in demonstration(scenario):
             messages.append(_renamed(message, f"shown_{number}_"))
     return messages
 

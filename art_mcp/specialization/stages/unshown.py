@@ -38,21 +38,21 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     """
     calls = list[str]()
     alike: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    combined = sorted({combination(one) for one in training if len(combination(one)) > 1})
+    combined = sorted({combination(scenario) for scenario in training if len(combination(scenario)) > 1})
     whole = set(random.Random(f"combinations-{seed}").sample(combined, int(COMBINATIONS * len(combined))))
     kept: set[str] = set()
-    for one in training:
-        plan = one.plan
+    for scenario in training:
+        plan = scenario.plan
         calls.append(plan.calls)
-        if combination(one) in whole:
+        if combination(scenario) in whole:
             kept.add(calls[-1])
         else:
-            alike[plan.kind, *one.tools].add(calls[-1])
+            alike[plan.kind, *scenario.tools].add(calls[-1])
     owed = 0.0
     for key, different in sorted(alike.items()):
         owed += SHARE * len(different)
         count = min(int(owed), max(0, len(different) - _LEAST))
         kept.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(sorted(different), count))
         owed -= count
-    shown = [one for one, its in zip(training, calls, strict=True) if its not in kept]
-    return shown, [one for one, its in zip(training, calls, strict=True) if its in kept]
+    shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in kept]
+    return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]

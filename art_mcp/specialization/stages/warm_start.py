@@ -73,7 +73,7 @@ class Imitation:
         chosen = self.conversations[: self._count(seconds)]
         if not self.scenarios:
             return chosen
-        return [chosen[index] for index in graded([one.plan.kind for one in self.scenarios[: len(chosen)]])]
+        return [chosen[index] for index in graded([scenario.plan.kind for scenario in self.scenarios[: len(chosen)]])]
 
     def scenarios_in(self, seconds: float | None) -> list[str]:
         """Ids of the scenarios that these demonstrations show.
@@ -81,7 +81,7 @@ class Imitation:
         Args:
             seconds: As that of `imitated_in`.
         """
-        return [one.id for one in self.scenarios[: self._count(seconds)]]
+        return [scenario.id for scenario in self.scenarios[: self._count(seconds)]]
 
     def measured_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to measure on, if there is time for a second pass. In the first one each update meets
@@ -131,10 +131,10 @@ class Imitation:
         if settings.conversations is not None:
             given = load_conversations(settings.conversations)
             return cls(given, [], settings.config or planned(given, seed))
-        executed = [one for one in varied(training) if one.plan.executed]
+        executed = [scenario for scenario in varied(training) if scenario.plan.executed]
         shown = Renamer(tools, held_out, seed).rename(executed)
-        imitated = [_answers_alone(one) for one in demonstrations(shown, tools, system)]
-        measured = [_answers_alone(one) for one in demonstrations(selection, tools, system)]
+        imitated = [_answers_alone(conversation) for conversation in demonstrations(shown, tools, system)]
+        measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
         config = settings.config or planned(imitated, seed).model_copy(update={"shuffle_dataset": False})
         return cls(imitated, measured, config, executed)
 
@@ -217,7 +217,8 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
 def _lengths(conversations: Sequence[Conversation]) -> tuple[float, float]:
     """Characters that all demonstrations share, tools and system prompt, and characters of each besides."""
     shared = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
-    return shared, sum(len(json.dumps(one.messages[1:])) for one in conversations) / len(conversations)
+    besides = sum(len(json.dumps(conversation.messages[1:])) for conversation in conversations)
+    return shared, besides / len(conversations)
 
 
 async def warm_start(

@@ -97,7 +97,9 @@ def _new_commits(git: Path, known: tuple[str, ...]) -> dict[str, str]:
             continue
         own, tree, parents, author, message = record.strip("\n").split("\0")
         line = message.strip().partition("\n")[0]
-        identity = "\0".join([tree, author, message.strip(), *(commits.get(one, one) for one in parents.split())])
+        identity = "\0".join(
+            [tree, author, message.strip(), *(commits.get(parent, parent) for parent in parents.split())]
+        )
         digest = hashlib.sha256(identity.encode(errors="surrogatepass")).hexdigest()[:16]
         commits[own] = f"new commit {line!r} by {author} ({digest})"
     return commits

@@ -157,4 +157,4 @@ def _marked(query: str) -> Any:
 
 
 def _storable(values: Sequence[Any]) -> list[Any]:
-    return [storable(one) if isinstance(one, str) else one for one in values]
+    return [storable(value) if isinstance(value, str) else value for value in values]

@@ -159,9 +159,9 @@ def _bring_up(db: Db, part: str, migrations: Sequence[str], name: str) -> None:
     (encoding,) = db.execute("SELECT current_setting('server_encoding')").fetchone() or ("",)
     if encoding != "UTF8":
         raise LedgerError(f"{name} has the encoding {encoding}: create one with ENCODING 'UTF8' TEMPLATE template0")
-    if (found := _number(db, part)) > len(migrations):
-        raise NewerSchema(f"the {part} in {name}", found, len(migrations))
-    if found == len(migrations):
+    if (number := _number(db, part)) > len(migrations):
+        raise NewerSchema(f"the {part} in {name}", number, len(migrations))
+    if number == len(migrations):
         return
     with db.transaction():
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATING,))

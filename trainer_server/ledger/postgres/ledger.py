@@ -148,7 +148,7 @@ class PostgresLedger:
             return db.execute(query, values).fetchall()
 
     def _write(self, completions: Sequence[Completion]) -> None:
-        rows = [columns_of(completion) for completion in {one.id: one for one in completions}.values()]
+        rows = [columns_of(completion) for completion in {row.id: row for row in completions}.values()]
         values = {name: [row[name] for row in rows] for name in rows[0]}
         deadline = time.monotonic() + _PATIENCE
         while True:
@@ -218,4 +218,4 @@ def _text(text: str) -> str:
 
 
 def _texts(texts: Iterable[str]) -> list[str]:
-    return [_text(one) for one in texts]
+    return [_text(text) for text in texts]

@@ -151,9 +151,13 @@ def _refuse_others(db: Db, source: str, shown: str) -> None:
 
 
 def _copy(
-    source: sqlite3.Connection, db: Db, table: _Table, home: str, add: Callable[[Db, _Table, Sequence[Any]], None],
+    source: sqlite3.Connection,
+    db: Db,
+    table: _Table,
+    home: str,
+    add: Callable[[Db, _Table, Sequence[Any]], None],
     told: Told,
-) -> None:  # fmt: skip
+) -> None:
     """Copies what was not copied yet of a table."""
     row = db.execute("SELECT place, moved FROM moves WHERE source = %s AND rows_of = %s", (home, table.name)).fetchone()
     place, moved = row or (-(2**62), 0)
@@ -173,7 +177,7 @@ def _copy(
             return
         place, moved = rows[-1][0], moved + len(rows)
         with db.transaction():
-            add(db, table, [[storable(one) if isinstance(one, str) else one for one in row[1:]] for row in rows])
+            add(db, table, [[storable(cell) if isinstance(cell, str) else cell for cell in row[1:]] for row in rows])
             if table.numbered:
                 last = f"SELECT setval(pg_get_serial_sequence('{table.name}', '{table.numbered}'), %s)"
                 db.execute(last, (place,))
@@ -228,7 +232,9 @@ def _compared(source: sqlite3.Connection, db: Db, table: _Table, told: Told) -> 
 def _digest(rows: Iterator[Any] | Any) -> Moved:
     total = count = 0
     for row in rows:
-        plain = [storable(one) if isinstance(one, str) else one.hex() if isinstance(one, bytes) else one for one in row]
+        plain = [
+            storable(cell) if isinstance(cell, str) else cell.hex() if isinstance(cell, bytes) else cell for cell in row
+        ]
         total += int.from_bytes(hashlib.sha256(json.dumps(plain).encode()).digest())
         count += 1
     return Moved(count, f"{total % 2**256:064x}")

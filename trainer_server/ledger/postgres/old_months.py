@@ -27,8 +27,8 @@ class OldMonth:
         leaving = "created < %s AND id NOT IN (SELECT unnest(%s::text[]))"
         db.execute('CREATE TEMP TABLE leaving (id TEXT COLLATE "C" PRIMARY KEY)')
         oldest = f"SELECT created FROM completions WHERE {leaving} ORDER BY created LIMIT 1"
-        found = db.execute(oldest, (before, stay)).fetchone()
-        self.name = None if found is None else month_of(found[0])
+        row = db.execute(oldest, (before, stay)).fetchone()
+        self.name = None if row is None else month_of(row[0])
         if self.name is not None:
             query = f"INSERT INTO leaving SELECT id FROM completions WHERE {leaving} AND created >= %s"
             db.execute(query, (min(before, beginning(self.name, later=1)), stay, beginning(self.name)))

@@ -49,7 +49,7 @@ class PostgresPins:
         return int(row[0]) if row else None
 
     async def release(self, rollouts: Collection[str]) -> None:
-        ids = [_id(one) for one in rollouts]
+        ids = [_id(rollout) for rollout in rollouts]
         await self._asking.ask(lambda db: db.execute("DELETE FROM leases WHERE rollout = ANY(%s)", (ids,)))
 
     async def purge(self) -> None:

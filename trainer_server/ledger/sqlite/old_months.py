@@ -25,8 +25,8 @@ class OldMonth:
             db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
             db.execute("CREATE TEMP TABLE leaving (id TEXT PRIMARY KEY)")
         oldest = "SELECT created FROM completions WHERE created < ? AND id NOT IN keep ORDER BY created LIMIT 1"
-        found = db.execute(oldest, (before,)).fetchone()
-        self.name = None if found is None else month_of(found[0])
+        row = db.execute(oldest, (before,)).fetchone()
+        self.name = None if row is None else month_of(row[0])
         if self.name is not None:
             with db:
                 db.execute(

@@ -201,7 +201,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             if not self._asks_nothing or self.transport.get_write_buffer_size():
                 self.transport.abort()
                 return
-            open_ones = [one for one in refused if not one.transport.is_closing()]
+            open_ones = [connection for connection in refused if not connection.transport.is_closing()]
             if len(open_ones) >= _REFUSED:
                 open_ones[0].transport.abort()
             refused[self] = None

@@ -29,47 +29,51 @@ def curves(
         held_out: What its evaluations came to, by version.
         nodes: What the rewards of its nodes came to, by node and version.
     """
-    found: dict[str, dict[str, Any]] = {}
+    drawn: dict[str, dict[str, Any]] = {}
     if held_out:
-        intervals = [wilson(one.successes, one.runs) for one in held_out]
-        found[HELD_OUT] = {
-            "x": [one.version for one in held_out],
-            "y": [one.successes / one.runs for one in held_out],
+        intervals = [wilson(outcome.successes, outcome.runs) for outcome in held_out]
+        drawn[HELD_OUT] = {
+            "x": [outcome.version for outcome in held_out],
+            "y": [outcome.successes / outcome.runs for outcome in held_out],
             "low": [low for low, _ in intervals],
             "high": [high for _, high in intervals],
-            "runs": [one.runs for one in held_out],
+            "runs": [outcome.runs for outcome in held_out],
         }
     if training:
-        x = [one.version for one in training]
-        found[REWARD] = {"x": x, "y": [one.mean for one in training], "runs": [one.runs for one in training]}
-        found[SUCCESS] = {
+        x = [outcome.version for outcome in training]
+        drawn[REWARD] = {
             "x": x,
-            "y": [one.successes / one.runs for one in training],
-            "runs": [one.runs for one in training],
+            "y": [outcome.mean for outcome in training],
+            "runs": [outcome.runs for outcome in training],
+        }
+        drawn[SUCCESS] = {
+            "x": x,
+            "y": [outcome.successes / outcome.runs for outcome in training],
+            "runs": [outcome.runs for outcome in training],
         }
     for node, outcomes in groupby(nodes, key=lambda outcome: outcome.node):
-        curve = found[NODE + node] = {"x": [], "y": [], "runs": []}
+        curve = drawn[NODE + node] = {"x": [], "y": [], "runs": []}
         for outcome in outcomes:
             curve["x"].append(outcome.version)
             curve["y"].append(outcome.mean)
             curve["runs"].append(outcome.runs)
     scored = [version for version in versions if version.score is not None]
     if scored:
-        found["score"] = {"x": [version.version for version in scored], "y": [version.score for version in scored]}
+        drawn["score"] = {"x": [version.version for version in scored], "y": [version.score for version in scored]}
     for version in versions:
         for name, value in flat(version.metrics).items():
-            curve = found.setdefault(name, {"x": [], "y": []})
+            curve = drawn.setdefault(name, {"x": [], "y": []})
             curve["x"].append(version.version)
             curve["y"].append(value)
-    return found
+    return drawn
 
 
 def flat(metrics: dict[str, Any], before: str = "") -> dict[str, int | float]:
     """The numbers among metrics, those inside of dicts as `name.inner`."""
-    found: dict[str, int | float] = {}
+    numbers: dict[str, int | float] = {}
     for name, value in metrics.items():
         if isinstance(value, dict) and not before:
-            found |= flat(value, f"{name}.")
+            numbers |= flat(value, f"{name}.")
         elif isinstance(value, _NUMBERS) and not isinstance(value, bool) and math.isfinite(value):
-            found[before + name] = value
-    return found
+            numbers[before + name] = value
+    return numbers

@@ -73,12 +73,12 @@ class RunFacts:
     @property
     def reasons(self) -> list[tuple[str, str]]:
         """(who, what) of all that was said about the reward."""
-        found = []
+        reasons = []
         if self.trace and self.trace.reward_reason:
-            found.append((self.trace.reward_source or "judge", self.trace.reward_reason))
+            reasons.append((self.trace.reward_source or "judge", self.trace.reward_reason))
         if self.trace and self.trace.reward_error:
-            found.append(("no reward", self.trace.reward_error))
-        return found + [(given.source, given.reason) for given in self.rewards if given.reason]
+            reasons.append(("no reward", self.trace.reward_error))
+        return reasons + [(given.source, given.reason) for given in self.rewards if given.reason]
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class RunFacts:
         """What it changed in its world; None: it worked in none, or its client did not say."""
         world = self.metadata.get(WORLD)
         changes = world.get("changes") if isinstance(world, dict) else None
-        return [one for one in changes if isinstance(one, dict)] if isinstance(changes, list) else None
+        return [change for change in changes if isinstance(change, dict)] if isinstance(changes, list) else None
 
     @property
     def error(self) -> str | None:

@@ -100,10 +100,10 @@ class Follower:
         references = [reference for group in request.groups for reference in group.trajectories]
         first = [reference.completions[0] for reference in references if reference.completions]
         known = self._ledger.read(list(dict.fromkeys(first)))
-        found = []
+        sent = []
         for reference in references:
             completion = known.get(reference.completions[0]) if reference.completions else None
             if completion is not None and completion.rollout is not None:
                 whole = reference.run is None
-                found.append(SentReference(completion.rollout, reference.id, reference.reward, whole))
-        return found
+                sent.append(SentReference(completion.rollout, reference.id, reference.reward, whole))
+        return sent

@@ -20,7 +20,7 @@ _WORDS: dict[JobPhase, str] = {
 
 def running_jobs(board: JobBoard) -> list[OpenJob]:
     """The jobs that have not ended, oldest first. Reads a few small files of each."""
-    found = []
+    running = []
     for job_id in board.open_ids():
         job = board.job(job_id)
         if job is None or job.status.final:
@@ -33,8 +33,8 @@ def running_jobs(board: JobBoard) -> list[OpenJob]:
             phase = "train"
         else:
             phase = "queued" if board.ready(job_id) else "prepare"
-        found.append(OpenJob(job=job, phase=phase, words=_WORDS[phase], since=started or job.created))
-    return found
+        running.append(OpenJob(job=job, phase=phase, words=_WORDS[phase], since=started or job.created))
+    return running
 
 
 def engine_rows(server: Server) -> list[dict[str, Any]]:

@@ -108,7 +108,7 @@ def _own_page(headers: Headers) -> bool:
 
 def _cookie(text: str, name: str) -> str:
     try:
-        found = SimpleCookie(text).get(name)
+        cookie = SimpleCookie(text).get(name)
     except CookieError:
         return ""
-    return found.value if found else ""
+    return cookie.value if cookie else ""

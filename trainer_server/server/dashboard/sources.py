@@ -62,7 +62,7 @@ class Sources:
     def versions(self, policy: str) -> list[Version]:
         """The versions of a policy, oldest first. Blocks."""
         store = self.server.store
-        return [one for number in store.versions(policy) if (one := store.version(policy, number)) is not None]
+        return [version for number in store.versions(policy) if (version := store.version(policy, number)) is not None]
 
     def figures(self, policy: str) -> Figures:
         """What the runs of a policy came to. They are added up again when a run was added, changed or deleted since.

@@ -90,18 +90,18 @@ def _policies(sources: Sources) -> list[PolicyStatus]:
 
 def _last_steps(sources: Sources) -> dict[str, Job]:
     """The newest step or warm start of each policy that has ended."""
-    found: dict[str, Job] = {}
+    last_steps: dict[str, Job] = {}
     for job in sources.server.jobs.status.jobs(_JOBS):
         if job.status.final and job.kind != "create":
-            found.setdefault(job.policy, job)
-    return found
+            last_steps.setdefault(job.policy, job)
+    return last_steps
 
 
 def _policy(sources: Sources, known: Policy, last_step: Job | None) -> PolicyStatus:
     figures = sources.figures(known.name)
 
     def recent_groups() -> list[Outcome]:
-        return sources.runs.groups(known.name, sorted(one.version for one in figures.training)[-RECENT:])
+        return sources.runs.groups(known.name, sorted(outcome.version for outcome in figures.training)[-RECENT:])
 
     groups = sources.unless_changed(f"groups of {known.name}", sources.runs.revision(), recent_groups)
     newest = sources.server.store.version(known.name, known.latest)
@@ -115,7 +115,7 @@ def _policy(sources: Sources, known: Policy, last_step: Job | None) -> PolicySta
         training=_outcome(figures.training),
         score=newest.score if newest else None,
         groups=len(groups),
-        dead_groups=sum(one.is_dead for one in groups),
+        dead_groups=sum(group.is_dead for group in groups),
         last_step=last_step,
     )
 
@@ -124,17 +124,17 @@ def _outcome(outcomes: Sequence[Outcome]) -> RunsOutcome | None:
     """Of the newest version."""
     if not outcomes:
         return None
-    last = max(outcomes, key=lambda one: one.version)
+    last = max(outcomes, key=lambda outcome: outcome.version)
     return RunsOutcome(version=last.version, runs=last.runs, mean=last.mean, success=last.successes / last.runs)
 
 
 def _traffic(server: Server) -> list[Traffic]:
     minute, moment = server.counters.rates.of(), server.counters.rates.of(_NOW)
     running = dict(server.admission.by_policy)
-    found = []
+    traffic = []
     for policy in {*minute, *running}:
         rate = minute.get(policy, Rate())
-        found.append(
+        traffic.append(
             Traffic(
                 policy=policy,
                 running=running.get(policy, 0),
@@ -145,7 +145,7 @@ def _traffic(server: Server) -> list[Traffic]:
                 prompt_tokens=rate.prompt,
             )
         )
-    return sorted(found, key=lambda one: (-one.tokens, -one.running, one.policy or ""))
+    return sorted(traffic, key=lambda entry: (-entry.tokens, -entry.running, entry.policy or ""))
 
 
 def _memory(sources: Sources) -> MemoryStatus:
@@ -171,10 +171,10 @@ def _name(server: Server, at: int) -> str:
 def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[EngineStatus]) -> list[Problem]:
     """What is wrong, the worst first."""
     server = sources.server
-    found: list[Problem] = []
+    problems: list[Problem] = []
 
     def add(what: str, remedy: str) -> None:
-        found.append(Problem(what=what, remedy=remedy))
+        problems.append(Problem(what=what, remedy=remedy))
 
     if server.failure:
         add(
@@ -202,7 +202,7 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
         _policy_problems(policy, add)
     if sources.follower.problem:
         add(f"the list of runs is not complete: {sources.follower.problem}", "the ledger is not concerned by that")
-    return found
+    return problems
 
 
 def _engine_remedy(server: Server, engine: Engine) -> str:

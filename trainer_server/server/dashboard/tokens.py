@@ -32,18 +32,18 @@ class ShownToken:
     @property
     def classes(self) -> str:
         """Names of styles: a shade for each value. A missing one has none."""
-        found = ["tok"]
+        classes = ["tok"]
         if self.logprob is not None:
-            found.append(f"l{shade(-self.logprob, 4.0)}")
+            classes.append(f"l{shade(-self.logprob, 4.0)}")
         if self.gap is not None:
-            found.append(f"g{'n' if self.gap < 0 else 'p'}{shade(abs(self.gap), 0.3)}")
+            classes.append(f"g{'n' if self.gap < 0 else 'p'}{shade(abs(self.gap), 0.3)}")
         if self.entropy is not None:
-            found.append(f"e{shade(self.entropy, 3.0)}")
+            classes.append(f"e{shade(self.entropy, 3.0)}")
         if self.advantage is not None and self.trained:
-            found.append(f"a{'n' if self.advantage < 0 else 'p'}{shade(abs(self.advantage), 2.0)}")
+            classes.append(f"a{'n' if self.advantage < 0 else 'p'}{shade(abs(self.advantage), 2.0)}")
         if self.trained is not None:
-            found.append("t1" if self.trained else "t0")
-        return " ".join(found)
+            classes.append("t1" if self.trained else "t0")
+        return " ".join(classes)
 
     @property
     def title(self) -> str:
@@ -75,11 +75,11 @@ def shown_tokens(
         measured: What a step measured; None: nothing is known.
         first: Place of the first of these tokens.
     """
-    found = []
+    shown = []
     for place, text in enumerate(texts, first):
         logprob = row.logprobs[place] if place < len(row.logprobs) else None
         trainer = _at(measured.logprobs, place) if measured else None
-        found.append(
+        shown.append(
             ShownToken(
                 text=text,
                 id=row.token_ids[place],
@@ -90,7 +90,7 @@ def shown_tokens(
                 trained=bool(measured.trained[place]) if measured and place < len(measured.trained) else None,
             )
         )
-    return found
+    return shown
 
 
 def _at(values: Sequence[float | None], place: int) -> float | None:

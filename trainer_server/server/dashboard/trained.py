@@ -67,13 +67,13 @@ def steps_of(board: JobBoard, sent: Sequence[tuple[str, str, float | None]]) -> 
         sent: (job, reference, reward), as `RunList.steps` has them.
     """
     jobs: dict[str, tuple[Job | None, StepTokens | None]] = {}
-    found = []
+    steps = []
     for job_id, reference, reward in reversed(sent):
         if job_id not in jobs:
             directory = board.root / job_id
             jobs[job_id] = (board.job(job_id), read_step_tokens(directory)) if board.exists(job_id) else (None, None)
-        found.append(_step(job_id, reference, reward, *jobs[job_id]))
-    return found
+        steps.append(_step(job_id, reference, reward, *jobs[job_id]))
+    return steps
 
 
 def _step(job_id: str, reference: str, reward: float | None, job: Job | None, tokens: StepTokens | None) -> StepOfRun:
@@ -88,7 +88,9 @@ def _step(job_id: str, reference: str, reward: float | None, job: Job | None, to
         state, version, words = "trained", job.result.version, f"made version {job.result.version}"
     else:
         known = tokens.reasons(reference) if tokens else []
-        known = known or ([one.reason for one in tokens.left_out if one.trajectory == reference] if tokens else [])
+        known = known or (
+            [entry.reason for entry in tokens.left_out if entry.trajectory == reference] if tokens else []
+        )
         reasons = [words_of(reason) for reason in dict.fromkeys(known)]
         if not reasons and reward is None:
             reasons = [REASONS["no_reward"]]
@@ -100,9 +102,9 @@ def why_never_sent(row: RunRow | None, completions: Sequence[Completion]) -> str
     """Why no step was sent a run, as far as that can be told from the run."""
     if row is not None and row.evaluation:
         return "It evaluates a version: no step takes it."
-    if completions and all(one.hint for one in completions):
+    if completions and all(completion.hint for completion in completions):
         return "It had hints: no step takes it."
-    if completions and all(one.greedy for one in completions):
+    if completions and all(completion.greedy for completion in completions):
         return "It was sampled at temperature 0: no step takes it."
     if row is None or row.reward is None:
         return "It has no reward, and no step was sent it."

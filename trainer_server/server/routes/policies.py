@@ -92,8 +92,8 @@ async def show_curves(
     """The learning curves of a policy, by version: held-out success, rewards of its runs and of its nodes, and each
     metric of its steps. With `scenario`: those of the runs of one scenario."""
     await sources.look()
-    found = await asyncio.to_thread(sources.curves, name, scenario)
-    return {curve: Curve.model_validate(values) for curve, values in found.items()}
+    curves = await asyncio.to_thread(sources.curves, name, scenario)
+    return {curve: Curve.model_validate(values) for curve, values in curves.items()}
 
 
 @router.delete("/{name}")

@@ -80,9 +80,21 @@ class Kernels:
         """
         (rows, inputs), (_, rank, outputs) = x_NI.shape, up.shape
         self._lora_linear(
-            y_NO.data_ptr(), y_NO.stride(0), x_NI.data_ptr(), x_NI.stride(0), down.data_ptr(), up.data_ptr(),
-            slots_N.data_ptr(), ends_C.data_ptr(), rows, inputs, outputs, len(ends_C), rank, scale,
-        )  # fmt: skip
+            y_NO.data_ptr(),
+            y_NO.stride(0),
+            x_NI.data_ptr(),
+            x_NI.stride(0),
+            down.data_ptr(),
+            up.data_ptr(),
+            slots_N.data_ptr(),
+            ends_C.data_ptr(),
+            rows,
+            inputs,
+            outputs,
+            len(ends_C),
+            rank,
+            scale,
+        )
 
     def add_norm(
         self, x_NE: torch.Tensor, residual_NE: torch.Tensor, weight_E: torch.Tensor, epsilon: float
@@ -91,9 +103,16 @@ class Kernels:
         y_NE, sum_NE = torch.empty_like(x_NE), torch.empty_like(x_NE, dtype=torch.float32)
         size = x_NE.shape[-1]
         self._add_norm(
-            y_NE.data_ptr(), sum_NE.data_ptr(), x_NE.data_ptr(), residual_NE.data_ptr(),
-            residual_NE.dtype is torch.bfloat16, weight_E.data_ptr(), x_NE.numel() // size, size, epsilon,
-        )  # fmt: skip
+            y_NE.data_ptr(),
+            sum_NE.data_ptr(),
+            x_NE.data_ptr(),
+            residual_NE.data_ptr(),
+            residual_NE.dtype is torch.bfloat16,
+            weight_E.data_ptr(),
+            x_NE.numel() // size,
+            size,
+            epsilon,
+        )
         return y_NE, sum_NE
 
     def silu_mul(self, x_NF: torch.Tensor) -> torch.Tensor:
@@ -116,10 +135,16 @@ class Kernels:
             cos_sin: (positions, rotated numbers of a head), the cosines and then the sines; bf16, contiguous.
         """
         self._rotate(
-            q.data_ptr(), q.stride(0), q.shape[-1] // size,
+            q.data_ptr(),
+            q.stride(0),
+            q.shape[-1] // size,
             *((k.data_ptr(), k.stride(0), k.shape[-1] // size) if k is not None else (None, 0, 0)),
-            cos_sin.data_ptr(), positions_N.data_ptr(), len(positions_N), size, cos_sin.shape[-1] // 2,
-        )  # fmt: skip
+            cos_sin.data_ptr(),
+            positions_N.data_ptr(),
+            len(positions_N),
+            size,
+            cos_sin.shape[-1] // 2,
+        )
 
     def head(self, x_NE: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
         """Logits in fp32 of a head that `pack_head` has packed. x is bf16 and contiguous."""

@@ -22,17 +22,17 @@ function put(box, options, data) {
 
 function curve(box, all) {
   const wanted = box.dataset.chosen ? [box.dataset.chosen] : box.dataset.metric.split(",");
-  const name = wanted.find(one => all[one]?.x.length);
+  const name = wanted.find(candidate => all[candidate]?.x.length);
   if (!name) { box.textContent = "nothing to draw yet"; return; }
   if (box.textContent === "nothing to draw yet") box.textContent = "";
-  const c = colours(), one = all[name];
-  const series = [{ label: "version" }, { label: name, stroke: c.line, width: 2, points: { show: one.x.length < 40, size: 6 } }];
-  const data = [one.x, one.y];
+  const c = colours(), shown = all[name];
+  const series = [{ label: "version" }, { label: name, stroke: c.line, width: 2, points: { show: shown.x.length < 40, size: 6 } }];
+  const data = [shown.x, shown.y];
   const bands = [];
-  if (one.low) {
+  if (shown.low) {
     const edge = { stroke: c.band, points: { show: false } };
     series.push({ label: "95 % from", ...edge }, { label: "to", ...edge });
-    data.push(one.low, one.high);
+    data.push(shown.low, shown.high);
     bands.push({ series: [3, 2], fill: c.band });
   }
   const small = box.classList.contains("small");
@@ -41,7 +41,7 @@ function curve(box, all) {
     scales: { x: { time: false, range: (_u, low, high) => [low, high === low ? low + 1 : high] } },
     axes: axes(c, [{ size: small ? 30 : 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000] }, { size: 60 }]),
   }, data);
-  box.setAttribute("aria-label", `${name} by version: ${one.y.length} values, the last one ${Number(one.y.at(-1)).toPrecision(3)}`);
+  box.setAttribute("aria-label", `${name} by version: ${shown.y.length} values, the last one ${Number(shown.y.at(-1)).toPrecision(3)}`);
 }
 
 async function curves(box) {

@@ -25,7 +25,7 @@ async function send(form, button) {
     return;
   }
   const buttons = form.querySelectorAll("button");
-  buttons.forEach(one => { one.disabled = true; });
+  buttons.forEach(each => { each.disabled = true; });
   say().textContent = "Working …";
   try {
     const answer = await fetch(form.dataset.action, {
@@ -43,7 +43,7 @@ async function send(form, button) {
   } catch (error) {
     say().textContent = `The server does not answer: ${error.message}`;
   } finally {
-    buttons.forEach(one => { one.disabled = false; });
+    buttons.forEach(each => { each.disabled = false; });
   }
 }
 

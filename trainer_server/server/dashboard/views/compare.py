@@ -80,16 +80,16 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
         "version": version,
         "rows": rows,
         "facts": facts,
-        "trees": [first_items(one.items, _MOST_ITEMS) for one in facts],
-        "verdicts": {row.id: of_completion(row, one.steps)[2] for one in facts for row in one.completions},
+        "trees": [first_items(run.items, _MOST_ITEMS) for run in facts],
+        "verdicts": {row.id: of_completion(row, run.steps)[2] for run in facts for row in run.completions},
         "dead": dead,
     }
 
 
 def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
     outcomes = sources.runs.by_scenario(scenario)
-    known = {one.name for one in sources.server.store.policies()}
-    policies = [name for name in dict.fromkeys(one.policy for one in outcomes) if name in known]
+    known = {stored.name for stored in sources.server.store.policies()}
+    policies = [name for name in dict.fromkeys(outcome.policy for outcome in outcomes) if name in known]
     policy = policy if policy in policies else next(iter(policies), "")
     curves = sorted(sources.curves(policy, scenario)) if policy else []
     cut = len(outcomes) == MOST_OUTCOMES
@@ -109,10 +109,10 @@ def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
         texts = _said(left), _said(right)
         pairs.append({"left": left, "right": right, "pieces": list(differences(*texts)), "same": texts[0] == texts[1]})
     tools = [
-        [f"{tool.tool}({as_json(tool.arguments)}) → {tool.result or ''}" for tool in one.trace.tool_calls]
-        if one.trace
+        [f"{tool.tool}({as_json(tool.arguments)}) → {tool.result or ''}" for tool in run.trace.tool_calls]
+        if run.trace
         else []
-        for one in (first, second)
+        for run in (first, second)
     ]
     lines = list(_by_units(tools[0], tools[1], "\n"))
     names = sorted(first.metrics.keys() | second.metrics.keys())

@@ -57,9 +57,12 @@ async def _changes(request: Request, sources: Sources) -> AsyncIterator[str]:
 def _state(sources: Sources) -> dict[str, str]:
     """A text for each part of the pages that changes when the part does."""
     server = sources.server
-    running = [(one.job.id, one.phase, one.job.progress) for one in running_jobs(server.jobs.board)]
+    running = [(open_job.job.id, open_job.phase, open_job.job.progress) for open_job in running_jobs(server.jobs.board)]
     ended = server.jobs.board.ids()[-1:]
-    engines = [(one["state"], one.get("requests"), one["adapters"], one.get("error")) for one in engine_rows(server)]
+    engines = [
+        (engine["state"], engine.get("requests"), engine["adapters"], engine.get("error"))
+        for engine in engine_rows(server)
+    ]
     names = server.names
     return {
         "jobs": json.dumps([running, ended], default=str),

@@ -67,20 +67,20 @@ async def policy(
 @router.get("/ui/jobs")
 async def jobs(request: Request, sources: SourcesDep) -> Response:
     """The newest jobs."""
-    found = await asyncio.to_thread(sources.server.jobs.status.jobs, 200)
-    return page(request, "jobs.html", jobs=found)
+    jobs = await asyncio.to_thread(sources.server.jobs.status.jobs, 200)
+    return page(request, "jobs.html", jobs=jobs)
 
 
 @router.get("/ui/jobs/{job_id}")
 async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
     """A job: its state, phases, metrics, and the runs that it was sent."""
     board = sources.server.jobs.board
-    found = await asyncio.to_thread(board.job, job_id) if job_id in await asyncio.to_thread(board.ids) else None
-    if found is None:
+    job = await asyncio.to_thread(board.job, job_id) if job_id in await asyncio.to_thread(board.ids) else None
+    if job is None:
         raise NotFound(f"there is no job {job_id!r:.100}: it was deleted, or never there", code="not_found")
-    metrics = found.result.metrics if found.result else {}
+    metrics = job.result.metrics if job.result else {}
     others = {name: value for name, value in metrics.items() if name not in flat(metrics)}
-    return page(request, "job.html", job=found, numbers=flat(metrics), others=others)
+    return page(request, "job.html", job=job, numbers=flat(metrics), others=others)
 
 
 def _now(sources: Sources) -> dict[str, Any]:
@@ -94,13 +94,13 @@ def _now(sources: Sources) -> dict[str, Any]:
 
 
 def _policies(sources: Sources) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for known in sources.server.store.policies():
         figures = sources.figures(known.name)
         newest = sources.server.store.version(known.name, known.latest)
         last = figures.held_out[-1] if figures.held_out else None
-        found.append({"policy": known, "newest": newest, "held_out": last, "training": figures.training[-1:]})
-    return found
+        rows.append({"policy": known, "newest": newest, "held_out": last, "training": figures.training[-1:]})
+    return rows
 
 
 def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
     figures = sources.figures(name)
     # Rewards of nodes take longest to add up: the page's script adds their names, with the curves that it fetches.
     drawn = sources.curves(name, scenario) if scenario else curves(versions, figures.training, figures.held_out)
-    held_out = {one.version: one for one in figures.held_out}
-    training = {one.version: one for one in figures.training}
+    held_out = {outcome.version: outcome for outcome in figures.held_out}
+    training = {outcome.version: outcome for outcome in figures.training}
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
     scenarios = sources.runs.scenarios(name, after)
@@ -118,15 +118,15 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "policy": known,
         "versions": [
             {
-                "version": one,
-                "numbers": flat(one.metrics),
-                "held_out": held_out.get(one.version),
-                "training": training.get(one.version),
-                "loaded": sources.server.slots.holds((name, one.version)),
+                "version": version,
+                "numbers": flat(version.metrics),
+                "held_out": held_out.get(version.version),
+                "training": training.get(version.version),
+                "loaded": sources.server.slots.holds((name, version.version)),
             }
-            for one in reversed(versions)
+            for version in reversed(versions)
         ],
-        "columns": [name for name in _SHOWN_METRICS if any(name in flat(one.metrics) for one in versions)],
+        "columns": [name for name in _SHOWN_METRICS if any(name in flat(version.metrics) for version in versions)],
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
@@ -140,4 +140,4 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
 
 def _dead(groups: list[Outcome]) -> list[Outcome]:
     """Groups whose rewards are all the same, the lowest rewards first."""
-    return sorted((one for one in groups if one.is_dead), key=lambda one: (one.mean, -one.version))[:50]
+    return sorted((group for group in groups if group.is_dead), key=lambda group: (group.mean, -group.version))[:50]

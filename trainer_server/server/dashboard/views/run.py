@@ -31,8 +31,8 @@ async def show_completion(
     completion_id: str, request: Request, sources: SourcesDep, first: Annotated[int, Query(ge=0)] = 0
 ) -> Response:
     """A completion: the messages of its request, its answer, its tokens."""
-    found = await asyncio.to_thread(sources.server.ledger.read, [completion_id])
-    if (row := found.get(completion_id)) is None:
+    rows = await asyncio.to_thread(sources.server.ledger.read, [completion_id])
+    if (row := rows.get(completion_id)) is None:
         raise NotFound(f"the ledger has no completion {completion_id!r:.200}", code="not_found")
     run = await asyncio.to_thread(sources.runs.run, row.rollout) if row.rollout else None
     sent = await asyncio.to_thread(sources.runs.steps, run.number) if run else []

@@ -102,15 +102,15 @@ async def show_newer(request: Request, asked: AskedDep, sources: SourcesDep, new
 
 
 def _listed(sources: Sources, asked: Asked, before: str, shown: int) -> dict[str, Any]:
-    found = sources.runs.page(asked.wanted, before, _PAGE)
-    shown += len(found.runs)
+    run_page = sources.runs.page(asked.wanted, before, _PAGE)
+    shown += len(run_page.runs)
     more = further = None
-    if found.next and shown + _PAGE <= _MOST_ROWS:
-        more = asked.link("/ui/runs/rows", before=found.next, shown=shown)
-    elif found.next:
-        further = asked.link("/ui/runs", before=found.next)
+    if run_page.next and shown + _PAGE <= _MOST_ROWS:
+        more = asked.link("/ui/runs/rows", before=run_page.next, shown=shown)
+    elif run_page.next:
+        further = asked.link("/ui/runs", before=run_page.next)
     return {
-        "runs": found.runs,
+        "runs": run_page.runs,
         "more": more,
         "further": further,
         "newest": sources.runs.newest(),
