@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.reward import answer, success
+from art_examples.quickstart.run_directory import evaluation_file
 from art_examples.svg import Card
 
 from art_langgraph import Evaluation, Trajectory
@@ -45,7 +46,7 @@ def kept(run: Path) -> Shown:
     rows = list(read_jsonl(run / "metrics.jsonl", dict, what="row of a step"))
     last = rows[-1]["version"]
     before, after = (
-        Evaluation.load(run / f"validation@{version}.jsonl", version=version, success=success) for version in (0, last)
+        Evaluation.load(evaluation_file(run, version), version=version, success=success) for version in (0, last)
     )
     wrong, right = first_improved(before, after)
     return {

@@ -22,6 +22,11 @@ RUNS = Path("runs")
 """Parent of the directories of all runs."""
 
 
+def evaluation_file(run: Path, version: int) -> Path:
+    """Where the directory of a run has the measured runs of a version."""
+    return run / f"held_out@{version}.jsonl"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Options of the command line.
@@ -123,12 +128,12 @@ class RunDirectory:
 
     def evaluation(self, version: int) -> Evaluation | None:
         """Reads the saved evaluation of a version. None: there is none."""
-        path = self._evaluation_path(version)
+        path = evaluation_file(self.path, version)
         return Evaluation.load(path, version=version, success=success) if path.exists() else None
 
     def save_evaluation(self, evaluation: Evaluation, version: int) -> None:
         """Saves the evaluation of a version."""
-        evaluation.save(self._evaluation_path(version))
+        evaluation.save(evaluation_file(self.path, version))
 
     def write_summary(self, summary: dict[str, Any]) -> None:
         """Writes summary.json."""
@@ -137,6 +142,3 @@ class RunDirectory:
     def write_budget(self, spent: Mapping[str, Any]) -> None:
         """Writes budget.json: what `budget` gives."""
         write_atomic(self.path / "budget.json", json.dumps(spent, indent=2) + "\n")
-
-    def _evaluation_path(self, version: int) -> Path:
-        return self.path / f"held_out@{version}.jsonl"

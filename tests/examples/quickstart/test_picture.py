@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from art_examples.quickstart import picture
+from art_examples.quickstart.run_directory import evaluation_file
 
 from art_langgraph import Evaluation, Scenario, Trajectory
 from art_langgraph.trajectory import CompletionCall, ToolCall
@@ -56,8 +57,8 @@ def test_what_is_kept_of_a_run(tmp_path: Path) -> None:
     rows = [{"step": step, "version": step, "reward": 1 / 3, "success": None} for step in (1, 2)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "run.json").write_text('{"seed": 7}')
-    Evaluation([right, silent, wrong], version=0).save(tmp_path / "validation@0.jsonl")
-    Evaluation([right, right, right], version=2).save(tmp_path / "validation@2.jsonl")
+    Evaluation([right, silent, wrong], version=0).save(evaluation_file(tmp_path, 0))
+    Evaluation([right, right, right], version=2).save(evaluation_file(tmp_path, 2))
     kept = picture.kept(tmp_path)
     assert (kept["seed"], kept["steps"][1]) == (7, {"step": 2, "reward": 0.3333, "success": None})
     assert [kept[when]["success"] for when in ("before", "after")] == [0.3333, 1.0]
