@@ -185,8 +185,9 @@ async def measure(kind: str, side: Side, grammar: str, *, rollouts: int, turns: 
             raise RuntimeError(f"{len(errors)} of {len(runs)} rollouts failed: {errors[0]}")
         result = await trainer.train_step(policy, groups, GRPOConfig(lr=1e-6))
         if counted:
+            spent = result.metrics["seconds"]
             said = (
-                f"{policy}, round {seed}: rollouts {seconds:.1f} s, step {result.metrics['seconds']['compute']:.1f} s, "
+                f"{policy}, round {seed}: rollouts {seconds:.1f} s, step {spent['forward'] + spent['backward']:.1f} s, "
                 f"{result.metrics['tokens_unique']} packed tokens, drift {result.metrics['prefix_drift']:.3f}"
             )
             print(said, file=sys.stderr, flush=True)

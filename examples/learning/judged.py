@@ -88,8 +88,9 @@ async def judge_of_rules(grade: Grade) -> AsyncIterator[LLM]:
 
 def graded(prompt: str, grade: Grade) -> dict[str, Any]:
     """The scores of the candidates in a prompt of RULER, as RULER reads them."""
-    text = re.split(r"^#\w+ end$", prompt, flags=re.MULTILINE)[0]
-    begun, *rest = re.split(r"^#\w+ candidate (\d+)$", text, flags=re.MULTILINE)
+    (fence,) = re.findall(r"^#(\w+) what all candidates begin with$", prompt, flags=re.MULTILINE)[:1]
+    text = prompt.split(f"\n#{fence} end\n")[0]  # a run that writes another fence changes nothing
+    begun, *rest = re.split(rf"^#{fence} candidate (\d+)$", text, flags=re.MULTILINE)
     return {
         f"candidate_{number}": {"reason": f"by {RULES}", "score": grade(begun, went_on)}
         for number, went_on in zip(rest[::2], rest[1::2], strict=True)

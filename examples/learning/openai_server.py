@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -36,12 +37,13 @@ async def openai_server(answer: Callable[[Body], Awaitable[Body]]) -> AsyncItera
             return JSONResponse({"error": {"message": f"{type(error).__name__}: {error}"}}, status_code=500)
         return Response(_events(said), media_type="text/event-stream") if body.get("stream") else JSONResponse(said)
 
-    app = Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])
+    secret = secrets.token_urlsafe(16)  # so that no other program of this machine asks for completions
+    app = Starlette(routes=[Route(f"/{secret}/v1/chat/completions", chat, methods=["POST"])])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="error"))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/{secret}/v1"
         finally:
             server.should_exit = True
             await serving

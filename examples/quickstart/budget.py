@@ -62,10 +62,11 @@ class Meter:
         """What was spent since the last call, or since the beginning. connection: the trainer server."""
         with self._looking:
             self._look()
-            total: Spent = {"processors": _sums(self._processors.items()), "requests": _request_seconds(connection)}
+            requests = _request_seconds(connection) or self._told.get("requests", {})
+            total: Spent = {"processors": _sums(self._processors.items()), "requests": requests}
         before, self._told = self._told, total
         return {
-            what: {name: spent - before.get(what, {}).get(name, 0.0) for name, spent in by_name.items()}
+            what: {name: max(0.0, spent - before.get(what, {}).get(name, 0.0)) for name, spent in by_name.items()}
             for what, by_name in total.items()
         }
 
@@ -98,7 +99,7 @@ def _processes() -> list[_Process]:
     children: dict[int, list[tuple[int, float]]] = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            fields = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
         except OSError:  # it has ended meanwhile
             continue
         children.setdefault(int(fields[1]), []).append((int(entry.name), sum(map(int, fields[11:13])) / _TICKS))
@@ -146,6 +147,10 @@ def _request_seconds(connection: Connection) -> dict[str, float]:
     return engine["request_seconds"] or {}
 
 
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def budget(
     steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float], peak_memory: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -168,7 +173,7 @@ def budget(
     known = _seconds(steps, seconds)
     processors = _total(row.get("spent", {}).get("processors", {}) for row in steps)
     taken = {role: processors[role] for role in IN_ROLLOUTS if role in processors}
-    idle = known["rollouts"] * len(os.sched_getaffinity(0)) - sum(taken.values())
+    idle = known["rollouts"] * _cores() - sum(taken.values())
     return {
         "seconds": known,
         "rollouts": {

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.wire import EngineError, Home
@@ -275,16 +275,6 @@ class Engine(Protocol):
         """
         ...
 
-    async def request_seconds(self) -> dict[str, float] | None:
-        """Seconds that finished requests have spent in the engine, by phase: `queue` until they were computed,
-        `prefill` until the first token, `decode` until the last. They are sums over requests, which overlap. None: the
-        engine does not count them.
-
-        Raises:
-            EngineLost: The engine went away.
-        """
-        ...
-
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
         `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started
@@ -338,3 +328,18 @@ EngineFactory = Callable[[EngineSettings], Sequence[Engine]]
 def readable(adapter: Path) -> bool:
     """Whether this machine can read the files in an adapter's directory."""
     return (adapter / "adapter_config.json").exists()
+
+
+@runtime_checkable
+class CountsSeconds(Protocol):
+    """What an engine may have besides."""
+
+    async def request_seconds(self) -> dict[str, float] | None:
+        """Seconds that finished requests have spent in the engine, by phase: `queue` until they were computed,
+        `prefill` until the first token, `decode` until the last. They are sums over requests, which overlap. None: the
+        engine does not count them.
+
+        Raises:
+            EngineLost: The engine went away.
+        """
+        ...

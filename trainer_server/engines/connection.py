@@ -45,7 +45,7 @@ class Unanswered(Exception):
     """
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(repr(error))
+        super().__init__(f"{type(error).__name__}: {error}")  # aiohttp's repr has the request's headers, and so the key
         self.reached = not isinstance(error, _NOT_REACHED)
         self.timed_out = isinstance(error, TimeoutError)
         self.out_of_files = _out_of_files(error)

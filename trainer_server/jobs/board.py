@@ -61,6 +61,8 @@ _ROWS, _TEACHING = "rows.json", "teaching.json"
 _KEYS = "keys"
 _ENDED = "ended.jsonl"
 _KEY_BEFORE_JOB = 3600.0
+_AWAITED = 3600.0
+"""Seconds after its end in which a client may still ask for a job, or send its request again."""
 """Seconds for which a key may be there without its job."""
 _ID = re.compile(r"job-(\d{19})-")
 
@@ -492,8 +494,8 @@ class JobBoard:
 
         Args:
             days: Jobs that ended longer ago than this are deleted.
-            most_bytes: Size of all jobs above which those that ended first are deleted before their time; None: there
-                is no limit.
+            most_bytes: Size of all jobs above which those that ended first are deleted before their time, but for those
+                of the last hour, whose clients may still ask for them; None: there is no limit.
 
         Returns:
             How many were deleted.
@@ -513,8 +515,8 @@ class JobBoard:
         if most_bytes is not None:
             sizes = {job_id: _size(self.root / job_id) for job_id in self.ids()}
             excess = sum(sizes.values()) - most_bytes
-            for _, job_id in sorted(ended):
-                if excess > 0 and job_id in sizes and self._pruned(job_id):
+            for moment, job_id in sorted(ended):
+                if moment < time.time() - _AWAITED and excess > 0 and job_id in sizes and self._pruned(job_id):
                     excess -= sizes[job_id]
                     deleted += 1
         self._prune_keys()

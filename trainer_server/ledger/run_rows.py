@@ -86,7 +86,9 @@ def note_version(db: Connection, number: int, policy: str, version: int) -> None
 def note_nodes(db: Connection, number: int, rewards: Mapping[str, float]) -> None:
     """A client told the rewards of nodes, in place of those that it told before."""
     db.execute("DELETE FROM run_nodes WHERE run = ?", (number,))
-    finite = {writable(node): reward for node, reward in rewards.items() if math.isfinite(reward)}
+    # PostgreSQL's books replace a NUL, which could make two names one, and its index takes no name of kilobytes.
+    named = {writable(node).replace("\0", "\ufffd")[:200]: reward for node, reward in rewards.items()}
+    finite = {node: reward for node, reward in named.items() if math.isfinite(reward)}
     db.executemany("INSERT INTO run_nodes VALUES (?, ?, ?)", [(number, *row) for row in finite.items()])
 
 

@@ -132,9 +132,6 @@ class LettersEngine:
     async def detokenize(self, tokens: Sequence[int]) -> str:
         return "".join(map(chr, tokens))
 
-    async def request_seconds(self) -> None:
-        return None
-
     def describe(self) -> dict[str, Any]:
         return {
             "url": self.url,

@@ -50,6 +50,22 @@ async def test_an_engine_whose_machine_vanishes_is_noticed_during_a_long_answer(
         await engine.close()
 
 
+async def test_what_went_wrong_does_not_tell_the_key() -> None:
+    async def speak_no_http(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
+        writer.close()
+
+    listener = await asyncio.start_server(speak_no_http, "127.0.0.1", 0)
+    engine = EngineConnection(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", "secret-key")
+    with pytest.raises(Unanswered) as other:
+        await engine.ask("GET", "/health", timeout=60)
+    assert "SSH-2.0" in str(other.value)
+    assert "secret-key" not in str(other.value)
+    await engine.close()
+    listener.close()
+
+
 async def test_what_is_known_of_a_request_that_was_not_answered() -> None:
     nobody = EngineConnection(f"http://127.0.0.1:{free_port()}", None)
     with pytest.raises(Unanswered) as away:

@@ -215,6 +215,9 @@ def test_jobs_that_ended_first_go_where_all_jobs_are_too_large(tmp_path: Path) -
     assert board.ids() == [waiting, second, third]
     assert board.prune(30, 0) == 2
     assert board.ids() == [waiting], "an open job stays, however large it is"
+    just_ended = ended(board, 0)
+    assert board.prune(30, 0) == 0
+    assert board.ids() == [waiting, just_ended], "its client may not have heard of its end"
 
 
 def test_what_a_killed_server_was_deleting_goes_with_the_next_jobs(tmp_path: Path) -> None:

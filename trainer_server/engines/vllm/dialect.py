@@ -42,7 +42,7 @@ _LOOK_TIMEOUT = 30.0
 _PROBE_TIMEOUT = 10.0
 """Seconds for a request that is refused at once, or need not be answered."""
 _COMMIT = re.compile("[0-9a-f]{40}")
-_REQUEST_SECONDS = re.compile(r"^vllm:request_(queue|prefill|decode)_time_seconds_sum\S* (\S+)", re.MULTILINE)
+_REQUEST_SECONDS = re.compile(r"^vllm:request_(queue|prefill|decode)_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 TOOL_PROBE: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Look."}],
     "tools": [

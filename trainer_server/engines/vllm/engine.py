@@ -101,6 +101,10 @@ def _root(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(f"--engine-url {url}: it must look like http://host:8000, or unix:/path/of/socket")
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"--engine-url has a name or a password for {parts.hostname}: give its key in ART_ENGINE_API_KEY"
+        )
     return url.rstrip("/").removesuffix("/v1")
 
 

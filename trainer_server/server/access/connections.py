@@ -124,6 +124,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         _timer: asyncio.TimerHandle | None = None
         _answered = False
+        _aborted = False
         """Whether nothing has come since the last answer, to a request that was whole."""
         _unsent = math.inf
         """Bytes of answers that were not sent when the timer ran out last."""
@@ -201,16 +202,20 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             if not self._asks_nothing or self.transport.get_write_buffer_size():
                 self.transport.abort()
                 return
-            open_ones = [connection for connection in refused if not connection.transport.is_closing()]
+            open_ones = [connection for connection in refused if not connection._aborted]
             if len(open_ones) >= _REFUSED:
-                open_ones[0].transport.abort()
+                open_ones[0]._abort()
             refused[self] = None
             self.transport.write(_REFUSAL)
-            self._timer = self.loop.call_later(_FAREWELL, self.transport.abort)
+            self._timer = self.loop.call_later(_FAREWELL, self._abort)
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             else:  # TLS
                 self.transport.close()
+
+        def _abort(self) -> None:
+            self._aborted = True
+            self.transport.abort()
 
         def _busy(self) -> None:
             idle.pop(self, None)

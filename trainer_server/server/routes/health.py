@@ -6,7 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
-from trainer_server.engines.base import Engine
+from trainer_server.engines.base import CountsSeconds, Engine
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Scope
@@ -62,14 +62,15 @@ async def engines(server: ServerDep, request_seconds: bool = False) -> dict[str,
     them."""
     described = [engine.describe() for engine in server.engines]
     if request_seconds:
-        for row, engine in zip(described, server.engines, strict=True):
-            row["request_seconds"] = await _request_seconds(engine)
+        counted = await asyncio.gather(*map(_request_seconds, server.engines))
+        for row, seconds in zip(described, counted, strict=True):
+            row["request_seconds"] = seconds
     return {"engines": described}
 
 
 async def _request_seconds(engine: Engine) -> dict[str, float] | None:
     try:
-        return await engine.request_seconds() if engine.ready else None
+        return await engine.request_seconds() if isinstance(engine, CountsSeconds) and engine.ready else None
     except EngineError:
         return None
 

@@ -82,7 +82,7 @@ async def test_seconds_of_requests_are_sums_over_all_ranks_of_an_engine() -> Non
 vllm:request_prefill_time_seconds_bucket{engine="0",le="0.3",model_name="base"} 4.0
 vllm:request_prefill_time_seconds_sum{engine="0",model_name="base"} 1.5
 vllm:request_prefill_time_seconds_sum{engine="1",model_name="base"} 0.25
-vllm:request_decode_time_seconds_sum{engine="0",model_name="base"} 1e1
+vllm:request_decode_time_seconds_sum{engine="0",model_name="my base"} 1e1
 vllm:request_queue_time_seconds_sum{engine="0",model_name="base"} 0.0
 """
     texts = [text, "art_chats 1.0"]

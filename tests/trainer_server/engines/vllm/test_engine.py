@@ -199,6 +199,8 @@ def test_an_engine_elsewhere_may_have_a_socket(tmp_path: Path) -> None:
     assert engine.url == "unix:/run/vllm.sock"
     with pytest.raises(ConfigError, match=r"--engine-url unix:here: .* unix:/path/of/socket"):
         vllm_engines(EngineSettings(base=given.base, home=given.home, cpu=True, urls=("unix:here",)))
+    with pytest.raises(ConfigError, match=r"a name or a password for gpu: give its key in ART_ENGINE_API_KEY"):
+        vllm_engines(EngineSettings(base=given.base, home=given.home, cpu=True, urls=("http://me:pw@gpu:8000",)))
 
 
 def test_variables_for_an_engine_that_is_started_elsewhere_are_refused(tmp_path: Path) -> None:
