@@ -177,15 +177,20 @@ class PostgresDatabase:
                 self._keep(db)
 
     def overwrite(self) -> None:
-        deadline = time.monotonic() + _REWRITING
         with self.connected() as db:
-            for table in _WITH_TEXTS:
-                while left := _rewrite(db.db, table):
-                    if time.monotonic() > deadline:
-                        told = f"the runs are deleted, but not yet from the files of {table}: {left}"
-                        remedy = f"when that has ended, run VACUUM (FULL) {_SCHEMA}.{table}"
-                        raise StoreUnavailable(self.name, f"{told}; {remedy}")
-                    time.sleep(_PAUSE)
+            left = _rewrite(db.db, _WITH_TEXTS)
+            deadline = time.monotonic() + _REWRITING
+            while left and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+                left = _rewrite(db.db, left)
+        if left:
+            told = "; ".join(f"{table}: {why}" for table, why in left.items())
+            tables = ", ".join(f"{_SCHEMA}.{table}" for table in left)
+            raise StoreUnavailable(
+                self.name,
+                f"the runs are deleted, but not yet from all files. {told}; when that has ended, run VACUUM (FULL) "
+                f"{tables}",
+            )
 
     @contextmanager
     def alone(self, name: str) -> Iterator[Callable[[], bool] | None]:
@@ -316,7 +321,12 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def _rewrite(db: _Db, table: str) -> str:
+def _rewrite(db: _Db, tables: Iterable[str]) -> dict[str, str]:
+    """Writes tables anew. Returns those in whose files deleted rows may be left, and why."""
+    return {table: why for table in tables if (why := _rewritten(db, table))}
+
+
+def _rewritten(db: _Db, table: str) -> str:
     """Writes a table anew. Returns why deleted rows may be left in its files; empty: none are."""
     reasons = list[str]()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -140,16 +140,18 @@ class Database:
         Raises:
             LedgerError: The database fails, or another transaction still sees what was deleted.
         """
-        deadline = time.monotonic() + _REWRITING
         with self.opened("changed; ask again") as db:
-            for table in tables:
-                while left := _rewrite(db, table):
-                    if time.monotonic() > deadline:
-                        raise LedgerError(
-                            f"what was deleted is not yet gone from the files of {table} in {self.shown}: {left}. Ask "
-                            "again when that has ended"
-                        )
-                    time.sleep(_PAUSE)
+            left = _rewrite(db, tables)
+            deadline = time.monotonic() + _REWRITING
+            while left and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+                left = _rewrite(db, left)
+        if left:
+            told = "; ".join(f"{table}: {why}" for table, why in left.items())
+            raise LedgerError(
+                f"what was deleted is not yet gone from all files of {self.shown}. {told}. Ask again when that has "
+                "ended"
+            )
 
     def close(self) -> None:
         """Closes the connections."""
@@ -176,7 +178,12 @@ def storable(text: str) -> str:
     return text.replace("\0", "\ufffd")
 
 
-def _rewrite(db: Db, table: str) -> str:
+def _rewrite(db: Db, tables: Iterable[str]) -> dict[str, str]:
+    """Writes tables anew. Returns those in whose files deleted rows may be left, and why."""
+    return {table: why for table in tables if (why := _rewritten(db, table))}
+
+
+def _rewritten(db: Db, table: str) -> str:
     """Writes a table anew. Returns why deleted rows may be left in its files; empty: none are."""
     reasons = list[str]()
 

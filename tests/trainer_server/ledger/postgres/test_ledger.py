@@ -157,7 +157,10 @@ async def test_what_another_transaction_still_sees_is_not_said_to_be_gone(
     with psycopg.connect(postgres_url) as reader:
         reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         reader.execute("SELECT 1")
-        with pytest.raises(LedgerError, match=r"files of completions in .* still sees 1 deleted rows"):
+        with pytest.raises(
+            LedgerError,
+            match=r"not yet gone from all files of .* completions: another transaction still sees 1 deleted rows",
+        ):
             ledger.erase(["a"])
     assert ledger.erase(["a"])
     ledger.close()
