@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -79,17 +80,18 @@ class Gate:
         Raises:
             RolloutsFailed, PinIgnored: As `evaluate`.
         """
-        return await self._evaluations(policy).of(version)
+        return await (await self._evaluations(policy)).of(version)
 
     async def kept(self, policy: Policy, version: int) -> Evaluation | None:
         """The evaluation of a version, if there is one."""
-        return None if self.missing else await self._evaluations(policy).kept(version)
+        return None if self.missing else await (await self._evaluations(policy)).kept(version)
 
-    def _evaluations(self, policy: Policy) -> Evaluations:
+    async def _evaluations(self, policy: Policy) -> Evaluations:
         assert self._held_out is not None
         if self._made is None or self._made[0] != policy.created:
             graph: Any = self._graph
-            evaluations = Evaluations(
+            evaluations = await asyncio.to_thread(  # it asks the store
+                Evaluations,
                 partial(evaluate, graph, store=self._store),
                 policy=policy,
                 held_out=self._held_out,

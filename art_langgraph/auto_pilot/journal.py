@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
@@ -38,12 +39,12 @@ class Journal:
             numbers=numbers,
         )
 
-    def write(self, state: State, *entries: Entry) -> None:
+    async def write(self, state: State, *entries: Entry) -> None:
         """Writes a state, and the entries that led to it."""
-        self._states.write(state, *entries)
+        await asyncio.to_thread(self._states.write, state, *entries)
         self._new += entries
 
-    def note(self, state: State, event: str, reason: str, **numbers: Any) -> None:
+    async def note(self, state: State, event: str, reason: str, **numbers: Any) -> None:
         """Writes a state with one entry.
 
         Args:
@@ -52,9 +53,9 @@ class Journal:
             reason: As that of `entry`.
             numbers: As those of `entry`.
         """
-        self.write(state, self.entry(state, event, reason, **numbers))
+        await self.write(state, self.entry(state, event, reason, **numbers))
 
-    def pause(self, state: State, pause: Pause, *entries: Entry) -> None:
+    async def pause(self, state: State, pause: Pause, *entries: Entry) -> None:
         """Writes a state that is paused, and why.
 
         Args:
@@ -63,7 +64,7 @@ class Journal:
             entries: What led to the pause.
         """
         state.pause = pause
-        self.write(state, *entries, self.entry(state, "paused", str(pause), cause=pause.cause))
+        await self.write(state, *entries, self.entry(state, "paused", str(pause), cause=pause.cause))
 
     def taken(self) -> list[Entry]:
         """The entries since the last call."""

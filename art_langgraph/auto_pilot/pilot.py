@@ -131,8 +131,8 @@ class Autopilot:
             ConfigError: Another process flies the policy, or the store cannot be used.
             ServerError: The server has no such policy.
         """
-        with self.state_store.alone():
-            for entry in self.resume() if resume else ():
+        async with self.state_store.alone():
+            for entry in await self.resume() if resume else ():
                 yield entry
             checked = False
             while True:
@@ -148,7 +148,7 @@ class Autopilot:
                     entries = self._journal.taken()
                 for entry in entries:
                     yield entry
-                if (state := self.state_store.state()) and state.pause:
+                if (state := await self._state()) and state.pause:
                     return
                 if not entries:
                     await asyncio.sleep(self.poll)
@@ -159,28 +159,28 @@ class Autopilot:
         Returns:
             What it did. Empty: there is nothing to do yet, or it is paused.
         """
-        policy, state = await self.client.policy(self.policy), await asyncio.to_thread(self.state_store.state)
+        policy, state = await self.client.policy(self.policy), await self._state()
         if state is None or state.created != policy.created:
             await self._take_over(policy, None)
         elif state.pause is None:
             await self._do(state, policy)
         return self._journal.taken()
 
-    def resume(self) -> list[Entry]:
+    async def resume(self) -> list[Entry]:
         """Goes on where it is paused. The alarms that paused it do not pause it again until they have ended."""
-        state = self.state_store.state()
+        state = await self._state()
         if state is not None and state.pause is not None:
             cause, state.pause = state.pause.cause, None
             if cause in (BY_HAND, NOTHING_PROMOTED):
                 state.take_over = True
             else:
                 state.accepted = [*state.accepted, cause]
-            self._journal.note(state, "resumed", f"it goes on after {cause}")
+            await self._journal.note(state, "resumed", f"it goes on after {cause}")
         return self._journal.taken()
 
     async def status(self) -> dict[str, Any]:
         """Where it is, as JSON: phase, versions, pause, and what the runs of both versions came to."""
-        state, counts = self.state_store.state(), await self.client.candidate(self.policy)
+        state, counts = await self._state(), await self.client.candidate(self.policy)
         if state is None:
             return {"policy": self.policy, "phase": None}
         told = {"policy", "phase", "champion", "candidate", "steps", "pause"}
@@ -189,24 +189,27 @@ class Autopilot:
             report["canary"] = (await self._trial.outcomes(state, counts))[2]
         return report
 
-    def stop(self) -> bool:
+    async def stop(self) -> bool:
         """Decides that the present candidate goes; `advance` carries it out. False: there is no candidate."""
-        state = self.state_store.state()
+        state = await self._state()
         if state is None or state.phase not in (Phase.gate, Phase.canary):
             return False
         state.pause = None
         state.decide(Verdict.roll_back, "it was stopped by hand")
-        self._journal.write(state)
+        await self._journal.write(state)
         return True
+
+    async def _state(self) -> State | None:
+        return await asyncio.to_thread(self.state_store.state)
 
     async def _do(self, state: State, policy: Policy) -> None:
         if state.phase in (Phase.collecting, Phase.gate, Phase.canary):
             if state.take_over:
                 return await self._take_over(policy, state)
             if policy.promotions != state.promotions:
-                return self._trial.overruled(state, policy)
+                return await self._trial.overruled(state, policy)
             if policy.promoted is None:
-                return self._trial.nothing_promoted(state, policy)
+                return await self._trial.nothing_promoted(state, policy)
         match state.phase:
             case Phase.collecting:
                 await self._preparation.collect(state)
@@ -230,7 +233,7 @@ class Autopilot:
         said = f"{self.policy}@{state.champion} {how}. After {self.train_every} new runs a candidate is trained"
         if missing := self._gate.missing:
             said += f"; {missing}: the canary alone decides"
-        self._journal.note(state, "started", said, champion=state.champion, canary=self.canary)
+        await self._journal.note(state, "started", said, champion=state.champion, canary=self.canary)
 
 
 def _passes(error: ServerError) -> bool:

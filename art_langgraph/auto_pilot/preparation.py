@@ -83,7 +83,7 @@ class Preparation:
         held = sum(run.scored and not trainable(run, self._policy, self._gate.tasks) for run in recorded)
         left = f", {len(fresh) - len(chosen)} others wait" if len(fresh) > len(chosen) else ""
         said = f"a candidate is trained from {self._policy}@{state.champion} on {len(chosen)} runs{left}"
-        self._journal.note(
+        await self._journal.note(
             state, "training", said, runs=len(chosen), new=new, waiting=len(fresh) - len(chosen), left_out=held
         )
 
@@ -102,14 +102,14 @@ class Preparation:
         except JobFailed as error:
             state.collect()
             remedy = "See why (`art-langgraph jobs list`, the server's log); after --resume the runs are used again"
-            return self._journal.pause(state, Pause(cause="step_failed", reason=str(error), remedy=remedy))
+            return await self._journal.pause(state, Pause(cause="step_failed", reason=str(error), remedy=remedy))
         state.tried = sorted({*state.tried, *state.runs})
         if result is None or (skipped := result.metrics.get("skipped")):
             why = "none of the runs can be compared with another" if result is None else str(skipped)
             counts = {"unscored": comparison.unscored, "no_baseline": comparison.no_baseline}
             state.collect()
             said = f"nothing to learn from {len(runs)} runs: {why}. It waits for {self._train_every} more"
-            return self._journal.note(state, "skipped", said, runs=len(runs), **counts)
+            return await self._journal.note(state, "skipped", said, runs=len(runs), **counts)
         state.steps += 1
         figures = step_figures(state.steps, result, comparison.trained)
         state.signals.append(to_record(figures))
@@ -132,13 +132,13 @@ class Preparation:
                 ]
             except (RolloutsFailed, PinIgnored) as error:
                 remedy = "Repair the graph or the reward of the gate, and go on with --resume: it is measured again"
-                return self._journal.pause(state, Pause(cause="gate_failed", reason=str(error), remedy=remedy))
+                return await self._journal.pause(state, Pause(cause="gate_failed", reason=str(error), remedy=remedy))
             decision = gate(candidate.gain_over(champion), self._rules)
             said = f"{decision.reason}; {candidate.success_text}, promoted: {champion.success_text}"
             numbers = {"candidate": candidate.summary(), "champion": champion.summary()}
             if decision.verdict == Verdict.roll_back:
                 state.decide(decision.verdict, said, numbers)
-                return self._journal.note(state, "gate", said, **numbers)
+                return await self._journal.note(state, "gate", said, **numbers)
         state.phase = Phase.canary
         await self._write_unless_alarm(state, policy, self._journal.entry(state, "gate", said, **numbers))
 
@@ -149,11 +149,11 @@ class Preparation:
         state.accepted = [name for name in state.accepted if name in names]
         fresh = [finding for finding in findings if finding[0] not in state.accepted]
         if not fresh:
-            return self._journal.write(state, entry)
+            return await self._journal.write(state, entry)
         (name, evidence, remedy), *others = fresh
         state.accepted += [other for other, _, _ in others]
         reason = "; ".join([evidence, *(f"{other}: {said}" for other, said, _ in others)])
-        self._journal.pause(state, Pause(cause=name, reason=reason, remedy=remedy), entry)
+        await self._journal.pause(state, Pause(cause=name, reason=reason, remedy=remedy), entry)
 
     async def _signals(self, state: State, policy: Policy) -> list[Signals]:
         """Figures of the steps, with their evaluations on the gate."""

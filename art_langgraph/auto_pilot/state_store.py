@@ -6,9 +6,10 @@ neither.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 
 from art_langgraph.auto_pilot.state import Entry, Phase, State
 from art_langgraph.store import TrajectoryStore
@@ -74,14 +75,15 @@ class StateStore:
         with self._lock() as free:
             return None if free else state.key
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
         """Keeps other processes from flying the same policy. A process that is killed keeps nobody from it.
 
         Raises:
             ConfigError: Another one does.
         """
-        with self._lock() as holds:
+        with ExitStack() as stack:
+            holds = await asyncio.to_thread(stack.enter_context, self._lock())
             if holds is None:
                 raise ConfigError(
                     f"another autopilot of {self._policy!r} runs on {self._store.name}: there can be one; `--status` "

@@ -65,7 +65,7 @@ class Trial:
             if decision.verdict == Verdict.wait:
                 return
             state.decide(decision.verdict, decision.reason, numbers)
-        self._journal.write(state)
+        await self._journal.write(state)
         await self.carry_out(state)
 
     async def outcomes(self, state: State, counts: CanaryCounts) -> tuple[Outcomes, Outcomes, dict[str, Any]]:
@@ -113,15 +113,15 @@ class Trial:
         except ServerError as error:
             if error.status == 404:
                 state.decide(Verdict.abandon, f"it cannot be served: {error}")
-                self._journal.write(state)
+                await self._journal.write(state)
                 return await self.carry_out(state)
             if error.code != PROMOTED_MEANWHILE:
                 raise
-            return self.overruled(state, await self._client.policy(self._policy))
+            return await self.overruled(state, await self._client.policy(self._policy))
         assert counts.candidate is not None
         state.since = counts.candidate.since
         said = f"it answers {self._share:.0%} of new rollouts, {self._policy}@{state.champion} the others"
-        self._journal.note(state, "canary", said, share=self._share, champion=state.champion)
+        await self._journal.note(state, "canary", said, share=self._share, champion=state.champion)
 
     async def carry_out(self, state: State) -> None:
         """Does what was decided, also where an earlier process may have done it."""
@@ -132,7 +132,7 @@ class Trial:
         event = "rolled_back" if state.verdict == Verdict.roll_back else "abandoned"
         entry = self._journal.entry(state, event, state.reason, **state.numbers)
         state.collect()
-        self._journal.write(state, entry)
+        await self._journal.write(state, entry)
 
     async def _promote(self, state: State, candidate: int) -> None:
         try:
@@ -142,11 +142,11 @@ class Trial:
                 raise
             policy = await self._client.policy(self._policy)
             if (policy.promoted, policy.promotions) != (candidate, state.promotions + 1):
-                return self.overruled(state, policy)  # else the answer to an earlier request was lost
+                return await self.overruled(state, policy)  # else the answer to an earlier request was lost
         entry = self._journal.entry(state, "promoted", state.reason, **state.numbers)
         state.collect()
         state.champion, state.promotions = policy.served, policy.promotions
-        self._journal.write(state, entry)
+        await self._journal.write(state, entry)
 
     async def _end_canary(self, candidate: int) -> None:
         try:
@@ -155,7 +155,7 @@ class Trial:
             if error.status != 404:  # else another version is tried, by hand
                 raise
 
-    def overruled(self, state: State, policy: Policy) -> None:
+    async def overruled(self, state: State, policy: Policy) -> None:
         """Somebody has promoted. That ended the canary, and stays."""
         means = f"{self._policy}@{policy.served}" + ("" if policy.promoted is not None else ", its newest version")
         entries = []
@@ -166,9 +166,9 @@ class Trial:
         state.champion, state.promotions = policy.served, policy.promotions
         reason = f"somebody promoted, and {self._policy!r} is {means} now"
         remedy = "It stays until you go on with --resume: candidates are then trained from it and compared with it"
-        self._journal.pause(state, Pause(cause=BY_HAND, reason=reason, remedy=remedy), *entries)
+        await self._journal.pause(state, Pause(cause=BY_HAND, reason=reason, remedy=remedy), *entries)
 
-    def nothing_promoted(self, state: State, policy: Policy) -> None:
+    async def nothing_promoted(self, state: State, policy: Policy) -> None:
         """The promoted version cannot be used any more, and its name means the newest, which nobody has tried."""
         why = policy.quarantined.get(state.champion, f"{self._policy}@{state.champion} is not promoted any more")
         entries = []
@@ -178,4 +178,4 @@ class Trial:
         newest = f"{self._policy}@{policy.latest}"
         remedy = f"Promote a version (`art-langgraph promote`) and go on with --resume, which else promotes {newest}"
         reason = f"{self._policy!r} means its newest version, {newest}: {why}"
-        self._journal.pause(state, Pause(cause=NOTHING_PROMOTED, reason=reason, remedy=remedy), *entries)
+        await self._journal.pause(state, Pause(cause=NOTHING_PROMOTED, reason=reason, remedy=remedy), *entries)

@@ -163,7 +163,7 @@ def autopilot_command(
                 return _tell(pilot.state_store.history(), as_json)
             if stop:
                 return await _stop(pilot, as_json)
-            paused = state.pause if (state := pilot.state_store.state()) else None
+            paused = state.pause if (state := await asyncio.to_thread(pilot.state_store.state)) else None
             if paused and not resume and not (sys.stdin.isatty() and typer.confirm(f"Paused. {paused}\nGo on?")):
                 raise ConfigError(f"the autopilot of {policy!r} is paused: {paused}. --resume goes on")
             if once:
@@ -171,7 +171,7 @@ def autopilot_command(
             else:
                 async for entry in pilot.run(resume=paused is not None):
                     _tell([entry], as_json)
-            if (state := pilot.state_store.state()) and state.pause:
+            if (state := await asyncio.to_thread(pilot.state_store.state)) and state.pause:
                 raise typer.Exit(1)
 
     try:
@@ -192,17 +192,17 @@ _NO_CANDIDATE: dict[str | None, str] = {
 
 
 async def _once(pilot: Autopilot, as_json: bool, *, resume: bool) -> None:
-    with pilot.state_store.alone():
+    async with pilot.state_store.alone():
         if resume:
-            _tell(pilot.resume(), as_json)
+            _tell(await pilot.resume(), as_json)
         while entries := await pilot.advance():
             _tell(entries, as_json)
 
 
 async def _stop(pilot: Autopilot, as_json: bool) -> None:
-    with pilot.state_store.alone():
-        if not pilot.stop():
-            state = pilot.state_store.state()
+    async with pilot.state_store.alone():
+        if not await pilot.stop():
+            state = await asyncio.to_thread(pilot.state_store.state)
             why = _NO_CANDIDATE.get(state.phase if state else None, "there is no candidate")
             if as_json:
                 print_json({"stopped": False, "why": why})

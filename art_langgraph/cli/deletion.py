@@ -75,7 +75,9 @@ def prune_command(
     ] = None,
     keep_gib: Annotated[
         float | None,
-        typer.Option(help="Delete the oldest runs until the store is not larger, GiB.", min=0, show_default=False),
+        typer.Option(
+            help="Delete the oldest runs until the records of all runs take no more, GiB.", min=0, show_default=False
+        ),
     ] = None,
     yes: _YesOption = False,
     as_json: JsonOption = False,
@@ -91,9 +93,9 @@ def prune_command(
         raise ConfigError("trajectories prune: give --keep-days, --keep-gib, or both")
     target = TrajectoryStore(store)
     with only_json(as_json) as answer:
-        _confirm(f"old runs in {target.path}", yes)
+        _confirm(f"old runs in {target.name}", yes)
         deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
-        print(f"{deleted} runs deleted in {target.path}")
+        print(f"{deleted} runs deleted in {target.name}")
         answer({"store": target.name, "runs": deleted})
 
 
@@ -115,7 +117,7 @@ def delete_thread_command(
     target = TrajectoryStore(store)
     ids = [run.id for run in (*target.list(thread=thread), *target.unfinished()) if run.thread_id == thread]
     if not ids:
-        raise ConfigError(f"{target.path} has no run of the thread {thread!r}")
+        raise ConfigError(f"{target.name} has no run of the thread {thread!r}")
     stored = [part for run_id in ids for part in target.parts(run_id)]
     with only_json(as_json) as answer:
         answer(_delete(target, stored, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
@@ -146,7 +148,7 @@ def delete_policy_command(
         erased = asyncio.run(at_the_server())
         target = TrajectoryStore(store)
         deleted = target.delete([run.id for run in target if name in run.versions])
-        print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.path}")
+        print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.name}")
         _say(erased)
         answer({"policy": name, "store": target.name, "runs": deleted, "server": erased.model_dump()})
 

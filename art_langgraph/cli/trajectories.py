@@ -259,7 +259,7 @@ def dead_groups_command(
     groups = groups_by_version(target.list(**filters(graph, None, since)), policy)
     if not groups:
         raise ConfigError(
-            f"{target.path} has no run of {policy!r} that could be trained: name another policy with --policy, or give "
+            f"{target.name} has no run of {policy!r} that could be trained: name another policy with --policy, or give "
             "train() a store"
         )
     report = dead_groups(groups)

@@ -31,14 +31,16 @@ class StoreUnavailable(ConfigError):
 
 
 class DuplicateRun(ARTError):
-    """The store has a run with this id.
+    """The store has another run with this id.
 
     Args:
         trajectory_id: The id.
     """
 
     def __init__(self, trajectory_id: str) -> None:
-        super().__init__(f"the trajectory store has a run with the id {trajectory_id}: a finished run is never changed")
+        super().__init__(
+            f"the trajectory store has another run with the id {trajectory_id}: a finished run is never changed"
+        )
 
 
 class Result(Protocol):
@@ -73,7 +75,7 @@ class Database(Protocol):
     name: str
     """The database, as messages name it: a path, or an address without secrets."""
     record_size: str
-    """The size that a record has in the database, as an expression."""
+    """The bytes that a record takes in the database, as an expression."""
 
     def texts(self, array: str) -> str:
         """A table whose column `value` has the texts of a JSON array; see `json_array`.
@@ -91,12 +93,9 @@ class Database(Protocol):
         """
         ...
 
-    def size(self) -> int:
-        """Bytes that the rows take, about. Raises StoreUnavailable."""
-        ...
-
     def overwrite(self) -> None:
-        """Leaves nothing of what was deleted in the files of the database. Raises StoreUnavailable."""
+        """Leaves nothing of what was deleted in the files of the database. Raises StoreUnavailable, also where another
+        transaction still reads what was deleted."""
         ...
 
     def alone(self, name: str) -> AbstractContextManager[Callable[[], bool] | None]:

@@ -6,7 +6,10 @@ The tables are in a schema of their own, so that the database may be that of the
 from __future__ import annotations
 
 import os
+import re
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -74,7 +77,18 @@ ALTER TABLE scores ALTER COLUMN record SET STATISTICS 0;
 """
 """Without statistics, the planner's catalogue has no texts of runs, which `overwrite` could not delete. A hash index
 takes texts of any length."""
-_MIGRATIONS = (_FIRST_TABLES,)
+_WRITE_LOCK = """
+CREATE TABLE write_lock ();
+ALTER TABLE trajectories
+    ALTER COLUMN scenario TYPE TEXT COLLATE "C", ALTER COLUMN graph TYPE TEXT COLLATE "C",
+    ALTER COLUMN thread TYPE TEXT COLLATE "C";
+ALTER TABLE trajectories
+    ALTER COLUMN scenario SET STATISTICS 0, ALTER COLUMN graph SET STATISTICS 0, ALTER COLUMN thread SET STATISTICS 0;
+"""
+"""`write_lock` is empty: a process that writes locks it, so that rows are numbered in the order of their commits. A
+table with rows would not be vacuumed by itself while processes write. A change of type, to the same one, drops
+statistics."""
+_MIGRATIONS = (_FIRST_TABLES, _WRITE_LOCK)
 """The changes of the tables, oldest first. To change tables, add one at the end; never change one that was released."""
 _WITH_TEXTS = ("trajectories", "begun", "completions", "resumed", "scores", "steps", "evaluations")
 
@@ -82,8 +96,18 @@ _CONNECT = 10.0
 """Seconds until a database that does not answer is an error."""
 _KEPT = 4
 """Connections that are kept for the next use."""
-_WRITING = 0x6172_7412
-"""Key of the advisory lock that a process holds while it writes. So rows are numbered in the order of their commits."""
+_REWRITING = 5.0
+"""Seconds for which a table is written anew again while other transactions still see deleted rows."""
+_PAUSE = 0.2
+"""Seconds between tries."""
+_KEEPALIVES: dict[str, Any] = {
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 25_000,
+}
+"""A database that cannot be reached any more is noticed after about 25 seconds."""
 _MIGRATING = 0x6172_7411
 """Key of the advisory lock that is held while tables are made."""
 _ALONE = 0x6172_7413
@@ -92,10 +116,25 @@ _SESSION = f"""
 SET search_path TO {_SCHEMA};
 SET default_transaction_isolation TO 'read committed';
 SET idle_in_transaction_session_timeout TO '5min';
+SET idle_session_timeout TO 0;
+SET statement_timeout TO 0;
+SET client_min_messages TO 'warning';
+SET tcp_keepalives_idle TO 5;
+SET tcp_keepalives_interval TO 5;
+SET tcp_keepalives_count TO 4;
+SET tcp_user_timeout TO 25000;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 """
 """Settings of a connection, whatever the database, the role or the address set. A commit is on disk when it returns. A
-process that stops in the middle of a transaction holds others up for five minutes at most."""
+process that stops in the middle of a transaction holds others up for five minutes at most, and one that cannot be
+reached any more for about 25 seconds."""
+_BEFORE_USE = """
+SELECT set_config('lock_timeout', %s, false), has_table_privilege(to_regclass('write_lock'), 'UPDATE')
+"""
+"""The lock is looked up, so that its name is in the connection's cache. A `LOCK TABLE` that reads the catalogue first
+has a snapshot of it while it waits, and `overwrite` could not remove what that sees."""
+_databases: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
+"""All databases of this process, for a fork."""
 
 
 class PostgresDatabase:
@@ -115,7 +154,7 @@ class PostgresDatabase:
         self.name, self._url = shown(url), url
         self._lock = threading.Lock()
         self._kept: list[_Db] = []
-        self._process = os.getpid()
+        _databases.add(self)
         weakref.finalize(self, _close, self._kept)
         with self.connected() as db:
             _bring_up(db.db, self.name)
@@ -126,43 +165,59 @@ class PostgresDatabase:
     @contextmanager
     def connected(self, patience: float = PATIENCE) -> Iterator[_Connection]:
         with _errors(self.name):
-            db = self._take()
+            db, process = self._take(), os.getpid()
             try:
-                db.execute("SELECT set_config('lock_timeout', %s, false)", (f"{max(1, int(patience * 1000))}ms",))
+                db.execute(_BEFORE_USE, (f"{max(1, int(patience * 1000))}ms",))
                 yield _Connection(db, self.name)
             except BaseException:
-                db.close()
+                if process == os.getpid():
+                    db.close()
                 raise
-            self._keep(db)
-
-    def size(self) -> int:
-        tables = ", ".join(f"('{table}')" for table in _WITH_TEXTS)
-        with self.connected() as db:
-            query = f"SELECT sum(pg_total_relation_size(CAST(name AS regclass))) FROM (VALUES {tables}) AS tables(name)"
-            return int(db.execute(query).fetchone()[0])
+            if process == os.getpid():  # else it is the parent's
+                self._keep(db)
 
     def overwrite(self) -> None:
         with self.connected() as db:
-            db.execute(f"VACUUM (FULL) {', '.join(_WITH_TEXTS)}")
+            left = _rewrite(db.db, _WITH_TEXTS)
+            deadline = time.monotonic() + _REWRITING
+            while left and time.monotonic() < deadline:
+                time.sleep(_PAUSE)
+                left = _rewrite(db.db, left)
+        if left:
+            told = "; ".join(f"{table}: {why}" for table, why in left.items())
+            tables = ", ".join(f"{_SCHEMA}.{table}" for table in left)
+            raise StoreUnavailable(
+                self.name,
+                f"the runs are deleted, but not yet from all files. {told}; when that has ended, run VACUUM (FULL) "
+                f"{tables}",
+            )
 
     @contextmanager
     def alone(self, name: str) -> Iterator[Callable[[], bool] | None]:
         with _errors(self.name):
-            db = self._connect()
+            db, process = self._connect(), os.getpid()
         try:
             with _errors(self.name):
                 query = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
                 (locked,) = db.execute(query, (_ALONE, name)).fetchone() or (False,)
             yield (lambda: _answers(db)) if locked else None
         finally:
-            db.close()
+            if process == os.getpid():
+                db.close()
+
+    def forked(self) -> None:
+        """Leaves its connections to the parent process: this one is a child of it."""
+        self._lock = threading.Lock()  # a thread of the parent may have held the other one
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # psycopg's, of connections that are not closed
+            for db in self._kept:
+                with suppress(psycopg.Error, OSError):
+                    os.close(db.fileno())  # `db.close()` would end the parent's session
+            self._kept.clear()
 
     def _take(self) -> _Db:
         """A connection that was kept and that still answers, or a new one."""
         with self._lock:
-            if self._process != os.getpid():  # a fork: these are the parent's
-                self._process = os.getpid()
-                self._kept.clear()
             db = self._kept.pop() if self._kept else None
         if db is None:
             return self._connect()
@@ -173,13 +228,15 @@ class PostgresDatabase:
 
     def _keep(self, db: _Db) -> None:
         with self._lock:
-            if self._process == os.getpid() and len(self._kept) < _KEPT:
+            if len(self._kept) < _KEPT:
                 self._kept.append(db)
                 return
         db.close()
 
     def _connect(self) -> _Db:
-        db = psycopg.connect(self._url, autocommit=True, connect_timeout=int(_CONNECT), client_encoding="utf8")
+        db = psycopg.connect(
+            self._url, autocommit=True, connect_timeout=int(_CONNECT), client_encoding="utf8", **_KEEPALIVES
+        )
         try:
             db.execute(_SESSION)
         except BaseException:
@@ -204,7 +261,7 @@ class _Connection:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with _errors(self._name), self.db.transaction():
-            self.db.execute("SELECT pg_advisory_xact_lock(%s)", (_WRITING,))
+            self.db.execute("LOCK TABLE write_lock IN EXCLUSIVE MODE")  # unlike a SELECT, it waits without a snapshot
             yield
 
 
@@ -254,6 +311,38 @@ def _storable(values: Sequence[Any]) -> list[Any]:
 def _close(kept: list[_Db]) -> None:
     while kept:
         kept.pop().close()
+
+
+def _forked() -> None:
+    for database in list(_databases):
+        database.forked()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+
+def _rewrite(db: _Db, tables: Iterable[str]) -> dict[str, str]:
+    """Writes tables anew. Returns those in whose files deleted rows may be left, and why."""
+    return {table: why for table in tables if (why := _rewritten(db, table))}
+
+
+def _rewritten(db: _Db, table: str) -> str:
+    """Writes a table anew. Returns why deleted rows may be left in its files; empty: none are."""
+    reasons = list[str]()
+
+    def look(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.severity_nonlocalized == "WARNING":
+            reasons.append(f"{notice.message_primary}")
+        # "3 dead row versions cannot be removed yet", in the language of the database
+        elif (rows := re.search(r"[0-9]+", notice.message_detail or "")) and int(rows[0]):
+            reasons.append(f"another transaction still sees {rows[0]} deleted rows")
+
+    db.add_notice_handler(look)
+    try:
+        db.execute(f"VACUUM (FULL, VERBOSE) {table}")
+    finally:
+        db.remove_notice_handler(look)
+    return "; ".join(reasons)
 
 
 def _answers(db: _Db) -> bool:

@@ -31,20 +31,29 @@ class Session:
 
 
 class Batch:
-    """Writes of one transaction."""
+    """Writes of one transaction. Each may be done again: nobody knows of a commit whose answer is lost."""
 
     def __init__(self, database: Database, db: Connection) -> None:
         self._database, self._db = database, db
 
     def begin(self, trajectory: Trajectory) -> None:
         """Stores a run that has begun, so that its scenario and metadata survive a kill of the process."""
-        row = (trajectory.id, trajectory.started, to_json(redacted(trajectory)))
-        self._db.execute("INSERT INTO begun VALUES (?, ?, ?) ON CONFLICT DO NOTHING", row)
+        query = """
+            INSERT INTO begun (id, started, record)
+            SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM trajectories WHERE id = ?) ON CONFLICT DO NOTHING
+        """
+        row = (trajectory.id, trajectory.started, to_json(redacted(trajectory)), trajectory.id)
+        self._db.execute(query, row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
-        """Stores a model's answer in a run that has begun."""
-        row = (trajectory_id, to_json(redacted(call)))
-        self._db.execute("INSERT INTO completions (trajectory, record) VALUES (?, ?)", row)
+        """Stores a model's answer in a run that has begun. Of a run that has ended, `add` stores it."""
+        query = """
+            INSERT INTO completions (trajectory, record)
+            SELECT ?, ? WHERE EXISTS (SELECT 1 FROM begun WHERE id = ?)
+            AND NOT EXISTS (SELECT 1 FROM completions WHERE trajectory = ? AND record = ?)
+        """
+        record = to_json(redacted(call))
+        self._db.execute(query, (trajectory_id, record, trajectory_id, trajectory_id, record))
 
     def add(self, trajectory: Trajectory) -> None:
         """Stores a run that has ended. Its record replaces what `begin` and `completion` stored.
@@ -53,7 +62,7 @@ class Batch:
         at an interrupt or a breakpoint, the two are read as a single run from now on.
 
         Raises:
-            DuplicateRun: The store has a run with this id.
+            DuplicateRun: The store has another run with this id.
         """
         before = self._before(trajectory) if trajectory.resumes else None
         if before is not None:
@@ -71,11 +80,12 @@ class Batch:
         )
         columns = "id, started, scenario, graph, thread, run, error, record"
         query = f"INSERT INTO trajectories ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        if not self._db.execute(query, row).rowcount:
+        stored = self._db.execute(query, row).rowcount
+        if not stored and not self._has(trajectory.id, row[-1]):
             raise DuplicateRun(trajectory.id)
         self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
-        if before is not None and _goes_on(before, trajectory):
+        if stored and before is not None and _goes_on(before, trajectory):
             self._db.execute("INSERT INTO resumed (trajectory, first) VALUES (?, ?)", (trajectory.id, before.id))
 
     def remove(self, trajectory_ids: Iterable[str]) -> None:
@@ -83,6 +93,11 @@ class Batch:
         for trajectory_id in trajectory_ids:
             self._db.execute("DELETE FROM resumed WHERE trajectory = ?", (trajectory_id,))
             self._db.execute("DELETE FROM trajectories WHERE id = ?", (trajectory_id,))
+
+    def _has(self, trajectory_id: str, record: str | None) -> bool:
+        """Whether the store has a run with this record."""
+        row = self._db.execute("SELECT record FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
+        return row is not None and row[0] == record
 
     def _before(self, trajectory: Trajectory) -> Trajectory | None:
         """The newest run of a thread that began before another run of it."""

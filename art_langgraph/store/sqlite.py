@@ -64,7 +64,7 @@ class SQLiteDatabase:
         ConfigError: The file cannot be made or opened, or a newer release wrote it (NewerSchema).
     """
 
-    record_size = "length(record)"
+    record_size = "length(CAST(record AS BLOB))"
 
     def __init__(self, path: Path) -> None:
         self.name, self._path = str(path), path
@@ -87,13 +87,6 @@ class SQLiteDatabase:
             db.isolation_level = None  # transactions begin where `transaction` says
             db.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten in its pages
             yield _Connection(db, self.name)
-
-    def size(self) -> int:
-        with self.connected() as db:
-            pages, free, size = (
-                db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
-            )
-        return int((pages - free) * size)
 
     def overwrite(self) -> None:
         with _errors(self.name), closing(self._open()) as db:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,8 +56,8 @@ class TrajectoryStore:
         chosen = path if path is not None else os.environ.get("ART_STORE") or None
         self.database: Database
         self.path: Path | None = None
-        if isinstance(chosen, str) and chosen.startswith(("postgresql://", "postgres://")):
-            self.database = _postgres(chosen)
+        if isinstance(chosen, str) and (url := _address(chosen)):
+            self.database = _postgres(url)
         else:
             self.path = _file_of(Home.find()) if chosen is None else Path(chosen)
             self.database = SQLiteDatabase(self.path)
@@ -81,7 +82,7 @@ class TrajectoryStore:
                 process may have recorded them in the same store.
 
         Raises:
-            DuplicateRun: The store has a run with this id.
+            DuplicateRun: The store has another run with this id. The same run may be added again.
             StoreUnavailable: The store cannot be used, as on a full disk. All methods that read or write raise it.
         """
         with self.session() as session, session.batch() as batch:
@@ -242,11 +243,20 @@ class TrajectoryStore:
     def rewards(self, trajectory_ids: Sequence[str]) -> dict[str, float | None]:
         """The rewards of those of these runs that the store has, finished ones. None: such a run has no reward.
 
+        A run that resumed another run has the reward of the whole.
+
         Args:
             trajectory_ids: Ids of trajectories.
         """
+        query = f"""
+            SELECT value, coalesce(first, value) FROM {self.database.texts("?")} AS given
+            LEFT JOIN resumed ON trajectory = value
+        """
         with self.database.connected() as db:
-            return {run.id: run.reward for run in read_runs(self.database, db, trajectory_ids)}
+            firsts = dict(db.execute(query, (json_array(trajectory_ids),)).fetchall())
+            runs = read_runs(self.database, db, list(dict.fromkeys(firsts.values())))
+        rewards = {run.id: run.reward for run in runs}
+        return {given: rewards[first] for given, first in firsts.items() if first in rewards}
 
     def parts(self, trajectory_id: str) -> Sequence[Trajectory]:
         """The records of a run and of all runs that are read with it, because they resumed it; unfinished ones too.
@@ -296,7 +306,8 @@ class TrajectoryStore:
 
         Args:
             days: Runs that began longer ago are deleted; None: none for their age.
-            most_bytes: Size of the store above which the oldest runs are deleted, about; None: none for its size.
+            most_bytes: Bytes that the records of all runs may take, finished or not; the oldest runs are deleted until
+                they do not take more. The files are larger, by indexes and free space. None: none for its size.
 
         Returns:
             How many records were deleted.
@@ -308,19 +319,31 @@ class TrajectoryStore:
             with self.database.connected() as db:
                 rows = db.execute(query, (before, before)).fetchall()
             deleted += self.delete([trajectory_id for (trajectory_id,) in rows]) if rows else 0
-        while most_bytes is not None and (excess := self.database.size() - most_bytes) > 0:
-            query = f"SELECT id, {self.database.record_size} FROM trajectories ORDER BY started LIMIT 1000"
-            with self.database.connected() as db:
-                rows = db.execute(query).fetchall()
-            if not rows:
-                break
+        if most_bytes is not None:
+            sizes = self._sizes()
+            excess = sum(sizes.values()) - most_bytes
             chosen = list[str]()
-            for trajectory_id, size in rows:
-                chosen.append(trajectory_id)
-                if (excess := excess - size) <= 0:
+            for trajectory_id, size in sizes.items():
+                if excess <= 0:
                     break
-            deleted += self.delete(chosen)
+                chosen.append(trajectory_id)
+                excess -= size
+            deleted += self.delete(chosen) if chosen else 0
         return deleted
+
+    def _sizes(self) -> dict[str, int]:
+        """The bytes that the records of each run take, oldest run first. Those that are read with it are counted."""
+        size = self.database.record_size
+        query = f"""
+            SELECT coalesce(first, run), sum(size), coalesce(min(started), 0) FROM (
+                SELECT id AS run, started, {size} AS size FROM trajectories
+                UNION ALL SELECT id, started, {size} FROM begun
+                UNION ALL SELECT trajectory, NULL, {size} FROM completions
+                UNION ALL SELECT trajectory, NULL, {size} FROM scores
+            ) AS records LEFT JOIN resumed ON trajectory = run GROUP BY 1 ORDER BY 3
+        """
+        with self.database.connected() as db:
+            return {run: int(size) for run, size, _ in db.execute(query)}
 
     def find(self, run_id: str) -> Trajectory | None:
         """The newest run with an id: the trajectory's, or that of LangGraph's run. None where no run has this id."""
@@ -368,7 +391,7 @@ class TrajectoryStore:
         condition, values = wanted.condition(self.database)
         query = f"SELECT id FROM trajectories WHERE {condition} ORDER BY started DESC, rowid DESC"
         if limit is not None and wanted.admits_all:
-            query += f" LIMIT {limit:d}"
+            query += f" LIMIT {max(limit, 0):d}"
         with self.database.connected() as db:
             ids = [trajectory_id for (trajectory_id,) in db.execute(query, values)]
         admitted = 0
@@ -402,6 +425,20 @@ def _file_of(home: Home) -> Path:
             f"the trajectory store {home.store} cannot be opened: {error}. Name another directory with ART_HOME"
         ) from error
     return home.store
+
+
+def _address(text: str) -> str | None:
+    """The address that a text is; None: it is a path. Raises ConfigError for an address that the store cannot use."""
+    scheme, mark, rest = text.partition("://")
+    if mark and scheme.lower() in ("postgresql", "postgres"):
+        return f"{scheme.lower()}://{rest}"  # libpq knows small letters only
+    if mark or re.search(r"password\s*=", text, re.IGNORECASE):  # it may have a password: it is not shown
+        raise ConfigError(
+            "a trajectory store (ART_STORE, --store) is the path of a SQLite file, or "
+            "postgresql://USER:PASSWORD@HOST:PORT/DATABASE, without the name of a driver. What was given is neither, "
+            "and is not shown, since it may have a password"
+        )
+    return None
 
 
 def _postgres(url: str) -> Database:

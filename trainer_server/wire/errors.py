@@ -20,7 +20,7 @@ class ARTError(Exception):
     ├── ServerUnreachable  no server answers at the address
     ├── RolloutsFailed     every run of a gather, an evaluation or a step failed (art_langgraph)
     │   └── PinIgnored     another version answered a run, or at another temperature, than was asked for
-    ├── DuplicateRun       the trajectory store has a run with this id (art_langgraph)
+    ├── DuplicateRun       the trajectory store has another run with this id (art_langgraph)
     ├── Refusal            inside the server: a request is refused, and its client can do something about it
     │   ├── NotFound       the request names something that does not exist (HTTP 404)
     │   ├── Gone           the request tells of something that a user deleted (HTTP 410)

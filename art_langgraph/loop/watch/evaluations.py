@@ -23,7 +23,7 @@ Measure = Callable[..., Awaitable[Evaluation]]
 
 
 class Evaluations:
-    """The held-out evaluations of one training run.
+    """The held-out evaluations of one training run. To make it asks the store: do so in a thread.
 
     An evaluation is kept in the trajectory store: its runs as those of any evaluation, and a row of the table
     `evaluations` that names them. It belongs to the policy, the version, the ids of the held-out scenarios, the number

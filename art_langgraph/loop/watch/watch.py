@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Container, Sequence
@@ -141,7 +142,8 @@ class Watch:
         if self.keep_best:
             await self.client.require_admin("keep_best=True promotes the best version")
         policy = await self.client.policy(self.policy)
-        self._evaluations = Evaluations(
+        self._evaluations = await asyncio.to_thread(  # it asks the store
+            Evaluations,
             measure,
             policy=policy,
             held_out=self.held_out,

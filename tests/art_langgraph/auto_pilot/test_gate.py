@@ -20,6 +20,6 @@ async def test_a_policy_that_is_made_anew_is_measured_anew(tmp_path: Path) -> No
     store = TrajectoryStore(tmp_path / "runs.sqlite")
     gate = Gate(["say held"], graph=graph, reward=full_reward, success=full_reward, store=store)
     evaluation: Any = object()
-    gate._evaluations(policy(1.0)).made[1] = evaluation
+    (await gate._evaluations(policy(1.0))).made[1] = evaluation
     assert await gate.kept(policy(1.0), 1) is evaluation
     assert await gate.kept(policy(2.0), 1) is None

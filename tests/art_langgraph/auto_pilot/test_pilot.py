@@ -143,12 +143,12 @@ async def test_a_kill_before_any_write_loses_nothing(
     """Each write is lost once, with all that was told to the server before it."""
     write, lost = Journal.write, list[tuple[str, ...]]()
 
-    def killed(journal: Journal, state: State, *entries: Entry) -> None:
+    async def killed(journal: Journal, state: State, *entries: Entry) -> None:
         about = (state.phase, *(entry.event for entry in entries))
         if about not in lost:
             lost.append(about)
             raise Killed(about)
-        write(journal, state, *entries)
+        await write(journal, state, *entries)
 
     monkeypatch.setattr(Journal, "write", killed)
     for _ in range(60):
@@ -182,13 +182,13 @@ async def test_what_is_promoted_by_hand_stays(deployed: Deployment, fly: Fly) ->
     await deployed.use(8, likes(1))
     assert await fly().advance() == [], "it is paused"
     assert set(deployed.versions[4:]) == {0}
-    assert [entry.event for entry in fly().resume()] == ["resumed"]
+    assert [entry.event for entry in await fly().resume()] == ["resumed"]
     await until(fly(), "trained")
     await deployed.client.promote(deployed.policy, None)
     assert [entry.event for entry in await fly().advance()] == ["abandoned", "paused"]
     assert (await deployed.client.policy(deployed.policy)).promoted is None
     pilot = fly()
-    pilot.resume()
+    await pilot.resume()
     assert (await pilot.advance())[0].event == "started"
     assert (await deployed.client.policy(deployed.policy)).promoted == 2
 
@@ -267,19 +267,20 @@ async def test_a_candidate_that_somebody_ends_is_abandoned(deployed: Deployment,
 
 async def test_it_is_stopped_by_hand(deployed: Deployment, fly: Fly) -> None:
     pilot = fly()
-    assert not pilot.stop()
+    assert not await pilot.stop()
     await in_canary(pilot, deployed)
     assert (await pilot.status())["canary"]["candidate"]["version"] == 1
-    assert pilot.stop()
+    assert await pilot.stop()
     (away,) = await fly().advance()
     assert (away.event, away.reason) == ("rolled_back", "it was stopped by hand")
     assert (await deployed.client.candidate(deployed.policy)).candidate is None
 
 
 async def test_one_process_flies_a_policy(deployed: Deployment, fly: Fly) -> None:
-    with fly().state_store.alone(), pytest.raises(ConfigError, match="another autopilot"):
-        async for _ in autopilot(deployed.policy, deployed.client, store=deployed.store):
-            pass
+    async with fly().state_store.alone():
+        with pytest.raises(ConfigError, match="another autopilot"):
+            async for _ in autopilot(deployed.policy, deployed.client, store=deployed.store):
+                pass
 
 
 def test_a_server_at_fault_is_asked_again_and_one_that_refuses_is_not() -> None:

@@ -125,10 +125,10 @@ async def test_runs_that_another_step_was_given_meanwhile_are_left_out(store: Tr
     assert store.trained("p") == {"run-2", "run-3"}
 
 
-def test_the_step_of_a_running_autopilot_is_known(store: TrajectoryStore) -> None:
+async def test_the_step_of_a_running_autopilot_is_known(store: TrajectoryStore) -> None:
     states = StateStore(store, "p")
     assert states.step_of_a_running_autopilot() is None
     states.write(State(policy="p", created=1.0, phase=Phase.training, key="k"))
     assert states.step_of_a_running_autopilot() is None, "it is dead"
-    with states.alone():
+    async with states.alone():
         assert StateStore(store, "p").step_of_a_running_autopilot() == "k"

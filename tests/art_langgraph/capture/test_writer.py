@@ -120,10 +120,27 @@ def test_a_file_that_is_no_store_any_more_keeps_no_run_from_being_saved(tmp_path
 def test_a_run_that_cannot_be_written_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     store = TrajectoryStore(tmp_path / "s.sqlite")
     known, other = run(1), run(2)
-    store.add(known)
+    store.add(known.model_copy(update={"output": "another"}))
     writer = Writer(store)
     for one in (known, other):
         writer.finished(one)
     assert writer.close() is None
     assert len(store) == 2
-    assert "a captured run is lost: it cannot be written: the trajectory store has a run with the id" in caplog.text
+    assert (
+        "a captured run is lost: it cannot be written: the trajectory store has another run with the id" in caplog.text
+    )
+
+
+def test_what_is_written_again_after_a_lost_answer_is_no_lost_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, one = TrajectoryStore(tmp_path / "s.sqlite"), run()
+    writer = Writer(store)
+    for _ in range(2):
+        writer.begun(one)
+        writer.completion(one, CompletionCall(id="c", started=0.0))
+        writer.finished(one)
+        writer.flush(10)
+    assert writer.close() is None
+    assert "lost" not in caplog.text
+    assert (store.list(), store.unfinished()) == ([one], [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -13,7 +15,9 @@ from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.capture import writer as module
 from art_langgraph.capture.writer import Writer
 from art_langgraph.store import StoreUnavailable
+from art_langgraph.store import postgres as database_module
 from tests.support.cli import art
+from tests.support.patience import PATIENCE, until
 from tests.support.servers.postgres import PostgresServer
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
@@ -40,7 +44,7 @@ def test_it_may_be_in_the_database_of_the_ledger(address: str) -> None:
 
 
 def test_the_environment_names_the_store_and_commands_read_it(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ART_STORE", address)
+    monkeypatch.setenv("ART_STORE", address.replace("postgresql", "POSTGRESQL"))
     one = run("task-7")
     TrajectoryStore().add(one)
     assert one.id in art("trajectories", "list").stdout
@@ -48,6 +52,9 @@ def test_the_environment_names_the_store_and_commands_read_it(address: str, monk
     deleted = art("trajectories", "delete", one.id, "--yes", "--local").stdout
     assert "1 runs deleted in postgresql://127.0.0.1:" in deleted
     assert "hush" not in deleted
+    assert (
+        "0 runs deleted in postgresql://127.0.0.1:" in art("trajectories", "prune", "--keep-gib", "1", "--yes").stdout
+    )
     assert len(TrajectoryStore()) == 0
 
 
@@ -97,19 +104,20 @@ def test_a_restart_of_the_database_costs_no_run(
     assert {one.id for one in store} == {one.id for one in runs}
 
 
-def test_an_autopilot_whose_lock_is_lost_writes_nothing_more(address: str) -> None:
+async def test_an_autopilot_whose_lock_is_lost_writes_nothing_more(address: str) -> None:
     store = TrajectoryStore(address)
     first, second = StateStore(store, "p"), StateStore(TrajectoryStore(address), "p")
-    with first.alone():
+    async with first.alone():
         first.write(State(policy="p", created=1.0))
-        with pytest.raises(ConfigError, match="another autopilot of 'p' runs"), second.alone():
-            pass
+        with pytest.raises(ConfigError, match="another autopilot of 'p' runs"):
+            async with second.alone():
+                pass
         with psycopg.connect(address) as db:
             query = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> %s"
             db.execute(query, (db.info.backend_pid,))
         with pytest.raises(ConfigError, match="is lost"):
             first.write(State(policy="p", created=2.0))
-    with second.alone():
+    async with second.alone():
         state = second.state()
     assert state is not None
     assert state.created == 1.0
@@ -135,3 +143,78 @@ def test_nothing_of_a_deleted_run_is_in_the_tables_files(postgres: PostgresServe
     assert not any(b"lostlost" in content for content in files)
     assert any(b"leftleft" in content for content in files)
     assert (store.trained("p"), store.evaluations("k")) == (set(), {})
+
+
+def test_what_another_transaction_still_sees_is_not_said_to_be_gone(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "_REWRITING", 0.0)
+    store, gone = TrajectoryStore(address), run()
+    store.add(gone)
+    with psycopg.connect(address) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT 1")
+        with pytest.raises(
+            StoreUnavailable, match=r"still sees 1 deleted rows; when that has ended, run VACUUM \(FULL"
+        ):
+            store.delete([gone.id])
+    store.database.overwrite()
+    assert store.delete([gone.id]) == 0
+
+
+async def test_a_process_that_waits_for_another_to_write_sees_no_old_rows(address: str) -> None:
+    store = TrajectoryStore(address)
+
+    def waiting() -> list[tuple[str | None]]:
+        query = "SELECT backend_xmin FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        return watching.execute(query).fetchall()
+
+    with psycopg.connect(address, autocommit=True) as watching, ThreadPoolExecutor(1) as pool:
+        with store.session() as session, session.batch() as batch:
+            batch.add(run())
+            added = pool.submit(store.add, run())
+            await until(waiting)
+            assert waiting() == [(None,)]
+        added.result(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # of Python 3.12
+def test_a_child_of_a_fork_leaves_the_connections_to_its_parent(address: str) -> None:
+    store = TrajectoryStore(address)
+    before = backend(store)
+    child = os.fork()
+    if child == 0:
+        try:
+            own = backend(store)
+            store.add(run())
+            os._exit(0 if own != before else 1)
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert backend(store) == before
+    assert len(store) == 1
+
+
+def backend(store: TrajectoryStore) -> int:
+    """The process of the database server that answers."""
+    with store.database.connected() as db:
+        return int(db.execute("SELECT pg_backend_pid()").fetchone()[0])
+
+
+def test_the_size_of_a_store_is_that_of_its_rows_alone(address: str) -> None:
+    store, runs = TrajectoryStore(address), [run(str(number)) for number in range(3)]
+    for one in runs:
+        store.add(one)
+    with psycopg.connect(address, autocommit=True) as db:
+        for _ in range(300):
+            db.execute("UPDATE art_langgraph_store.trajectories SET started = started")
+    assert store.prune(most_bytes=10_000) == 0
+
+
+def test_a_connection_has_its_own_settings_whatever_the_database_says(address: str) -> None:
+    with psycopg.connect(address, autocommit=True) as db:
+        for setting in ("idle_session_timeout", "statement_timeout"):
+            db.execute(f"ALTER DATABASE {db.info.dbname} SET {setting} TO '1h'")
+    with TrajectoryStore(address).database.connected() as db:
+        settings = ("idle_session_timeout", "statement_timeout", "tcp_user_timeout")
+        assert [db.execute(f"SHOW {name}").fetchone()[0] for name in settings] == ["0", "0", "25000"]

@@ -71,7 +71,58 @@ def test_an_id_is_written_once(store: TrajectoryStore) -> None:
     one = run("a")
     store.add(one)
     with pytest.raises(DuplicateRun, match=one.id):
-        store.add(one)
+        store.add(one.model_copy(update={"output": "another"}))
+    assert store.list() == [one]
+
+
+def test_a_write_that_is_done_again_changes_nothing(store: TrajectoryStore) -> None:
+    """As when the answer of the database to a commit was lost."""
+    call = CompletionCall(id="c", started=0.0, message={"role": "assistant", "content": "hi"})
+    first = Trajectory(scenario=Scenario(id="s", input="x"), thread_id="t", started=1.0)
+    second = Trajectory(scenario=Scenario(id="other", input="y"), thread_id="t", started=2.0, resumes="newest")
+    for _ in range(2):
+        with store.session() as session, session.batch() as batch:
+            for one in (first, second):
+                batch.begin(one)
+                batch.completion(one.id, call)
+    assert [len(one.completions) for one in store.unfinished()] == [1, 1]
+    for _ in range(2):
+        with store.session() as session, session.batch() as batch:
+            for one in (first, second):
+                batch.begin(one)
+                batch.completion(one.id, call)
+                batch.add(one)
+    assert store.unfinished() == []
+    assert {one.id for one in store.parts(first.id)} == {first.id, second.id}
+    with store.database.connected() as db:
+        assert db.execute("SELECT count(*) FROM completions").fetchone() == (0,)
+
+
+def test_a_resuming_run_has_the_reward_of_the_whole(store: TrajectoryStore) -> None:
+    first = Trajectory(scenario=Scenario(id="s", input="x"), thread_id="t", started=1.0)
+    second = Trajectory(scenario=Scenario(id="other", input="y"), thread_id="t", started=2.0, resumes="newest")
+    store.add(first)
+    store.add(second)
+    store.score(second.id, 0.5)
+    assert store.rewards([second.id, first.id, "unknown"]) == {first.id: 0.5, second.id: 0.5}
+
+
+def test_a_limit_below_zero_is_none_at_all(store: TrajectoryStore) -> None:
+    store.add(run("a", 1.0))
+    assert store.list(limit=-1) == store.list(limit=-1, min_reward=0.0) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["postgresql+psycopg://art:s3cret@db/art", "host=db password=s3cret", "sqlite:///s3cret", "Password = s3cret"],
+)
+def test_an_address_that_is_none_of_a_store_is_refused_and_not_shown(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_STORE", address)
+    with pytest.raises(ConfigError, match="postgresql://USER:PASSWORD@HOST:PORT/DATABASE, without") as refused:
+        TrajectoryStore()
+    assert "s3cret" not in str(refused.value)
 
 
 def test_many_threads_may_write(store: TrajectoryStore) -> None:
@@ -223,12 +274,28 @@ def test_the_oldest_runs_are_pruned(store: TrajectoryStore) -> None:
     runs = [Trajectory(scenario=Scenario(input=text), started=100.0 + at) for at, text in enumerate(noise)]
     for one in runs:
         store.add(one)
-    store.database.overwrite()
-    assert store.prune(most_bytes=store.database.size()) == 0
-    deleted = store.prune(most_bytes=store.database.size() - 20_000)
+    assert store.prune(most_bytes=20 * 10_000) == 0
+    deleted = store.prune(most_bytes=20 * 4_000)
     assert 0 < deleted < 15
     assert [one.id for one in store] == [one.id for one in reversed(runs[deleted:])]
     assert store.prune(days=1) == 20 - deleted
+
+
+def test_unfinished_runs_are_pruned_too_with_all_that_is_read_with_them(store: TrajectoryStore) -> None:
+    text = random.Random(1).randbytes(2000).hex()
+    killed = Trajectory(scenario=Scenario(input="ö"), started=1.0)
+    first = Trajectory(scenario=Scenario(input=text), thread_id="t", started=2.0)
+    second = Trajectory(scenario=Scenario(input="y"), thread_id="t", started=9.0, resumes="newest", output=text)
+    kept = Trajectory(scenario=Scenario(input="ö"), started=3.0)
+    with store.session() as session, session.batch() as batch:
+        batch.begin(killed)
+        batch.completion(killed.id, CompletionCall(id="c", started=1.0, message={"content": text}))
+        for one in (first, second, kept):
+            batch.add(one)
+    assert store.prune(most_bytes=10 * len(text)) == 0
+    assert store.prune(most_bytes=len(text)) == 3
+    assert list(store) == [kept]
+    assert store.unfinished() == []
 
 
 def test_ids_are_known_by_their_beginning(store: TrajectoryStore) -> None:

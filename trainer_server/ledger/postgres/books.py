@@ -93,9 +93,20 @@ DROP INDEX runs_evaluation;
 CREATE INDEX runs_outcomes ON runs (policy, evaluation, version, scenario, reward) WHERE reward IS NOT NULL;
 """
 """Rewards by node, and an index that has all that curves are made of."""
-_WRITING = 0x6172_7402
-"""Key of the advisory lock that a server holds while it writes."""
-_WITH_TEXTS = "rollouts, rewards, policies, runs, run_texts, run_versions, run_traces, run_steps, run_nodes, draws"
+_LOCK = "CREATE TABLE books_lock ();"
+"""It is empty: a server that writes locks it. A table with rows would not be vacuumed by itself while servers write."""
+_WITH_TEXTS = (
+    "rollouts",
+    "rewards",
+    "policies",
+    "runs",
+    "run_texts",
+    "run_versions",
+    "run_traces",
+    "run_steps",
+    "run_nodes",
+    "draws",
+)
 
 
 class PostgresBooks:
@@ -113,7 +124,7 @@ class PostgresBooks:
     has_words = "number IN (SELECT rowid FROM run_texts WHERE words @@ CAST(? AS tsquery))"
 
     def __init__(self, url: str) -> None:
-        self._database = Database(url, "rollouts", [_FIRST, _OUTCOMES])
+        self._database = Database(url, "rollouts", [_FIRST, _OUTCOMES, _LOCK])
 
     def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
         return " & ".join(f"'{word}'{':*' if begins else ''}" for word, begins in wanted)
@@ -126,12 +137,11 @@ class PostgresBooks:
     @contextmanager
     def writing(self) -> Iterator[_Connection]:
         with self._database.opened("written") as db, db.transaction():
-            db.execute("SELECT pg_advisory_xact_lock(%s)", (_WRITING,))
+            db.execute("LOCK TABLE books_lock IN EXCLUSIVE MODE")  # unlike a SELECT, it waits without a snapshot
             yield _Connection(db)
 
     def overwrite(self) -> bool:
-        with self._database.opened("changed; ask again") as db:
-            db.execute(f"VACUUM (FULL) {_WITH_TEXTS}")
+        self._database.overwrite(*_WITH_TEXTS)
         return True
 
     def close(self) -> None:

@@ -136,7 +136,7 @@ class PostgresLedger:
     def erase(self, completions: Sequence[str]) -> bool:
         with self._database.opened("changed; ask again") as db:
             db.execute("DELETE FROM completions WHERE id = ANY(%s)", (_texts(completions),))
-            db.execute("VACUUM (FULL) completions")
+        self._database.overwrite("completions")
         return True
 
     def close(self) -> None:

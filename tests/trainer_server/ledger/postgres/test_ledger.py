@@ -16,6 +16,7 @@ from tests.support.homes.ledger_tests import LedgerTests, Place, Writing, change
 from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresLedger
+from trainer_server.ledger.postgres import database as database_module
 from trainer_server.ledger.postgres import ledger as module
 
 
@@ -144,6 +145,24 @@ async def test_what_is_erased_is_in_no_file_but_the_log_of_writes(postgres: Post
         assert ledger.erase([f"m{number}" for number in range(200)])
         db.execute("CHECKPOINT")
     assert [path for path in _files_with(postgres, "zebrafinch") if "/pg_wal/" not in path] == []
+    ledger.close()
+
+
+async def test_what_another_transaction_still_sees_is_not_said_to_be_gone(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "_REWRITING", 0.0)
+    ledger = PostgresLedger(postgres_url)
+    await ledger.add(row("a"))
+    with psycopg.connect(postgres_url) as reader:
+        reader.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        reader.execute("SELECT 1")
+        with pytest.raises(
+            LedgerError,
+            match=r"not yet gone from all files of .* completions: another transaction still sees 1 deleted rows",
+        ):
+            ledger.erase(["a"])
+    assert ledger.erase(["a"])
     ledger.close()
 
 
