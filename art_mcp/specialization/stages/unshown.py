@@ -26,9 +26,9 @@ COMBINATIONS = 0.3
 def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
     """Divides training scenarios by their calls: those that the warm start may show, and those that it must not.
 
-    Of the combinations of several tools, COMBINATIONS are kept, if each of their tools is shown in others. Of the calls
-    of the same other tools in the same kind of task, SHARE is kept, and _LEAST are shown. The same scenarios and the same
-    seed give the same division.
+    Of the combinations of several tools, COMBINATIONS are kept, if each of their tools is in another one that is not
+    kept. Of the calls of the same other tools in the same kind of task, SHARE is kept, and _LEAST are shown. The same
+    scenarios and the same seed give the same division.
 
     Args:
         training: The training scenarios.
