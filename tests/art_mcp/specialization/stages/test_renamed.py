@@ -256,9 +256,11 @@ def test_the_number_of_a_step_is_no_number_of_a_call() -> None:
 
 def test_words_of_the_worlds_root_stay_wherever_they_are() -> None:
     step = Step(tool="show", arguments={"path": "/world/notes.txt"})
-    made = again(told("What is beside /world/notes.txt?", step, "notes.txt\nharbour.txt", "harbour.txt"))
-    assert made.plan.observations[0].text == f"notes.txt\n{made.plan.facts[0]}"
-    assert made.plan.facts != ["harbour.txt"]
+    text, facts = "Beside\nnotes.txt\nthere is\nharbour.txt", ["notes.txt", "harbour.txt"]
+    made = again(told("What is at /world/notes.txt?", step, text, "notes.txt and harbour.txt", facts=facts))
+    assert made.plan.facts[0] == "notes.txt"
+    assert made.plan.facts[1] != "harbour.txt"
+    assert made.plan.answer == f"It is notes.txt and {made.plan.facts[1]}."
 
 
 def test_an_abbreviated_hash_of_digits_alone_is_no_number() -> None:
