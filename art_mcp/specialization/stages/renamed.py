@@ -352,7 +352,7 @@ def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, d
     """Whether a demonstration with other values is as right as it was.
 
     Its messages have the same roles and say what its calls need, its calls fit the tools' schemas, each result mentions
-    the facts and arguments that it mentioned, and the answer mentions what was asked for.
+    the facts and arguments that it mentioned, in their new form, and the answer mentions what was asked for.
 
     Args:
         before: The demonstration as it was executed.
@@ -369,7 +369,7 @@ def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, d
         return False
     for step, was, now in zip(plan.reference, calls, called, strict=True):
         schema = schemas.get(step.tool, {})
-        if violation(now, schema) and not violation(was, schema):
+        if now != was and violation(now, schema) and not violation(was, schema):
             return False
     if [message["role"] for message in before.messages] != [message["role"] for message in made.messages]:
         return False
@@ -377,9 +377,10 @@ def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, d
     if any(was in told and now not in says for was, now in pairs):
         return False
     pairs += zip(earlier.facts, plan.facts, strict=True)
+    changed = {(was, now) for was, now in pairs if was != now}
     for seen, shows in zip(earlier.observations, plan.observations, strict=True):
         for form, new in zip(_forms(seen), _forms(shows), strict=True):
-            if any(mentions(form, was) and not mentions(new, now) for was, now in pairs):
+            if any(mentions(form, was) and not mentions(new, now) for was, now in changed):
                 return False
     answered = all(mentions(plan.answer, fact) for fact in plan.facts)
     return answered or not all(mentions(earlier.answer, fact) for fact in earlier.facts)
