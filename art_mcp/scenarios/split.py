@@ -93,18 +93,18 @@ def divided(
 
 
 def _with_history(scenarios: Sequence[MCPScenario]) -> list[MCPScenario]:
-    """Training scenarios whose first message is a held-out task are held out with it: they tell its answer."""
+    """Holds out follow-ups on a held-out task with it: their history tells its values and its answer."""
     held: dict[str, Split] = {
         scenario.task: scenario.plan.split
         for scenario in scenarios
         if len(scenario.messages) == 1 and scenario.plan.split != "train"
     }
-    return [
-        scenario.with_plan(split=held[asked])
-        if scenario.plan.split == "train" and (asked := scenario.messages[0]["content"]) in held
-        else scenario
-        for scenario in scenarios
-    ]
+    whole = []
+    for scenario in scenarios:
+        asked, *later = [message["content"] for message in scenario.messages]
+        moved = later and asked in held and scenario.plan.split == "train"
+        whole.append(scenario.with_plan(split=held[asked]) if moved else scenario)
+    return whole
 
 
 def _combinations(order: Sequence[MCPScenario], size: int) -> set[tuple[str, ...]]:
