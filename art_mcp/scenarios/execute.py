@@ -195,17 +195,16 @@ async def execute(
         The scenarios that work, and the records of the others.
     """
     trials = Trials(server, catalog, allow_destructive=allow_destructive, until=until, on_done=on_done)
-    outcomes: dict[str, Trial | StepFailed] = {}
+    plans = [scenario.plan for scenario in scenarios]
+    outcomes: dict[int, Trial | StepFailed] = {}  # by position: scenarios with the same messages have the same id
     for fail in (False, True):
-        called = [
-            scenario for scenario in scenarios if scenario.plan.reference and (scenario.plan.reply == "refusal") is fail
-        ]
-        ran = await trials.run([scenario.plan.reference for scenario in called], fail=fail)
-        outcomes |= {scenario.id: outcome for scenario, outcome in zip(called, ran, strict=True)}
+        called = [at for at, plan in enumerate(plans) if plan.reference and (plan.reply == "refusal") is fail]
+        ran = await trials.run([plans[at].reference for at in called], fail=fail)
+        outcomes |= zip(called, ran, strict=True)
     kept, dropped = [], []
-    for scenario in scenarios:
+    for at, scenario in enumerate(scenarios):
         try:
-            kept.append(_executed(scenario, outcomes.get(scenario.id)))
+            kept.append(_executed(scenario, outcomes.get(at)))
         except StepFailed as failed:
             dropped.append(drop(scenario, failed.kind, str(failed)))
     return kept, dropped

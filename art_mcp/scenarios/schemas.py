@@ -1,9 +1,13 @@
-"""JSON schemas of tools: their parameters, without references and unions."""
+"""JSON schemas of tools: their parameters, without references and unions, and whether values fit them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+
+import jsonschema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from art_mcp.scenarios.catalog import CatalogTool
 
@@ -38,3 +42,19 @@ def plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, A
     if isinstance(schema.get("type"), list):
         schema = {**schema, "type": next((kind for kind in schema["type"] if kind != "null"), "string")}
     return schema
+
+
+def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """How a value violates a schema. None: it does not, or the schema itself is invalid.
+
+    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
+    """
+    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+    try:
+        validator.check_schema(schema)
+        validator(schema, registry=Registry()).validate(value)
+    except jsonschema.ValidationError as error:
+        return str(error.message)[:300]
+    except (jsonschema.SchemaError, Unresolvable, RecursionError):
+        pass  # the server's schema is invalid: the execution of the call decides
+    return None

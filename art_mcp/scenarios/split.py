@@ -82,7 +82,7 @@ def divided(
     left = [scenario for scenario in left if scenario.plan.phrasing not in forms]
     values = _chosen(_by_value(left), size, len(order))
     division = Division(frozenset(values), frozenset(forms), frozenset(combined))
-    split = [scenario.with_plan(split=division.split_of(scenario)) for scenario in scenarios]
+    split = _with_history([scenario.with_plan(split=division.split_of(scenario)) for scenario in scenarios])
     sizes = Counter(scenario.plan.split for scenario in split)
     why = {
         "values": "too few different values: the arguments are the same in most scenarios",
@@ -90,6 +90,21 @@ def divided(
         "combinations": "no scenario combines tools of which each is also asked for alone",
     }
     return split, [f"no held-out {name}: {why[name]}" for name in HELD_OUT if not sizes[name]]
+
+
+def _with_history(scenarios: Sequence[MCPScenario]) -> list[MCPScenario]:
+    """Holds out follow-ups on a held-out task with it: their history tells its values and its answer."""
+    held: dict[str, Split] = {
+        scenario.task: scenario.plan.split
+        for scenario in scenarios
+        if len(scenario.messages) == 1 and scenario.plan.split != "train"
+    }
+    whole = []
+    for scenario in scenarios:
+        asked, *later = [message["content"] for message in scenario.messages]
+        moved = later and asked in held and scenario.plan.split == "train"
+        whole.append(scenario.with_plan(split=held[asked]) if moved else scenario)
+    return whole
 
 
 def _combinations(order: Sequence[MCPScenario], size: int) -> set[tuple[str, ...]]:

@@ -112,6 +112,7 @@ class Recipe:
             return self._without("warm start", f"only {allowed:.0f} s are left for it")
         about = f"imitating {len(imitation.conversations)} demonstrations"
         with self.course.stage("warm start", about) as stage:
+            self._shown = self._sent(imitation, stage)
             result = await warm_start(
                 self.trainer,
                 self.made.policy,
@@ -122,7 +123,6 @@ class Recipe:
             )
             metrics = result.metrics
             trained = round(metrics.get("tokens_unique", 0) * metrics.get("epochs", 0))
-            self._shown = imitation.scenarios_in(stage.seconds)
             stage.facts |= {
                 "version": result.version,
                 "metrics": metrics,
@@ -131,6 +131,15 @@ class Recipe:
             }
             self.made.warm_start, self.made.version = metrics, result.version
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
+
+    def _sent(self, imitation: Imitation, stage: Stage) -> list[str]:
+        """Ids of the scenarios that the warm start imitates, which are noted before it is sent: what a killed process
+        has sent is waited for, and it had more time than is left now."""
+        journal = self.course.directory.journal
+        if not journal.of("send", stage.name):
+            journal.note("send", stage=stage.name, scenarios=imitation.scenarios_in(stage.seconds))
+        sent: list[str] = journal.of("send", stage.name)[0]["scenarios"]
+        return sent
 
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
@@ -169,6 +178,8 @@ class Recipe:
             self.made.groups = groups_by_version(store.list(), self.made.policy)
         if done := self.course.ended("rl"):
             self.made.version = done["version"]
+            if "failed" in done:
+                self.made.notes.append(done["failed"])
             return
         allowed = self.course.budget.allows("rl")
         if allowed is not None and allowed < _LEAST and not self.made.steps:
@@ -215,8 +226,9 @@ class Recipe:
                     left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
                     self.course.tell(f"{record}{left}")
             except RolloutsFailed as error:  # what was made until then must not be lost with a training
-                self.made.notes.append(f"the training ended: {error}")
-                self.course.tell(self.made.notes[-1])
+                stage.facts["failed"] = f"the training ended: {error}"
+                self.made.notes.append(stage.facts["failed"])
+                self.course.tell(stage.facts["failed"])
             await self._end_of_training(stage)
 
     def _not_shown(self) -> list[MCPScenario]:

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jsonschema
 from pydantic import BaseModel, Field
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.phrasing.lexicon import FILLERS, PREPOSITIONS
 from art_mcp.scenarios.phrasing.talk import refuses
 from art_mcp.scenarios.phrasing.values import spelled
 from art_mcp.scenarios.plan import Reply, is_reference
+from art_mcp.scenarios.schemas import violation
 
 SAID = 3
 """Words of a text that a task must say as it is, at most."""
@@ -134,7 +133,7 @@ def _unfit_reply(proposal: Proposal, tools: Sequence[CatalogTool]) -> str | None
         return "a task that needs no tool has no calls" if proposal.calls else None
     if not refuses(proposal.answer) or not any(mentions(proposal.answer, name) for name in proposal.about):
         return "the answer must say that it cannot be done, and mention one of `about`"
-    known = {word for tool in tools for word in words(f"{tool.name} {tool.description}")}
+    known = {word for tool in tools for word in words(f"{tool.name} {tool.description}")} - FILLERS - PREPOSITIONS
     if not proposal.calls and any(known & set(words(name)) for name in proposal.about):
         return "there may be a tool for it: without a call that fails, `about` has no words of tools"
     return None
@@ -152,20 +151,4 @@ def _arguments(call: ProposedCall, tool: CatalogTool, at: int) -> str | None:
         return f"there is no argument {unknown[0]!r}"
     required = [name for name in schema.get("required", []) if name not in taken]
     given = {name: value for name, value in call.arguments.items() if name not in taken}
-    return _violation(given, {**schema, "required": required})
-
-
-def _violation(value: Any, schema: dict[str, Any]) -> str | None:
-    """How a value violates a schema. None: it does not, or the schema itself is invalid.
-
-    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
-    """
-    validator = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
-    try:
-        validator.check_schema(schema)
-        validator(schema, registry=Registry()).validate(value)
-    except jsonschema.ValidationError as error:
-        return str(error.message)[:300]
-    except (jsonschema.SchemaError, Unresolvable, RecursionError):
-        pass  # the server's schema is invalid: the execution of the call decides
-    return None
+    return violation(given, {**schema, "required": required})

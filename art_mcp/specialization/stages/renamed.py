@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.gazetteer import WORDS, is_well_known
 from art_mcp.scenarios.execute import StepFailed, resolved
@@ -24,8 +25,11 @@ from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import changes_with_time, leaves, parsed
 from art_mcp.scenarios.phrasing import lexicon
 from art_mcp.scenarios.phrasing.values import spelled
-from art_mcp.scenarios.plan import MCPScenario, Plan, Step, is_reference
+from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step, is_reference
+from art_mcp.scenarios.schemas import violation
+from art_mcp.specialization.demonstrations import demonstration
 from art_mcp.worlds.alias import WORLD
+from trainer_server.wire import ConfigError
 
 ATTEMPTS = 20
 """Attempts to draw a value that occurs nowhere else."""
@@ -39,7 +43,10 @@ _HASH = "#"
 """What they are marked with, so that they are no number and no word."""
 
 _COMPUTED = 3
-"""A result with fewer lines may have been computed from the numbers of its call."""
+"""A result with at most as many values, besides those of its call, may have been computed from the call's numbers."""
+
+_DIGITS = 4
+"""Digits of a number that may be the abbreviation of a hash, at least."""
 
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _HEX = re.compile(r"(?<![A-Za-z0-9])(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{6,64}(?![A-Za-z0-9])")
@@ -52,6 +59,7 @@ _PART = re.compile(
 _ENDING = re.compile(r"(?<=\w)\.([A-Za-z]{1,5})(?![\w.])")
 _ROOT = re.compile(re.escape(WORLD) + r"(?:/[\w.-]+)?")
 _QUOTED = re.compile(r"'([^']*)'")
+_ESCAPE = re.compile(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt])')
 
 _USUAL = frozenset(
     words(
@@ -69,9 +77,12 @@ class Renamer:
     """Gives demonstrations fresh values.
 
     A value is shown once as the server has it. From then on each demonstration that has it gets another one. Not
-    renamed are words of the tools' schemas (so no enums), of keys of results, of the text around the values, and of
-    paths of the world's root; places and time zones, dates, truth values, constants in capital letters, and endings of
-    files; numbers that may count what is shown, and those of which a result may have been computed.
+    renamed are words and numbers of the tools' schemas (so no enums), of keys of results, and of paths of the world's
+    root; words of the text around the values; arguments that neither the messages nor an earlier result say; places and
+    time zones, dates, truth values, constants in capital letters, and endings of files; numbers that may count what is
+    shown, and those of which a result may have been computed.
+
+    A demonstration that would no longer be right with other values is shown as it is, and so is one without calls.
 
     Args:
         tools: The tools of the agent.
@@ -80,8 +91,9 @@ class Renamer:
     """
 
     def __init__(self, tools: Sequence[BaseTool], held_out: Iterable[MCPScenario], seed: int) -> None:
-        schemas = json.dumps([convert_to_openai_tool(tool) for tool in tools])
-        self._schema = {word for name in re.findall(r"\w+", schemas) for word in words(name)}
+        functions = [convert_to_openai_tool(tool)["function"] for tool in tools]
+        self._schemas = {function["name"]: function.get("parameters", {}) for function in functions}
+        self._schema = {word for name in re.findall(r"\w+", json.dumps(functions)) for word in words(name)}
         self._never = {
             _key(part[0]) for scenario in held_out for text in _values(scenario.plan) for part in _PART.finditer(text)
         }
@@ -97,20 +109,21 @@ class Renamer:
         return [self._renamed(scenario) for scenario in scenarios]
 
     def _renamed(self, scenario: MCPScenario) -> MCPScenario:
+        plan = scenario.plan
+        if not plan.reference:
+            return scenario
         parts = self._parts(scenario)
         again = [part for part in parts if part in self._shown]
         self._shown |= parts
         if not again:
             return scenario
         renaming = self._renaming(scenario, again)
-        plan = scenario.plan
         steps = [step.model_copy(update={"arguments": renaming.arguments(step)}) for step in plan.reference]
         observations = [
             seen.model_copy(update={"text": renaming.text(seen.text), "structured": renaming.value(seen.structured)})
             for seen in plan.observations
         ]
-        given = renaming.value(scenario.input)
-        made = scenario.model_copy(update={"input": given}).with_plan(
+        made = scenario.model_copy(update={"input": renaming.input(scenario)}).with_plan(
             reference=steps,
             observations=observations,
             facts=renaming.value(plan.facts),
@@ -118,34 +131,36 @@ class Renamer:
             answer=renaming.text(plan.answer),
             changes=None,  # of the values that the world had
         )
-        return made if _still_right(scenario, made) else scenario
+        return made if _still_right(scenario, made, self._schemas) else scenario
 
     def _parts(self, scenario: MCPScenario) -> set[str]:
         """What may be renamed: words in lower case, numbers, and hashes by their first characters."""
         plan = scenario.plan
-        kept = self._schema | _KEPT | _around(scenario) | _keys(plan)
+        whole = _whole(scenario)
+        kept = self._schema | _KEPT | _around(scenario) | _keys(plan) | _in_roots(whole)
         computed = _may_be_computed(plan)
         parts: set[str] = set()
-        for text in _values(plan):
+        numbers: set[str] = set()
+        for text in _said(scenario):
             if changes_with_time(text) or is_well_known(text):
                 continue
             endings = {ending.casefold() for ending in _ENDING.findall(text)}
-            for part in _PART.finditer(_ROOT.sub(" ", text)):
+            for part in _PART.finditer(text):
                 if part["number"]:
-                    if not computed and ("." in part[0] or int(part[0]) > _COUNTS):
-                        parts.add(part[0])
+                    numbers.add(part[0])
                 elif part["hex"] or not (
                     part[0].isupper()
                     or is_well_known(part[0])
                     or {part[0].casefold(), *words(part[0])} & (kept | endings)
                 ):
                     parts.add(_key(part[0]))
-        return parts
+        if not computed:
+            parts |= {number for number in numbers if "." in number or int(number) > _COUNTS}
+        return parts - kept - _abbreviated(numbers, whole)
 
     def _renaming(self, scenario: MCPScenario, parts: Sequence[str]) -> _Renaming:
         """Fresh values for parts, which occur nowhere in a scenario."""
-        told = json.dumps(scenario.model_dump(mode="json"), ensure_ascii=False)
-        taken = {_key(part[0]) for part in _PART.finditer(told)} | self._never | self._schema
+        taken = {_key(part[0]) for part in _PART.finditer(_whole(scenario))} | self._never | self._schema
         fresh: dict[str, str] = {}
         for part in sorted(parts):
             for _ in range(ATTEMPTS):
@@ -181,12 +196,15 @@ class _Renaming:
     fresh: dict[str, str]
 
     def text(self, text: str) -> str:
-        """A text with the fresh values. Paths of the world's root stay."""
-        roots = [match.span() for match in _ROOT.finditer(text)]
-        return _PART.sub(
-            lambda part: part[0] if any(start <= part.start() < end for start, end in roots) else self._of(part[0]),
-            text,
-        )
+        """A text with the fresh values."""
+        return _PART.sub(lambda part: self._of(part[0]), text)
+
+    def input(self, scenario: MCPScenario) -> Any:
+        """The input of a scenario with the fresh values in what its messages say. Their roles stay."""
+        if isinstance(scenario.input, str):
+            return self.text(scenario.input)
+        messages = [[message["role"], self.text(message["content"])] for message in scenario.messages]
+        return {**scenario.input, "messages": messages}
 
     def value(self, value: Any) -> Any:
         """A JSON value with the fresh values in all its texts and numbers. Keys of objects stay."""
@@ -230,65 +248,150 @@ def _hexadecimal(rng: random.Random, length: int) -> str:
     return rng.choice("abcdef") + rng.choice("123456789") + "".join(rng.choices("0123456789abcdef", k=length - 2))
 
 
+def _whole(scenario: MCPScenario) -> str:
+    """All of a scenario as JSON."""
+    return json.dumps(scenario.model_dump(mode="json"), ensure_ascii=False)
+
+
 def _values(plan: Plan) -> Iterator[str]:
-    """The values in calls, facts, and what a refusal names, as texts. Of SQL and the like, the quoted texts."""
-    for number, step in enumerate(plan.reference):
-        try:
-            arguments = resolved(step, plan.observations[:number])
-        except (StepFailed, IndexError):  # it is not executed, or was edited
-            arguments = {name: value for name, value in step.arguments.items() if not is_reference(value)}
-        for name, argument in arguments.items():
-            if argument != step.defaults.get(name):
-                for text in spelled(argument):
-                    yield from _QUOTED.findall(text) if step.by_result else (text,)
+    """The values in calls, facts, and what a refusal names, as texts."""
+    for number in range(len(plan.reference)):
+        yield from _arguments(plan, number)
     yield from plan.facts
     yield from plan.about
+
+
+def _said(scenario: MCPScenario) -> Iterator[str]:
+    """Those of the values that the messages or a result say before a call needs them. What an agent works out by
+    itself, such as a query, is no value that it copies."""
+    plan = scenario.plan
+    told = _contents(scenario)
+    for number in range(len(plan.reference)):
+        yield from (text for text in _arguments(plan, number) if mentions(told, text))
+        for seen in plan.observations[number : number + 1]:
+            told = "\n".join([told, seen.text, *spelled(seen.structured)])
+    yield from plan.facts
+    yield from plan.about
+
+
+def _arguments(plan: Plan, number: int) -> Iterator[str]:
+    """The arguments of a call that are no defaults, as texts. Of SQL and the like, the quoted texts."""
+    step = plan.reference[number]
+    try:
+        arguments = resolved(step, plan.observations[:number])
+    except (StepFailed, IndexError):  # it is not executed, or was edited
+        arguments = {name: value for name, value in step.arguments.items() if not is_reference(value)}
+    for name, argument in arguments.items():
+        if argument != step.defaults.get(name):
+            for text in spelled(argument):
+                yield from _QUOTED.findall(text) if step.by_result else (text,)
+
+
+def _contents(scenario: MCPScenario) -> str:
+    """What the messages say."""
+    return " ".join(message["content"] for message in scenario.messages)
 
 
 def _around(scenario: MCPScenario) -> set[str]:
     """The words of the messages and the answer that are no values."""
     plan = scenario.plan
-    text = " ".join([*(message["content"] for message in scenario.messages), plan.answer])
+    text = f"{_contents(scenario)} {plan.answer}"
     for value in sorted(_values(plan), key=len, reverse=True):
         text = text.replace(value, " ")
     return {word.casefold() for word in _WORD.findall(text)}
 
 
 def _keys(plan: Plan) -> set[str]:
-    """The words of the keys in results."""
+    """The parts of the keys in results."""
     keys: set[str] = set()
     for seen in plan.observations:
         value = parsed(seen.text, seen.structured)
         if isinstance(value, str):
-            keys.update(word for line in lines(value) for word in words(line.key))
+            keys.update(line.key for line in lines(value))
         else:
-            keys.update(word for path, _ in leaves(value) for key in path for word in words(str(key)))
-    return keys
+            keys.update(str(key) for path, _ in leaves(value) for key in path)
+    return {word for key in keys for word in [*words(key), *(_key(part[0]) for part in _PART.finditer(key))]}
+
+
+def _in_roots(text: str) -> set[str]:
+    """The parts of the paths of the world's root."""
+    return {_key(part[0]) for root in _ROOT.findall(text) for part in _PART.finditer(root)}
+
+
+def _abbreviated(numbers: Iterable[str], text: str) -> set[str]:
+    """Numbers with which a hash begins, and what these hashes are known by: such a number may be an abbreviation."""
+    hashes = {match[0] for match in _HEX.finditer(text)}
+    begun = {
+        (number, each) for number in numbers if len(number) >= _DIGITS for each in hashes if each.startswith(number)
+    }
+    return {part for number, each in begun for part in (number, _key(each))}
 
 
 def _may_be_computed(plan: Plan) -> bool:
     """Whether a result may have been computed from numbers, such as a sum."""
-    counted = any(
-        isinstance(leaf, int | float) and not isinstance(leaf, bool)
+    given = {
+        canonical(leaf)
         for step in plan.reference
-        for _, leaf in leaves(step.arguments)
-    )
-    short = any(seen.text.count("\n") < _COMPUTED for seen in plan.observations)
-    return counted and short
+        for argument in step.arguments.values()
+        if not is_reference(argument)
+        for _, leaf in leaves(argument)
+        if isinstance(leaf, int | float) and not isinstance(leaf, bool)
+    }
+    return bool(given) and any(_size(seen, given) <= _COMPUTED for seen in plan.observations)
 
 
-def _still_right(before: MCPScenario, made: MCPScenario) -> bool:
-    """Whether a task still says what its calls need, and its answer what was asked for."""
+def _size(seen: Observation, given: Set[str]) -> int:
+    """The number of values of a result, or of its lines, besides values that were given, in their canonical form."""
+    value = parsed(seen.text, seen.structured)
+    if isinstance(value, str):
+        return len(lines(value))
+    return sum(canonical(leaf) not in given for _, leaf in leaves(value))
+
+
+def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, dict[str, Any]]) -> bool:
+    """Whether a demonstration with other values is as right as it was.
+
+    Its messages have the same roles and say what its calls need, its calls fit the tools' schemas, each result mentions
+    the facts and arguments that it mentioned, in their new form, and the answer mentions what was asked for.
+
+    Args:
+        before: The demonstration as it was executed.
+        made: The same one with other values.
+        schemas: The schemas of the tools' arguments, by name.
+    """
     earlier, plan = before.plan, made.plan
-    told = " ".join(message["content"] for message in before.messages)
-    says = " ".join(message["content"] for message in made.messages)
-    for old, new in zip(earlier.reference, plan.reference, strict=True):
-        for was, now in zip(_spelled(old), _spelled(new), strict=True):
-            if was in told and now not in says:
+    try:
+        demonstration(made)
+        called = [resolved(step, plan.observations[:at]) for at, step in enumerate(plan.reference)]
+        calls = [resolved(step, earlier.observations[:at]) for at, step in enumerate(earlier.reference)]
+        pairs = list(zip(_spelled(calls), _spelled(called), strict=True))
+    except (ConfigError, StepFailed, LookupError, TypeError, ValueError):  # a value is no longer where it was
+        return False
+    for step, was, now in zip(plan.reference, calls, called, strict=True):
+        schema = schemas.get(step.tool, {})
+        if now != was and violation(now, schema) and not violation(was, schema):
+            return False
+    if [message["role"] for message in before.messages] != [message["role"] for message in made.messages]:
+        return False
+    told, says = _contents(before), _contents(made)
+    if any(was in told and now not in says for was, now in pairs):
+        return False
+    pairs += zip(earlier.facts, plan.facts, strict=True)
+    changed = {(was, now) for was, now in pairs if was != now}
+    for seen, shows in zip(earlier.observations, plan.observations, strict=True):
+        for form, new in zip(_forms(seen), _forms(shows), strict=True):
+            if any(mentions(form, was) and not mentions(new, now) for was, now in changed):
                 return False
     answered = all(mentions(plan.answer, fact) for fact in plan.facts)
     return answered or not all(mentions(earlier.answer, fact) for fact in earlier.facts)
 
 
-def _spelled(step: Step) -> list[str]:
-    return [text for value in step.arguments.values() if not is_reference(value) for text in spelled(value)]
+def _forms(seen: Observation) -> tuple[str, str, str]:
+    """What a result says: its text, the text without escapes of JSON, and its structured content."""
+    plain = _ESCAPE.sub(lambda escape: json.loads(f'"{escape[0]}"'), seen.text)
+    return seen.text, plain, "\n".join(spelled(seen.structured))
+
+
+def _spelled(calls: Iterable[Mapping[str, Any]]) -> list[str]:
+    """The values of calls as texts."""
+    return [text for arguments in calls for value in arguments.values() for text in spelled(value)]

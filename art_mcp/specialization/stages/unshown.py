@@ -8,8 +8,8 @@ time.
 from __future__ import annotations
 
 import random
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
@@ -26,8 +26,9 @@ COMBINATIONS = 0.3
 def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
     """Divides training scenarios by their calls: those that the warm start may show, and those that it must not.
 
-    Of the combinations of several tools, COMBINATIONS are kept. Of the calls of the same other tools in the same kind
-    of task, SHARE is kept, and _LEAST are shown. The same scenarios and the same seed give the same division.
+    Of the combinations of several tools, COMBINATIONS are kept, if each of their tools is in another one that is not
+    kept. Of the calls of the same other tools in the same kind of task, SHARE is kept, and _LEAST are shown. The same
+    scenarios and the same seed give the same division.
 
     Args:
         training: The training scenarios.
@@ -38,8 +39,7 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     """
     calls = list[str]()
     alike: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
-    combined = sorted({combination(scenario) for scenario in training if len(combination(scenario)) > 1})
-    whole = set(random.Random(f"combinations-{seed}").sample(combined, int(COMBINATIONS * len(combined))))
+    whole = _whole({combination(scenario) for scenario in training}, seed)
     kept: set[str] = set()
     for scenario in training:
         plan = scenario.plan
@@ -56,3 +56,16 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
         owed -= count
     shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in kept]
     return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]
+
+
+def _whole(combinations: Collection[tuple[str, ...]], seed: int) -> set[tuple[str, ...]]:
+    """The combinations of several tools that are kept. Each of their tools is in another one that is not kept."""
+    several = sorted(each for each in combinations if len(each) > 1)
+    count = int(COMBINATIONS * len(several))
+    left = Counter(tool for each in combinations for tool in each)
+    kept: set[tuple[str, ...]] = set()
+    for each in random.Random(f"combinations-{seed}").sample(several, len(several)):
+        if len(kept) < count and all(left[tool] > 1 for tool in each):
+            kept.add(each)
+            left.subtract(each)
+    return kept

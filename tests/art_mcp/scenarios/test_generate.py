@@ -235,6 +235,16 @@ async def test_what_changes_the_server_is_checked_by_its_calls() -> None:
     assert (kept.plan.facts, dropped) == ([], [])
 
 
+async def test_scenarios_with_the_same_messages_get_the_results_of_their_own_calls() -> None:
+    async with connect(SHOP) as server:
+        catalog = await read_catalog(server)
+        listed = MCPScenario.make("Look.", Plan(reference=[Step(tool="list_items")]))
+        priced = MCPScenario.make("Look.", Plan(reference=[Step(tool="get_price", arguments={"item_id": "it-77"})]))
+        (first, second), _ = await execute(server, [listed, priced], catalog)
+    assert "it-88" in first.plan.observations[0].text
+    assert "it-88" not in second.plan.observations[0].text
+
+
 async def test_a_destructive_tool_is_called_only_when_that_is_asked_for() -> None:
     async with connect(SHOP) as server:
         catalog = await read_catalog(server)

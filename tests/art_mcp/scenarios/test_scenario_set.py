@@ -114,3 +114,13 @@ def test_what_is_always_or_never_solved_is_not_learnable() -> None:
 
 def test_coverage_counts_every_tool_on_offer() -> None:
     assert many().coverage == {"a": 36, "b": 36, "c": 36, "d": 0}
+
+
+def test_a_follow_up_on_a_held_out_task_is_held_out_too() -> None:
+    tasks = many().scenarios
+    plan = Plan(reference=[Step(tool="c", arguments={"n": 7})], kind="follow_up")
+    asked = [MCPScenario.make(f"And then {at}?", plan, [(one.task, "It is 3.")]) for at, one in enumerate(tasks)]
+    divided = ScenarioSet([*tasks, *asked]).split(0.25, seed=4)
+    first = {one.task: one.plan.split for one in divided.scenarios if len(one.messages) == 1}
+    assert {first[one.messages[0]["content"]] for one in divided.train} == {"train"}
+    assert any(len(one.messages) > 1 for one in divided.held_out)

@@ -28,6 +28,7 @@ ZONE = Catalog.of_tools(
                 "properties": {"zone": {"enum": ["Oslo", "Rome"]}, "hour": {"type": "integer"}},
                 "required": ["zone"],
             },
+            "description": "Converts an hour to the zone.",
         },
         {"name": "anything", "inputSchema": {"type": "object", "additionalProperties": True}},
     ]
@@ -269,6 +270,8 @@ async def test_follow_ups_refusals_and_talk_are_proposed_and_checked_too() -> No
         ({"reply": "refusal", "answer": "I have no tool for that.", "about": ["pizza"]}, "mention one of `about`"),
         ({"reply": "refusal", "answer": "I cannot order pizza.", "about": ["pizza"]}, None),
         ({"reply": "refusal", "answer": "I cannot convert it.", "about": ["convert"]}, "there may be a tool for it"),
+        ({"reply": "refusal", "answer": "I cannot convert it.", "about": ["a tool to fly"]}, "mention one of `about`"),
+        ({"reply": "refusal", "answer": "I cannot book the trip to Rome.", "about": ["the trip to Rome"]}, None),
         ({"earlier": {"task": "Hello."}}, "earlier: there are no calls"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from langchain_core.tools import BaseTool, StructuredTool
 
 from art_mcp import MCPScenario
@@ -88,7 +89,7 @@ def test_numbers_stay_where_a_result_may_be_computed_from_them() -> None:
 
     total = scenario("The sum is 42.", "42")
     assert renamed(total, total)[1] == total
-    listed = scenario("Entries\n17: lamp\n25: chair\nTotal: 2", "lamp")
+    listed = scenario("Entries\n- lamp 17\n- chair 25\nTotal: 2", "lamp")
     arguments = renamed(listed, listed)[1].plan.reference[0].arguments
     assert arguments["few"] == 3
     assert {arguments["first"], arguments["second"]}.isdisjoint({17, 25})
@@ -145,3 +146,126 @@ def test_of_queries_only_the_quoted_texts_are_other_ones() -> None:
     assert "harbour" not in query
     assert made.observations[0].text == f"[{{'price': {made.facts[0]}}}]"
     assert made.facts != ["40"]
+
+
+def told(task: str, step: Step, text: str, fact: str, structured: Any = None, **changes: Any) -> MCPScenario:
+    """A scenario of one call that asks for one fact."""
+    seen = Observation(text=text, structured=structured)
+    plan = Plan(reference=[step], observations=[seen], facts=[fact], answer=f"It is {fact}.")
+    return MCPScenario.make(task, plan.model_copy(update=changes))
+
+
+def again(scenario: MCPScenario) -> MCPScenario:
+    """How a scenario is shown whose values were shown before."""
+    return renamed(scenario, scenario)[1]
+
+
+LOOK = Step(tool="show", arguments={"revision": "harbour"})
+
+
+def test_roles_of_messages_stay() -> None:
+    step = Step(tool="show", arguments={"repo": "src/user.ts"})
+    made = again(told("Show src/user.ts.", step, "Lines\nin src/user.ts: 9", "9"))
+    assert [message["role"] for message in made.messages] == ["user"]
+    assert "user" not in made.task
+    assert demonstration(made)[0]["content"] == f"Show {made.plan.reference[0].arguments['repo']}."
+
+
+def test_hashes_and_numbers_that_are_keys_of_results_stay() -> None:
+    known = {"9f3c07ab": {"state": "harbour"}, "1234": {"state": "lamp"}}
+    reading = {"step": 0, "path": ["9f3c07ab", "state"]}
+    step = Step(tool="show", arguments={"revision": "9f3c07ab", "number": 1234})
+    plan = Plan(reference=[step], observations=[Observation(text=json.dumps(known))], facts=["harbour"])
+    plan = Plan.model_validate({**plan.model_dump(), "readings": [reading]})
+    made = again(MCPScenario.make("Show 9f3c07ab and 1234.", plan))
+    assert made.plan.reference == [step]
+    (fact,) = made.plan.facts
+    assert fact != "harbour"
+    assert json.loads(made.plan.observations[0].text)["9f3c07ab"] == {"state": fact}
+    assert fact in demonstration(made)[-1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("text", "structured", "fact"),
+    [
+        ('{"price": 25.0, "a": 1, "b": 2, "c": 3}', {"price": 25.0, "a": 1, "b": 2, "c": 3}, "25"),
+        (r'{"name": "M\u00fcller"}', {"name": "Müller"}, "Müller"),
+        (r'{"name": "M\u00fcller", "cut": "of', None, "Müller"),
+        (r'{"path": "C:\\notes"}', None, r"C:\notes"),
+    ],
+)
+def test_a_result_that_spells_a_fact_in_another_way_stays(text: str, structured: Any, fact: str) -> None:
+    scenario = told("What is at harbour?", LOOK, text, fact, structured)
+    assert again(scenario) == scenario
+
+
+def test_what_an_agent_works_out_by_itself_stays() -> None:
+    query = "select price from lamps where name = 'harbour'"
+    step = Step(tool="show", arguments={"query": query})
+    made = again(told("What does harbour cost, and who says so?", step, "Found\nharbour\nby\nAda Berg", "Ada Berg"))
+    assert made.plan.reference == [step]
+    assert made.plan.facts != ["Ada Berg"]
+
+
+def test_what_an_earlier_result_says_is_renamed() -> None:
+    steps = [Step(tool="show"), Step(tool="show", arguments={"revision": {"$step": 0, "path": ["name"]}})]
+    plan = Plan(reference=steps, observations=[Observation(text='{"name": "harbour"}'), Observation(text="x")])
+    made = again(MCPScenario.make("Show the first one.", plan))
+    assert made.plan.observations[0].text != plan.observations[0].text
+
+
+def test_scenarios_without_calls_stay() -> None:
+    plan = Plan(reply="refusal", kind="impossible", about=["pizza"], answer="I cannot order a pizza.")
+    errand = MCPScenario.make("Order a pizza.", plan)
+    assert again(errand) == errand
+
+
+def test_numbers_of_the_schema_stay() -> None:
+    pages = tool("pages", size={"enum": [20, 50]}, number={"type": "integer"})
+    step = Step(tool="pages", arguments={"size": 50, "number": 98})
+    scenario = told("Show 50 of 98.", step, "Pages\nof\n50\nand\n98", "98")
+    arguments = Renamer([pages], [], 0).rename([scenario, scenario])[1].plan.reference[0].arguments
+    assert arguments["size"] == 50
+    assert arguments["number"] != 98
+
+
+@pytest.mark.parametrize(("schema", "value"), [({"maximum": 19}, 18), ({"pattern": "^lam"}, "lamp")])
+def test_calls_fit_the_schema(schema: dict[str, Any], value: Any) -> None:
+    step = Step(tool="pages", arguments={"at": value})
+    scenario = told(f"Show {value}.", step, f"Pages\nof\nall\nand\n{value}", "harbour")
+    for seed in range(5):
+        made = Renamer([tool("pages", at=schema)], [], seed).rename([scenario, scenario])[1]
+        at = made.plan.reference[0].arguments["at"]
+        assert at == value or (at <= 19 if isinstance(at, int) else at.startswith("lam"))
+
+
+def test_a_sum_in_indented_json_stays() -> None:
+    step = Step(tool="show", arguments={"a": 17, "b": 25})
+    result = {"a": 17, "b": 25, "operation": "add", "result": 42}
+    sums = told("Add 17 and 25.", step, json.dumps(result, indent=2), "42")
+    assert again(sums) == sums
+
+
+def test_the_number_of_a_step_is_no_number_of_a_call() -> None:
+    steps = [Step(tool="show"), Step(tool="show", arguments={"revision": {"$step": 0, "path": ["name"]}})]
+    seen = [Observation(text='{"name": "x"}'), Observation(text='{"price": 4711}')]
+    made = again(MCPScenario.make("What does it cost?", Plan(reference=steps, observations=seen, facts=["4711"])))
+    assert made.plan.facts != ["4711"]
+    assert json.loads(made.plan.observations[1].text) == {"price": int(made.plan.facts[0])}
+
+
+def test_words_of_the_worlds_root_stay_wherever_they_are() -> None:
+    step = Step(tool="show", arguments={"path": "/world/notes.txt"})
+    text, facts = "Beside\nnotes.txt\nthere is\nharbour.txt", ["notes.txt", "harbour.txt"]
+    made = again(told("What is at /world/notes.txt?", step, text, "notes.txt and harbour.txt", facts=facts))
+    assert made.plan.facts[0] == "notes.txt"
+    assert made.plan.facts[1] != "harbour.txt"
+    assert made.plan.answer == f"It is notes.txt and {made.plan.facts[1]}."
+
+
+def test_an_abbreviated_hash_of_digits_alone_is_no_number() -> None:
+    step = Step(tool="show", arguments={"revision": "1234567"})
+    made = again(told("Who wrote 1234567?", step, "commit 1234567abc0\nby Ada Berg\n\n1234567", "Ada Berg"))
+    assert made.plan.reference == [step]
+    assert made.plan.facts != ["Ada Berg"]
+    assert made.plan.observations[0].text.startswith("commit 1234567abc0\n")

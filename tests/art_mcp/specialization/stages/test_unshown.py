@@ -42,3 +42,13 @@ def test_some_combinations_of_tools_are_kept_as_a_whole() -> None:
     whole = {one.tools for one in kept if len(one.tools) > 1} - {one.tools for one in shown}
     assert len(whole) == 3
     assert {one.tools for one in shown if len(one.tools) == 1} == {(tool,) for tool in "abcde"}
+
+
+def test_every_tool_is_shown() -> None:
+    every = [scenario(f"Do {tool} {at}.", at, tool) for tool in "ab" for at in range(3)]
+    pairs = [("a", "b"), ("a", "c"), ("c", "d"), ("b", "d"), ("a", "e")]
+    every += [scenario(f"Do {one} and {two}, {at}.", at, one, two) for one, two in pairs for at in range(2)]
+    for seed in range(20):
+        shown, kept = shown_and_kept(every, seed)
+        assert {tool for one in shown for tool in one.tools} == set("abcde")
+        assert any(len(one.tools) > 1 for one in kept)

@@ -1,0 +1,107 @@
+"""What a recipe notes of its stages, so that a later process knows of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from art_langgraph.loop.failures import RolloutsFailed
+from art_langgraph.loop.watch.record import StepRecord
+from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart
+from art_mcp.scenarios.plan import Observation, Plan, Step
+from art_mcp.specialization import recipe as recipes
+from art_mcp.specialization.budget import Budget
+from art_mcp.specialization.course import Course
+from art_mcp.specialization.output.directory import RunDirectory
+from art_mcp.specialization.recipe import Recipe
+from art_mcp.specialization.specialization import Specialization
+from trainer_server.wire import JobStatus, StepResult
+
+
+class Killed(Exception):
+    """The process ends here."""
+
+
+class Trainer:
+    """A trainer server that has a job, or kills those who send it a new one."""
+
+    def __init__(self, job: Any = None) -> None:
+        self.job = job
+
+    async def find_step(self, *_: Any) -> Any:
+        return self.job
+
+    async def sft(self, *_: Any, **__: Any) -> StepResult:
+        raise Killed
+
+    async def result(self, *_: Any, **__: Any) -> StepResult:
+        return StepResult(version=1, metrics={"updates": 3})
+
+    async def policy(self, *_: Any) -> Any:
+        return SimpleNamespace(latest=1)
+
+
+def scenario(number: int) -> MCPScenario:
+    plan = Plan(reference=[Step(tool=f"look{number}")], observations=[Observation(text="seen " * 1_000)])
+    return MCPScenario.make(f"Look at {number}.", plan)
+
+
+def begun(output: Path, trainer: Trainer, spent: float = 0.0) -> Recipe:
+    """The recipe of a process that goes on in a directory after seconds that earlier ones have spent."""
+    made = Specialization(
+        server="s",
+        server_version="",
+        policy="p",
+        base_model="m",
+        scenarios=ScenarioSet([scenario(number) for number in range(24)]),
+    )
+    directory = RunDirectory(output, {}, resume=spent > 0)
+    course = Course(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
+    parts: dict[str, Any] = {"trainer": trainer, "measured": None, "agent": None, "box": SimpleNamespace(tools=[])}
+    return Recipe(
+        made=made,
+        course=course,
+        own_agent=False,
+        training=TrainingSettings(groups_per_step=2),
+        runs=RunSettings(),
+        ruler=None,
+        seed=0,
+        progress=False,
+        **parts,
+    )
+
+
+async def test_the_scenarios_of_a_warm_start_that_a_killed_process_sent_are_known(tmp_path: Path) -> None:
+    first = begun(tmp_path, Trainer())
+    with pytest.raises(Killed):
+        await first.warm_start(WarmStart())
+    first.course.directory.close()
+    later = begun(tmp_path, Trainer(SimpleNamespace(status=JobStatus.succeeded)), spent=3_550.0)
+    await later.warm_start(WarmStart())
+    journal = later.course.directory.journal
+    (sent,), ended = journal.of("send", "warm start"), journal.ended("warm start")
+    later.course.directory.close()
+    assert ended is not None
+    assert ended["scenarios"] == sent["scenarios"]
+    assert len(sent["scenarios"]) > 15, "there was time for all of them when they were sent"
+
+
+async def test_a_training_that_failed_is_told_after_a_resume_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: Any, **__: Any) -> AsyncIterator[StepRecord]:
+        raise RolloutsFailed("all 4 runs failed", trajectories=[])
+        yield
+
+    monkeypatch.setattr(recipes, "reinforce", failing)
+    first = begun(tmp_path, Trainer())
+    await first.reinforce()
+    first.course.directory.close()
+    later = begun(tmp_path, Trainer(), spent=60.0)
+    await later.reinforce()
+    later.course.directory.close()
+    assert first.made.notes == later.made.notes == ["the training ended: all 4 runs failed"]
