@@ -59,7 +59,7 @@ async def two(root: Path, url: str, wait: float = 20.0) -> AsyncIterator[tuple[S
                     capacity=2,
                     directory=store.directory,
                     wait=wait,
-                    patience=0.2,
+                    patience=2.0,  # a server gives back within half a second what another one wants
                 )
                 servers.append(Server(slots, engine, fleet))
                 await engine.start()
