@@ -63,7 +63,11 @@ CHARTS = [
         page="benchmarks/stress.md",
         after="## Soak",
         labels=("",),
-        series={"before, 1 minute": "before", "five minutes": "five minutes", "after, 1 minute": "after, 1 minute"},
+        series={
+            "before, 1 minute": "before",
+            "after, 1 minute": "after",
+            "five minutes": "five minutes, another machine",
+        },
         rows="a second",
         title="The server under 256 rollouts at once",
         about="per second; clients, server, trainer and engine share two cores",
