@@ -6,9 +6,7 @@ The tables are in a schema of their own, so that the database may be that of the
 from __future__ import annotations
 
 import os
-import re
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +19,8 @@ from psycopg.conninfo import conninfo_to_dict
 from art_langgraph.store.database import PATIENCE, StoreUnavailable
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
+from trainer_server.wire.schemas.rewriting import rewrite
+from trainer_server.wire.text import storable
 
 _Db = psycopg.Connection[tuple[Any, ...]]
 
@@ -96,10 +96,6 @@ _CONNECT = 10.0
 """Seconds until a database that does not answer is an error."""
 _KEPT = 4
 """Connections that are kept for the next use."""
-_REWRITING = 5.0
-"""Seconds for which a table is written anew again while other transactions still see deleted rows."""
-_PAUSE = 0.2
-"""Seconds between tries."""
 _KEEPALIVES: dict[str, Any] = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -178,11 +174,7 @@ class PostgresDatabase:
 
     def overwrite(self) -> None:
         with self.connected() as db:
-            left = _rewrite(db.db, _WITH_TEXTS)
-            deadline = time.monotonic() + _REWRITING
-            while left and time.monotonic() < deadline:
-                time.sleep(_PAUSE)
-                left = _rewrite(db.db, left)
+            left = rewrite(db.db, _WITH_TEXTS)
         if left:
             told = "; ".join(f"{table}: {why}" for table, why in left.items())
             tables = ", ".join(f"{_SCHEMA}.{table}" for table in left)
@@ -305,7 +297,7 @@ def _marked(query: str) -> Any:
 
 
 def _storable(values: Sequence[Any]) -> list[Any]:
-    return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in values]
+    return [storable(value) if isinstance(value, str) else value for value in values]
 
 
 def _close(kept: list[_Db]) -> None:
@@ -319,30 +311,6 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
-
-
-def _rewrite(db: _Db, tables: Iterable[str]) -> dict[str, str]:
-    """Writes tables anew. Returns those in whose files deleted rows may be left, and why."""
-    return {table: why for table in tables if (why := _rewritten(db, table))}
-
-
-def _rewritten(db: _Db, table: str) -> str:
-    """Writes a table anew. Returns why deleted rows may be left in its files; empty: none are."""
-    reasons = list[str]()
-
-    def look(notice: psycopg.errors.Diagnostic) -> None:
-        if notice.severity_nonlocalized == "WARNING":
-            reasons.append(f"{notice.message_primary}")
-        # "3 dead row versions cannot be removed yet", in the language of the database
-        elif (rows := re.search(r"[0-9]+", notice.message_detail or "")) and int(rows[0]):
-            reasons.append(f"another transaction still sees {rows[0]} deleted rows")
-
-    db.add_notice_handler(look)
-    try:
-        db.execute(f"VACUUM (FULL, VERBOSE) {table}")
-    finally:
-        db.remove_notice_handler(look)
-    return "; ".join(reasons)
 
 
 def _answers(db: _Db) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from trainer_server.ledger.storage.books import Connection, words_of
 from trainer_server.wire import RolloutScenario, RolloutSpec, RunTrace
 from trainer_server.wire.jsonl import to_json
-from trainer_server.wire.text import writable
+from trainer_server.wire.text import storable, writable
 
 _TEXT = 600
 """Characters of a run that a search looks at: the beginning of its task and of its answer."""
@@ -87,7 +87,7 @@ def note_nodes(db: Connection, number: int, rewards: Mapping[str, float]) -> Non
     """A client told the rewards of nodes, in place of those that it told before."""
     db.execute("DELETE FROM run_nodes WHERE run = ?", (number,))
     # PostgreSQL's books replace a NUL, which could make two names one, and its index takes no name of kilobytes.
-    named = {writable(node).replace("\0", "\ufffd")[:200]: reward for node, reward in rewards.items()}
+    named = {storable(writable(node))[:200]: reward for node, reward in rewards.items()}
     finite = {node: reward for node, reward in named.items() if math.isfinite(reward)}
     db.executemany("INSERT INTO run_nodes VALUES (?, ?, ?)", [(number, *row) for row in finite.items()])
 

@@ -68,3 +68,8 @@ def moment(text: str, option: str = "--since") -> float:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         raise ConfigError(f"{option} {text}: expected 30m, 2h, 7d, or a date such as 2026-01-31") from None
+
+
+def storable(text: str) -> str:
+    """A text that PostgreSQL can hold: it has no character 0."""
+    return text.replace("\0", "\ufffd")

@@ -15,7 +15,6 @@ from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.capture import writer as module
 from art_langgraph.capture.writer import Writer
 from art_langgraph.store import StoreUnavailable
-from art_langgraph.store import postgres as database_module
 from tests.support.cli import art
 from tests.support.patience import PATIENCE, until
 from tests.support.servers.postgres import PostgresServer
@@ -23,6 +22,7 @@ from trainer_server.engines.vllm.command import free_port
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
+from trainer_server.wire.schemas import rewriting
 
 
 def run(scenario: str = "a") -> Trajectory:
@@ -148,7 +148,7 @@ def test_nothing_of_a_deleted_run_is_in_the_tables_files(postgres: PostgresServe
 def test_what_another_transaction_still_sees_is_not_said_to_be_gone(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "_REWRITING", 0.0)
+    monkeypatch.setattr(rewriting, "_PATIENCE", 0.0)
     store, gone = TrajectoryStore(address), run()
     store.add(gone)
     with psycopg.connect(address) as reader:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from trainer_server.ledger.postgres.database import Database, Db, storable
+from trainer_server.ledger.postgres.database import Database, Db
+from trainer_server.wire.text import storable
 
 _FIRST = """
 CREATE TABLE rollouts (

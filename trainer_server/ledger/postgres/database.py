@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +18,7 @@ from psycopg_pool import ConnectionPool
 from trainer_server.ledger.base import LedgerError
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
+from trainer_server.wire.schemas.rewriting import rewrite
 
 Db = psycopg.Connection[tuple[Any, ...]]
 
@@ -40,10 +40,6 @@ SELECT has_table_privilege(to_regclass('books_lock'), 'UPDATE');
 server that stops in the middle of a transaction holds others up for 30 seconds at most. The lock of the books is looked
 up: a `LOCK TABLE` that reads the catalogue first has a snapshot of it while it waits, and `overwrite` could not remove
 what that sees."""
-_REWRITING = 5.0
-"""Seconds for which a table is written anew again while other transactions still see deleted rows."""
-_PAUSE = 0.2
-"""Seconds between tries."""
 _PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
 """A port, or one for each of several hosts."""
 _MIGRATING = 0x6172_7401
@@ -141,11 +137,7 @@ class Database:
             LedgerError: The database fails, or another transaction still sees what was deleted.
         """
         with self.opened("changed; ask again") as db:
-            left = _rewrite(db, tables)
-            deadline = time.monotonic() + _REWRITING
-            while left and time.monotonic() < deadline:
-                time.sleep(_PAUSE)
-                left = _rewrite(db, left)
+            left = rewrite(db, tables)
         if left:
             told = "; ".join(f"{table}: {why}" for table, why in left.items())
             raise LedgerError(
@@ -171,35 +163,6 @@ def is_away(error: psycopg.Error) -> bool:
     if isinstance(error, (*passing, psycopg.errors.ReadOnlySqlTransaction, psycopg.InterfaceError)):
         return True
     return isinstance(error, psycopg.OperationalError) and (error.sqlstate or "08").startswith("08")
-
-
-def storable(text: str) -> str:
-    """A text that PostgreSQL can hold: it has no character 0."""
-    return text.replace("\0", "\ufffd")
-
-
-def _rewrite(db: Db, tables: Iterable[str]) -> dict[str, str]:
-    """Writes tables anew. Returns those in whose files deleted rows may be left, and why."""
-    return {table: why for table in tables if (why := _rewritten(db, table))}
-
-
-def _rewritten(db: Db, table: str) -> str:
-    """Writes a table anew. Returns why deleted rows may be left in its files; empty: none are."""
-    reasons = list[str]()
-
-    def look(notice: psycopg.errors.Diagnostic) -> None:
-        if notice.severity_nonlocalized == "WARNING":
-            reasons.append(f"{notice.message_primary}")
-        # "3 dead row versions cannot be removed yet", in the language of the database
-        elif (rows := re.search(r"[0-9]+", notice.message_detail or "")) and int(rows[0]):
-            reasons.append(f"another transaction still sees {rows[0]} deleted rows")
-
-    db.add_notice_handler(look)
-    try:
-        db.execute(f"VACUUM (FULL, VERBOSE) {table}")
-    finally:
-        db.remove_notice_handler(look)
-    return "; ".join(reasons)
 
 
 def _configure(db: Db) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from trainer_server.ledger.postgres.asking import Asking
-from trainer_server.ledger.postgres.database import Db, storable
+from trainer_server.ledger.postgres.database import Db
 from trainer_server.ledger.storage.fleet import Key
-from trainer_server.wire.text import writable
+from trainer_server.wire.text import storable, writable
 
 _FRESH = 0.75
 """A lease that has this part of its time left is not renewed: then a call writes nothing."""

@@ -16,8 +16,8 @@ from tests.support.homes.ledger_tests import LedgerTests, Place, Writing, change
 from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresLedger
-from trainer_server.ledger.postgres import database as database_module
 from trainer_server.ledger.postgres import ledger as module
+from trainer_server.wire.schemas import rewriting
 
 
 class TestPostgresLedger(LedgerTests):
@@ -151,7 +151,7 @@ async def test_what_is_erased_is_in_no_file_but_the_log_of_writes(postgres: Post
 async def test_what_another_transaction_still_sees_is_not_said_to_be_gone(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(database_module, "_REWRITING", 0.0)
+    monkeypatch.setattr(rewriting, "_PATIENCE", 0.0)
     ledger = PostgresLedger(postgres_url)
     await ledger.add(row("a"))
     with psycopg.connect(postgres_url) as reader:
