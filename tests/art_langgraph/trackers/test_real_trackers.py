@@ -26,7 +26,7 @@ pytestmark = pytest.mark.servers
 STEPS = [[1, 0.25], [2, 0.5], [3, 0.75]]
 
 WANDB = """
-import glob, json, struct
+import glob, json, os, struct
 from wandb.proto import wandb_internal_pb2
 BLOCK = 32768  # a file is a log of LevelDB with a header of 7 bytes: blocks of parts, each with sum, size and type
 
@@ -44,7 +44,7 @@ def records(data):
             record = b""
 
 found = {"steps": [], "runs": []}
-for path in sorted(glob.glob("wandb/offline-run-*/*.wandb")):
+for path in sorted(glob.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):  # names tell seconds alone
     for data in records(open(path, "rb").read()):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(data)
