@@ -76,7 +76,7 @@ class ServerAPI:
             raise ServerUnreachable(
                 f"no trainer server answers at {self.connection.url} ({explain(error)}). "
                 "Start one with `art-langgraph serve`, or use one elsewhere: art-langgraph connect URL."
-            ) from error
+            ) from None
         if answer.is_success:
             return answer
         raise refused(answer)

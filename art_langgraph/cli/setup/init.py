@@ -10,7 +10,7 @@ import typer
 
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, ServerUnreachable
 
 if TYPE_CHECKING:
     from art_langgraph.project.files import Scaffold
@@ -55,12 +55,27 @@ def _text(made: Scaffold) -> str:
     todo.append("Write tasks into scenarios.jsonl, twenty or more, and into train.py what a good run is (reward).")
     if isinstance(made.project.environment, dict) and "ART_BASE_URL" not in made.project.environment:
         todo.append(f'Add "ART_BASE_URL": "{made.url}" to "env" in {made.project.path.name}.')
-    todo.append(
-        "Start the server in another terminal: art-langgraph serve. Once before: pip install 'art-langgraph[server]' "
-        "and art-langgraph engine install. If it runs on another machine, set ART_API_KEY to its key."
-    )
+    if _answers(made.url):
+        lines.append(f"The trainer server at {made.url} answers.")
+    else:
+        todo.append(
+            f"Start the server in another terminal: art-langgraph serve. None answers at {made.url}. Once before: pip "
+            "install 'art-langgraph[server]' and art-langgraph engine install. If it runs on another machine: "
+            "art-langgraph connect URL."
+        )
     todo.append(f"cd {made.project.folder} && python train.py --steps 1")
     return "\n".join([*lines, "Next:", *(f"{number}. {text}" for number, text in enumerate(todo, 1))])
+
+
+def _answers(url: str) -> bool:
+    """Whether a trainer server answers. It is asked without a token."""
+    from art_langgraph.cli.setup.check import check_address
+
+    try:
+        check_address(url, insecure=True)
+    except (ConfigError, ServerUnreachable):
+        return False
+    return True
 
 
 def _model(made: Scaffold) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ async def test_what_it_writes_takes_a_step(
     assert "Written: train.py, scenarios.jsonl, .env." in done.output
     assert "src/talker/graph.py:9  init_chat_model('openai:gpt-4.1')" in done.output
     assert f"cd {folder} && python train.py --steps 1" in done.output
+    assert f"The trainer server at {connected.url} answers." in done.output
+    assert "art-langgraph serve" not in done.output
     assert (folder / ".env").read_text() == f"OTHER=1\nART_BASE_URL={connected.url}\n"
     scenarios = [json.loads(line) for line in (folder / "scenarios.jsonl").read_text().splitlines()]
     assert [one["input"] for one in scenarios] == ["The first task", "The second task"]
@@ -66,6 +69,17 @@ async def test_what_it_writes_takes_a_step(
     await runpy.run_path(str(folder / "train.py"))["main"](steps=1)
     async with TrainerClient() as trainer:
         assert [version.version for version in await trainer.versions("scaffolded")] == [0, 1]
+
+
+def test_without_a_server_it_says_so_and_so_does_what_it_wrote(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "http://127.0.0.1:9"
+    for name, value in (("ART_BASE_URL", url), ("ART_API_KEY", "art-1"), ("ART_RETRY_FOR", "0")):
+        monkeypatch.setenv(name, value)
+    assert f"Start the server in another terminal: art-langgraph serve. None answers at {url}." in art("init").output
+    done = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"no trainer server answers at {url}" in done.stderr.splitlines()[-1]
 
 
 def test_nothing_is_overwritten(folder: Path, connected: TrainerServer) -> None:
