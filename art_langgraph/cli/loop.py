@@ -35,6 +35,7 @@ class LoopOptions:
         n: Runs of each scenario.
         sampler: Which scenarios a step gets.
         explore: Runs of a step, at most, that explore dead groups; 0: none.
+        hints: The function that makes hints, as module:function; None: no hints.
         held_out: JSONL file of the held-out scenarios; None: nothing is measured.
         evaluate_every: Steps between two evaluations.
         stop_at: Ends the run when the lower bound of held-out success is at least this.
@@ -54,6 +55,7 @@ class LoopOptions:
     n: int
     sampler: Literal["uniform", "learnable"]
     explore: int
+    hints: str | None
     held_out: Path | None
     evaluate_every: int | None
     stop_at: float | None
@@ -122,6 +124,7 @@ def run_loop(
         raise ConfigError("--scenarios needs --reward module:function, or --judge: something has to score the runs")
     graph = load_object(options.graph)
     reward = load_object(options.reward) if options.reward else None
+    hints = load_object(options.hints) if options.hints else None
     scenarios = load_scenarios(options.scenarios)
     rows = options.progress(policy)
     named = named_by() if options.trackers is None else options.trackers
@@ -144,6 +147,7 @@ def run_loop(
                 config=config,
                 sampler=options.sampler,
                 explore=Exploration(n=options.n, budget=options.explore) if options.explore else None,
+                hints=hints,
                 nodes=nodes,
                 store=store,
                 run=options.run,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 
 from art_langgraph.cli.loop import LoopOptions, run_loop
 from art_langgraph.cli.options import (
@@ -28,7 +29,7 @@ from art_langgraph.cli.options import (
     make_ruler,
 )
 from art_langgraph.cli.printing.lists import only_json
-from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
+from trainer_server.wire import ConfigError, Distillation, GRPOConfig, SFTConfig
 from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
@@ -82,6 +83,14 @@ def train_command(
             rich_help_panel=_LOOP,
         ),
     ] = 0,
+    hints: Annotated[
+        str | None,
+        typer.Option(
+            help="Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: the "
+            "function that makes hints, as module:function; art_langgraph:hint_errors takes tools' errors.",
+            rich_help_panel=_LOOP,
+        ),
+    ] = None,
     held_out: Annotated[
         Path | None,
         typer.Option(
@@ -144,6 +153,13 @@ def train_command(
     ] = None,
     lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
     loss_aggregation: AggregationOption = "loss_type",
+    distill: Annotated[
+        str | None,
+        typer.Option(
+            help="Let a teacher score the tokens too: a policy (big), a version (big@3), base, or the address of a "
+            "vLLM that serve --teacher-url allows."
+        ),
+    ] = None,
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
     graph_object: Annotated[
@@ -190,6 +206,7 @@ def train_command(
     """
     from art_langgraph.store import TrajectoryStore
 
+    config = _config(lr, loss_aggregation, distill)
     if [from_store, from_ledger, scenarios is not None].count(True) != 1:
         raise ConfigError(
             "say where the runs come from: --from-store (the trajectory store), --from-ledger (rollouts of the "
@@ -199,6 +216,7 @@ def train_command(
     of_the_loop = {
         "--sampler": sampler != "uniform",
         "--explore": explore,
+        "--hints": hints,
         "--held-out": held_out,
         "--evaluate-every": evaluate_every,
         "--stop-at": stop_at,
@@ -234,6 +252,7 @@ def train_command(
                 n=n,
                 sampler=sampler,
                 explore=explore,
+                hints=hints,
                 held_out=held_out,
                 evaluate_every=evaluate_every,
                 stop_at=stop_at,
@@ -244,7 +263,7 @@ def train_command(
                 metrics=metrics,
                 trackers=tracker,
             ),
-            config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+            config=config,
             nodes=node,
             ruler=None if judge is None else make_ruler(judge, judge_url, rubric, votes),
             store=TrajectoryStore(store),
@@ -266,7 +285,7 @@ def train_command(
                     policy,
                     TrajectoryStore(store),
                     None if since is None else moment(since),
-                    GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+                    config,
                     node,
                     again=again,
                     tell=tell,
@@ -291,11 +310,21 @@ def train_command(
                 runs = await _replay(target, runs, replay, str(graph_object), reward, ruler)
             elif ruler:
                 runs = await _judge(target, runs, ruler)
-            config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
             await _train(trainer, policy, target, runs, recorded, config, node, again, tell)
 
     with only_json(as_json) as tell:
         asyncio.run(step())
+
+
+def _config(lr: float, loss_aggregation: Literal["loss_type", "trajectory"], teacher: str | None) -> GRPOConfig:
+    """The settings of a step. Raises ConfigError: the teacher is none."""
+    config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
+    if teacher is None:
+        return config
+    try:
+        return config.model_copy(update={"distill": Distillation(teacher=teacher)})
+    except ValidationError as error:
+        raise ConfigError(f"--distill: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
 
 def _refuse(options: Mapping[str, object], why: str) -> None:

@@ -77,18 +77,23 @@ async def test_the_loop_ends_with_what_taught_nothing(
 ) -> None:
     monkeypatch.setenv("ART_HOME", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
+    hint = "def hint(scenario, failed):\n    return f'{len(failed)} runs failed'\n"
     never = "def reward(trajectory):\n    return float('one' in str(trajectory.scenario.input) and next(numbers) % 2)\n"
-    (tmp_path / "dead_agent.py").write_text(AGENT[: AGENT.index("def reward")].replace("cli-loop", "cli-dead") + never)
+    (tmp_path / "dead_agent.py").write_text(
+        AGENT[: AGENT.index("def reward")].replace("cli-loop", "cli-dead") + hint + never
+    )
     (tmp_path / "train.jsonl").write_text('"one"\n"two"\n')
     try:
         done = art(
             "train", "--policy", "cli-dead", "--scenarios", str(tmp_path / "train.jsonl"), "--graph-object",
             "dead_agent:graph", "--reward", "dead_agent:reward", "--groups-per-step", "2", "--n", "2", "--steps", "1",
             "--sampler", "learnable", "--explore", "2", "--tracker", "jsonl",
+            "--hints", "dead_agent:hint", "--distill", "base",
         )  # fmt: skip
     finally:
         sys.modules.pop("dead_agent", None)
     assert "1 of 2 groups informative, 2 runs to explore" in done.output
+    assert "hints: 1 scenarios failed, 1 hinted, 0 rescued (0 of 1 runs)" in done.output
     assert "1 of 2 groups taught nothing; 1 of 2 scenarios never taught anything:\n- 1 × all runs failed" in done.output
     assert "What to do: " in done.output
     cost, rows = done.output.splitlines()[-2:]
@@ -96,13 +101,15 @@ async def test_the_loop_ends_with_what_taught_nothing(
     assert "GPU-hours unknown" in cost
     (file,) = (tmp_path / "progress").iterdir()
     assert rows == f"rows of the steps: {file}"
-    assert json.loads(file.read_text())["cost"]["runs"] == 6
+    assert json.loads(file.read_text())["cost"]["runs"] == 7
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--from-store", "--explore", "8"], "--explore cannot be used without --scenarios"),
+        (["--from-store", "--hints", "a:b"], "--hints cannot be used without --scenarios"),
+        (["--from-store", "--distill", "b@x"], "--distill: teacher='b@x' is no teacher"),
         (["--from-store", "--tracker", "wandb"], "--tracker cannot be used without --scenarios"),
         (["--from-store", "--keep-best"], "--keep-best cannot be used without --scenarios"),
         (["--scenarios", "x.jsonl", "--from-store"], "say where the runs come from"),
