@@ -86,7 +86,7 @@ def train_command(
     hints: Annotated[
         str | None,
         typer.Option(
-            help="Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: the "
+            help="Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: a "
             "function that makes hints, as module:function; art_langgraph:hint_errors takes tools' errors.",
             rich_help_panel=_LOOP,
         ),
