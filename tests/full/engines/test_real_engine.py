@@ -67,6 +67,9 @@ async def test_vllm_answers_nobody_without_its_key(real: Real) -> None:
         (engine,) = (await http.get("/api/engines")).json()["engines"]
     socket = Path(engine["url"].removeprefix("unix:"))
     assert stat.S_IMODE(socket.parent.stat().st_mode) == 0o700
+    others = [path for path in socket.parent.iterdir() if path != socket]
+    assert others, "vLLM's processes talk to one another in there too"
+    assert all(path.is_socket() for path in others)
     vllm = httpx.Client(base_url="http://vllm", transport=httpx.HTTPTransport(uds=str(socket)))
     for method, route in [("GET", "/v1/models"), ("GET", "/metrics"), ("GET", "/docs"), ("POST", "/tokenize"),
                           ("POST", "/invocations"), ("POST", "/sleep")]:  # fmt: skip

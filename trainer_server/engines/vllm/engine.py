@@ -214,7 +214,7 @@ class VLLMEngine:
             traces=traces,
         )
         own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
-        own |= traces_environment(traces)
+        own |= {**traces_environment(traces), "VLLM_RPC_BASE_PATH": str(socket.parent)}
         child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
         client = _client(f"unix:{socket}", key, settings)
         return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)
