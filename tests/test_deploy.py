@@ -14,7 +14,7 @@ import yaml
 
 from testbed.environments import environment
 from tests.support.cli import parsed
-from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, commands, containers, manifests, unit
+from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, TRAIN, commands, containers, manifests, unit
 from tests.support.ray.cluster import ray_environment
 from trainer_server.ledger.registry import ADDRESS
 from trainer_server.server.access.scopes import RULES
@@ -25,6 +25,8 @@ PORT = ServerConfig(Home(Path("/"))).port
 FILES = sorted(path.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("*") if path.is_file())
 POD_TEMPLATES = [(path, manifest) for path, manifest in manifests() if containers(manifest)]
 CONTAINERS = [container for _, manifest in POD_TEMPLATES for container in containers(manifest)]
+SERVING = [container for container in CONTAINERS if "ports" in container]
+"""Those that answer others."""
 
 
 @pytest.mark.parametrize(("file", "words"), commands(), ids=lambda value: " ".join(value)[:60] if value else "")
@@ -35,9 +37,12 @@ def test_a_command_has_the_options_that_a_file_gives_it(file: str, words: tuple[
 def test_every_file_is_about_a_command() -> None:
     """So that a new file, or another way to write a command, is not passed over."""
     named = {file.removeprefix("deploy/") for file, _ in commands()}
-    assert set(FILES) - named == {"docker/Dockerfile.dockerignore", "kubernetes/network.yaml"} | {
+    assert set(FILES) - named == {
+        "docker/Dockerfile.dockerignore",
+        "kubernetes/network.yaml",
         "kubernetes/kustomization.yaml",
         "kubernetes-fleet/kustomization.yaml",
+        "kubernetes-train/kustomization.yaml",
     }
     served = {file for file, words in commands() if words[0] == "serve"}
     assert {Path(file).parent.name for file in served} == {"docker", "kubernetes", "ray", "skypilot", "systemd"}
@@ -62,7 +67,7 @@ def test_ports_are_those_that_are_listened_on() -> None:
     assert f"'http://127.0.0.1:{PORT}/ready'" in dockerfile
     compose = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
     assert compose["services"]["server"]["ports"] == [f"127.0.0.1:{PORT}:{PORT}"]
-    ports = {container["name"]: container["ports"][0]["containerPort"] for container in CONTAINERS}
+    ports = {container["name"]: container["ports"][0]["containerPort"] for container in SERVING}
     (engine,) = (parsed(words) for words in of_folder("kubernetes", "engine", "command"))
     (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
     assert ports == {"server": server["port"], "engine": engine["port"]}
@@ -122,7 +127,7 @@ def test_the_ray_cluster_has_an_engine_on_each_worker_and_the_server_on_the_head
 def test_probes_ask_routes_that_need_no_token() -> None:
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
     asked = {(container["name"], probe): container[probe]["httpGet"]["path"]
-             for container in CONTAINERS for probe in probes}  # fmt: skip
+             for container in SERVING for probe in probes}  # fmt: skip
     assert len(asked) == 6
     for (name, _), path in asked.items():
         assert RULES[f"GET {path}"].scope is None or name == "engine", path
@@ -229,6 +234,25 @@ def test_kustomize_renders_the_objects() -> None:
     assert images == {"art-langgraph:cuda"}
 
 
+def test_the_training_job_asks_the_server_and_goes_on_after_a_pod() -> None:
+    (job,) = (manifest for _, manifest in manifests() if manifest["kind"] == "Job")
+    (words,) = of_folder("kubernetes-train", "train")
+    given = parsed(words)
+    assert given["run"], "else the next pod begins anew"
+    assert given["scenarios"]
+    (container,) = containers(job)
+    written = {variable["name"]: variable.get("value") for variable in container["env"]}
+    (server,) = (manifest["metadata"]["name"] for _, manifest in manifests() if manifest["kind"] == "Deployment")
+    assert written["ART_BASE_URL"] == f"http://{server}:{PORT}"
+    assert written["ART_HOME"] in [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert job["spec"]["template"]["spec"]["restartPolicy"] == "OnFailure"
+
+
+def test_kustomize_renders_the_training_job() -> None:
+    made = list(yaml.safe_load_all(rendered(TRAIN)))
+    assert sorted(manifest["kind"] for manifest in made) == ["Job", "PersistentVolumeClaim"]
+
+
 def test_two_servers_are_the_same_line_with_a_database() -> None:
     patches = yaml.safe_load((DEPLOY / "kubernetes-fleet" / "kustomization.yaml").read_text())["patches"]
     changes = [change for patch in patches for change in yaml.safe_load(patch["patch"])]
@@ -259,9 +283,10 @@ def test_the_tools_find_nothing_to_complain_of(tmp_path: Path) -> None:
     run(str(binaries / "hadolint"), str(DEPLOY / "docker" / "Dockerfile"))
     for path in sorted((DEPLOY / "docker").glob("compose*.yaml")):
         run(str(binaries / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(path))
-    objects = tmp_path / "objects.yaml"
-    objects.write_text(rendered())
-    run(str(binaries / "kubernetes-validate"), "--strict", str(objects))
+    for folder in (KUBERNETES, TRAIN):
+        objects = tmp_path / f"{folder.name}.yaml"
+        objects.write_text(rendered(folder))
+        run(str(binaries / "kubernetes-validate"), "--strict", str(objects))
 
 
 SKY = """
