@@ -16,6 +16,7 @@ from testbed.environments import environment
 from tests.support.cli import parsed
 from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, TRAIN, commands, containers, manifests, unit
 from tests.support.ray.cluster import ray_environment
+from tests.support.skypilot import Machine, dry_runs, hindrance, skypilot
 from trainer_server.ledger.registry import ADDRESS
 from trainer_server.server.access.scopes import RULES
 from trainer_server.server.config import ServerConfig
@@ -302,10 +303,46 @@ print(json.dumps(task["name"]))
 
 @pytest.mark.servers
 def test_skypilot_knows_the_fields_of_the_task() -> None:
-    """By its schemas. Its check of the accelerators needs a catalog from the network."""
-    binaries = environment("skypilot", "skypilot==0.14.1")
-    said = run(str(binaries / "python"), "-c", SKY, str(DEPLOY / "skypilot" / "art.yaml"))
+    """By its schemas, also where no dry run can be made."""
+    said = run(str(skypilot() / "python"), "-c", SKY, str(DEPLOY / "skypilot" / "art.yaml"))
     assert json.loads(said.splitlines()[-1]) == "art-langgraph"
+
+
+@pytest.mark.servers
+def test_skypilot_would_start_the_cheapest_machine_that_the_task_names(tmp_path: Path) -> None:
+    """`sky launch --dryrun`: with the words of art.yaml's first lines and another model; with the file alone; and with
+    those words where the variable that they name is not set."""
+    if why := hindrance():
+        pytest.skip(f"no dry run of SkyPilot: {why}")
+    text = (DEPLOY / "skypilot" / "art.yaml").read_text()
+    file, words = re.findall(r"^# +sky launch -d -c art (\S+) (.+)$", text, re.M)[0]
+    machines = [
+        Machine("small", "A10", 0.5),
+        Machine("far-too-good", "H100", 3.0),
+        Machine("good", "L40S", 1.0),
+        Machine("better", "A100", 2.0),
+    ]
+    made = dry_runs(
+        tmp_path,
+        machines,
+        {
+            "art": (["-d", file, *words.split(), "--env", "MODEL=Qwen/Qwen3-8B"], {"HF_TOKEN": "hf_of_the_test"}),
+            "alone": ([file], {}),
+            "no-token": ([file, *words.split()], {}),
+        },
+    )
+    for name, model, token in (("art", "Qwen/Qwen3-8B", "hf_of_the_test"), ("alone", "Qwen/Qwen3-4B", "''")):
+        dry_run = made[name]
+        assert (dry_run.code, dry_run.said.strip().splitlines()[-1]) == (0, "Dryrun finished."), dry_run.said
+        assert dry_run.considered == ["good", "better", "far-too-good"]
+        assert dry_run.started == "good"
+        assert f"\nenvs:\n  MODEL: {model}\n" in dry_run.task
+        assert f"\nsecrets:\n  HF_TOKEN: {token}\n" in dry_run.task
+        assert f"\nworkdir: {ROOT}\n" in dry_run.task
+        assert "hf_of_the_test" not in dry_run.said
+    refused = made["no-token"]
+    assert (refused.code, refused.cluster, refused.task) == (2, {}, "")
+    assert "HF_TOKEN is not set" in refused.said
 
 
 RAY = """
