@@ -1,7 +1,7 @@
 """The dashboard in a real browser, on runs of a real graph: what it shows, its keys, its looks, its accessibility.
 
-It needs Debian's Chromium, Playwright's Python package, and npm, from which it takes axe-core. Where one of them is
-missing, the tests say which.
+Where the machine has no Chromium, one comes from npm, as axe-core does. Where none can be fetched or none starts, the
+tests are skipped, and say what was tried.
 """
 
 from __future__ import annotations
@@ -9,21 +9,20 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
+from testbed.npm import NpmUnavailable, npm_package
+from tests.support.chromium import Chromium, ChromiumUnavailable, chromium
 from tests.support.runs.watched import make_runs
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = "axe-core@4.14.1"
 IMAGES = Path(__file__).parents[4] / "docs" / "images"
 PATIENCE = 60_000
@@ -31,11 +30,16 @@ PATIENCE = 60_000
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
+def program() -> Chromium:
+    try:
+        return chromium()
+    except ChromiumUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def watched(program: Chromium, tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
     """A server with the runs of `make_runs`."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine: apt-get install chromium")
-    pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     notes = tmp_path_factory.mktemp("data") / "notes"
     notes.mkdir()
     (notes / "old.md").write_text("yesterday: rain")
@@ -50,35 +54,27 @@ def watched(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Itera
 
 
 @pytest.fixture(scope="module")
-def chromium(watched: TrainerServer) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
+def browser(program: Chromium, watched: TrainerServer) -> Iterator[Any]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program.program, env=program.env, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+def axe() -> str:
     """The source of axe-core, from npm."""
-    if shutil.which("npm") is None:
-        pytest.skip("there is no npm on this machine, from which axe-core is taken")
-    where = tmp_path_factory.mktemp("axe")
-    done = subprocess.run(["npm", "pack", "--silent", AXE], cwd=where, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        pytest.skip(f"npm cannot get {AXE}: {done.stderr[-300:]}")
-    with tarfile.open(next(where.glob("*.tgz"))) as archive:
-        source = archive.extractfile("package/axe.min.js")
-        assert source is not None
-        return source.read().decode()
+    try:
+        return (npm_package(AXE) / "axe.min.js").read_text()
+    except NpmUnavailable as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, watched: TrainerServer, chromium: Any) -> Iterator[Any]:
+def page(request: pytest.FixtureRequest, watched: TrainerServer, browser: Any) -> Iterator[Any]:
     """A page that is logged in. It fails the test where a script fails or the content policy is broken."""
     size = {"width": 1280, "height": 860}
-    context = chromium.new_context(base_url=watched.url, viewport=size, color_scheme=request.param, locale="en-GB")
+    context = browser.new_context(base_url=watched.url, viewport=size, color_scheme=request.param, locale="en-GB")
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     wrong: list[str] = []
