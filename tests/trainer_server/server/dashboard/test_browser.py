@@ -25,6 +25,17 @@ pytestmark = pytest.mark.slow
 
 AXE = "axe-core@4.14.1"
 IMAGES = Path(__file__).parents[4] / "docs" / "images"
+PAGES = (
+    "/",
+    "/ui/policies/agent",
+    "/ui/runs",
+    "/ui/jobs",
+    "/ui/groups?scenario=note&policy=agent&version=0",
+    "/ui/scenarios?id=note",
+    "/ui/diff",
+    "/ui/runs/nobody",
+    "/ui/login",
+)
 PATIENCE = 60_000
 """Milliseconds for which the browser waits for what is expected."""
 
@@ -119,17 +130,7 @@ def first_run(page: Any, query: str) -> None:
 
 def test_every_page_is_accessible(page: Any, axe: str) -> None:
     found = {}
-    for path in (
-        "/",
-        "/ui/policies/agent",
-        "/ui/runs",
-        "/ui/jobs",
-        "/ui/groups?scenario=note&policy=agent&version=0",
-        "/ui/scenarios?id=note",
-        "/ui/diff",
-        "/ui/runs/nobody",
-        "/ui/login",
-    ):
+    for path in PAGES:
         page.goto(path)
         page.wait_for_load_state("load")
         found[path] = violations(page, axe)
@@ -144,7 +145,6 @@ def test_every_page_is_accessible(page: Any, axe: str) -> None:
 def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector(".chart.small canvas")
-    kept(page, "dashboard")
     page.click("article a >> text=agent")
     page.wait_for_selector("#curve canvas")
     page.select_option("#metric", "reward_mean")
@@ -183,6 +183,19 @@ def test_hostile_text_does_nothing(page: Any) -> None:
     assert "U+202E" in page.inner_text("main")
     width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert width <= 0, "a long line does not widen the page"
+
+
+def test_no_page_is_wider_than_a_telephone(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    too_wide = []
+    for path in PAGES:
+        page.goto(path)
+        page.wait_for_load_state("load")
+        too_wide += [path] if page.evaluate(wide) else []
+    first_run(page, "scenario=note&version=0&state=whole")
+    assert too_wide == []
+    assert not page.evaluate(wide)
 
 
 def test_retries_and_judges_are_shown(page: Any) -> None:
