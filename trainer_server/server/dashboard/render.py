@@ -62,6 +62,16 @@ def shown(text: object, most: int = MOST) -> Markup:
     )
 
 
+def label(text: object, most: int) -> Markup:
+    """The same for a link, a summary or a cell: a text of more than `most` characters is cut, and its first 1,000 are
+    seen when the pointer rests on it."""
+    whole = text if isinstance(text, str) else "" if text is None else as_json(text)
+    if len(whole) <= most:
+        return _marked(whole)
+    title = _ODD.sub(lambda odd: f"U+{ord(odd[0]):04X}", whole[:1_000])
+    return Markup('<span title="{}">{}…</span>').format(title, _marked(whole[: most - 1]))
+
+
 def _marked(text: str) -> Markup:
     parts = []
     at = 0
@@ -130,7 +140,15 @@ _templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_templates.filters |= {"shown": shown, "number": number, "when": when, "ago": ago, "part": part, "as_json": as_json}
+_templates.filters |= {
+    "shown": shown,
+    "label": label,
+    "number": number,
+    "when": when,
+    "ago": ago,
+    "part": part,
+    "as_json": as_json,
+}
 _templates.globals |= {"address": address}
 
 

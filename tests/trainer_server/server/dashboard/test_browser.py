@@ -1,7 +1,7 @@
 """The dashboard in a real browser, on runs of a real graph: what it shows, its keys, its looks, its accessibility.
 
-It needs Debian's Chromium, Playwright's Python package, and npm, from which it takes axe-core. Where one of them is
-missing, the tests say which.
+Where the machine has no Chromium, one comes from npm, as axe-core does. Where none can be fetched or none starts, the
+tests are skipped, and say what was tried.
 """
 
 from __future__ import annotations
@@ -9,33 +9,48 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
-import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import sync_playwright
 
+from testbed.npm import NpmUnavailable, npm_package
+from tests.support.chromium import Chromium, ChromiumUnavailable, chromium
 from tests.support.runs.watched import make_runs
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 
 pytestmark = pytest.mark.slow
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE = "axe-core@4.14.1"
 IMAGES = Path(__file__).parents[4] / "docs" / "images"
+PAGES = (
+    "/",
+    "/ui/policies/agent",
+    "/ui/runs",
+    "/ui/jobs",
+    "/ui/groups?scenario=note&policy=agent&version=0",
+    "/ui/scenarios?id=note",
+    "/ui/diff",
+    "/ui/runs/nobody",
+    "/ui/login",
+)
 PATIENCE = 60_000
 """Milliseconds for which the browser waits for what is expected."""
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
+def program() -> Chromium:
+    try:
+        return chromium()
+    except ChromiumUnavailable as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="module")
+def watched(program: Chromium, tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[TrainerServer]:
     """A server with the runs of `make_runs`."""
-    if CHROMIUM is None:
-        pytest.skip("there is no Chromium on this machine: apt-get install chromium")
-    pytest.importorskip("playwright.sync_api", reason="pip install playwright")
     notes = tmp_path_factory.mktemp("data") / "notes"
     notes.mkdir()
     (notes / "old.md").write_text("yesterday: rain")
@@ -50,35 +65,27 @@ def watched(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Itera
 
 
 @pytest.fixture(scope="module")
-def chromium(watched: TrainerServer) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
+def browser(program: Chromium, watched: TrainerServer) -> Iterator[Any]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=program.program, env=program.env, args=["--no-sandbox"])
         yield browser
         browser.close()
 
 
 @pytest.fixture(scope="module")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+def axe() -> str:
     """The source of axe-core, from npm."""
-    if shutil.which("npm") is None:
-        pytest.skip("there is no npm on this machine, from which axe-core is taken")
-    where = tmp_path_factory.mktemp("axe")
-    done = subprocess.run(["npm", "pack", "--silent", AXE], cwd=where, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        pytest.skip(f"npm cannot get {AXE}: {done.stderr[-300:]}")
-    with tarfile.open(next(where.glob("*.tgz"))) as archive:
-        source = archive.extractfile("package/axe.min.js")
-        assert source is not None
-        return source.read().decode()
+    try:
+        return (npm_package(AXE) / "axe.min.js").read_text()
+    except NpmUnavailable as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(params=["light", "dark"])
-def page(request: pytest.FixtureRequest, watched: TrainerServer, chromium: Any) -> Iterator[Any]:
+def page(request: pytest.FixtureRequest, watched: TrainerServer, browser: Any) -> Iterator[Any]:
     """A page that is logged in. It fails the test where a script fails or the content policy is broken."""
     size = {"width": 1280, "height": 860}
-    context = chromium.new_context(base_url=watched.url, viewport=size, color_scheme=request.param, locale="en-GB")
+    context = browser.new_context(base_url=watched.url, viewport=size, color_scheme=request.param, locale="en-GB")
     context.set_default_timeout(PATIENCE)
     page = context.new_page()
     wrong: list[str] = []
@@ -123,17 +130,7 @@ def first_run(page: Any, query: str) -> None:
 
 def test_every_page_is_accessible(page: Any, axe: str) -> None:
     found = {}
-    for path in (
-        "/",
-        "/ui/policies/agent",
-        "/ui/runs",
-        "/ui/jobs",
-        "/ui/groups?scenario=note&policy=agent&version=0",
-        "/ui/scenarios?id=note",
-        "/ui/diff",
-        "/ui/runs/nobody",
-        "/ui/login",
-    ):
+    for path in PAGES:
         page.goto(path)
         page.wait_for_load_state("load")
         found[path] = violations(page, axe)
@@ -148,7 +145,6 @@ def test_every_page_is_accessible(page: Any, axe: str) -> None:
 def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector(".chart.small canvas")
-    kept(page, "dashboard")
     page.click("article a >> text=agent")
     page.wait_for_selector("#curve canvas")
     page.select_option("#metric", "reward_mean")
@@ -187,6 +183,19 @@ def test_hostile_text_does_nothing(page: Any) -> None:
     assert "U+202E" in page.inner_text("main")
     width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert width <= 0, "a long line does not widen the page"
+
+
+def test_no_page_is_wider_than_a_telephone(page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    too_wide = []
+    for path in PAGES:
+        page.goto(path)
+        page.wait_for_load_state("load")
+        too_wide += [path] if page.evaluate(wide) else []
+    first_run(page, "scenario=note&version=0&state=whole")
+    assert too_wide == []
+    assert not page.evaluate(wide)
 
 
 def test_retries_and_judges_are_shown(page: Any) -> None:

@@ -7,13 +7,20 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_server.server.dashboard.render import address, number, shown, when
+from trainer_server.server.dashboard.render import address, label, number, shown, when
 
 
 @given(st.text(alphabet=st.characters(), max_size=200))
 def test_no_text_becomes_markup(text: str) -> None:
     """Whatever it is: the only elements are those that name odd characters."""
     html = str(shown(text))
+    assert_no_markup(html)
+    short = re.fullmatch(r'<span title="([^"]*)">(.*)…</span>', str(label(text, 3)), re.DOTALL)
+    for part in short.groups() if short else [str(label(text, 3))]:
+        assert_no_markup(part)
+
+
+def assert_no_markup(html: str) -> None:
     without = re.sub(r'<span class="odd" title="[^"<>]*">U\+[0-9A-F]{4,6}</span>', "", html)
     assert "<" not in without
     assert ">" not in without
@@ -34,6 +41,13 @@ def test_a_long_text_is_cut_and_can_be_opened() -> None:
     assert "24,000 more characters" in html
     assert "15,000 more characters: the API has them" in html
     assert len(html) < 11_000
+
+
+def test_a_long_label_is_cut_and_its_title_has_it() -> None:
+    assert label("<b>", 3) == "&lt;b&gt;"
+    assert label("a\u202e<b>", 3) == (
+        '<span title="aU+202E&lt;b&gt;">a<span class="odd" title="right-to-left override">U+202E</span>…</span>'
+    )
 
 
 def test_values_for_people() -> None:

@@ -16,7 +16,7 @@ function axes(c, names) {
 
 function put(box, options, data) {
   drawn.get(box)?.destroy();
-  const size = { width: Math.max(200, box.clientWidth), height: box.clientHeight || 220 };
+  const size = { width: Math.max(200, box.clientWidth), height: parseFloat(getComputedStyle(box).minHeight) };
   drawn.set(box, new uPlot({ ...size, ...options }, data, box));
 }
 
