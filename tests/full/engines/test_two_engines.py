@@ -1,5 +1,7 @@
-"""Two vLLM servers run by hand, one of them with two ranks of data parallelism: trained over both, one killed and
-brought back; more policies than slots."""
+"""Two vLLM servers run by hand: trained over both, one killed and brought back; more policies than slots.
+
+One has two ranks of data parallelism. The other one fetches its adapters over HTTP, as on a machine of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from art_langgraph import TrainerClient
 from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED, resolve
-from trainer_server.engines.vllm.command import command, environment, free_port
+from trainer_server.engines.vllm.command import command, environment, fetching, free_port
 from trainer_server.wire import Completion, Connection, Home
 
 pytestmark = pytest.mark.vllm
@@ -36,11 +38,20 @@ POLICIES = [f"p{number}" for number in range(8)]
 
 @dataclass(slots=True)
 class Vllm:
-    """vLLM as a user starts it by hand. ranks: of data parallelism."""
+    """vLLM as a user starts it by hand.
+
+    Args:
+        log: Gets its output.
+        port: That it listens on.
+        ranks: Of data parallelism.
+        adapters_from: The trainer server from which it fetches adapters, and the folder for what it keeps. None: it
+            reads them from the server's directory.
+    """
 
     log: Path
     port: int
     ranks: int = 1
+    adapters_from: tuple[str, Path] | None = None
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -51,8 +62,11 @@ class Vllm:
         home = Home.find()
         base = resolve("embedded", home.cache)
         ranks = ("--data-parallel-size", str(self.ranks)) if self.ranks > 1 else ()
-        line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=(*SMALL, *ranks))
+        extra, fetches = (*SMALL, *ranks), self.adapters_from is not None
+        line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=extra, fetches=fetches)
         env = {**os.environ, **environment(base, KEY, kv_cache_gib=1)}
+        if self.adapters_from is not None:
+            env |= fetching(*self.adapters_from)
         with self.log.open("ab") as out:
             self.process = subprocess.Popen(line, stdout=out, stderr=out, env=env, start_new_session=True)
 
@@ -99,6 +113,13 @@ class Two:
         async with self.real.http() as http:
             return list((await http.get("/api/engines")).json()["engines"])
 
+    async def both_ready(self) -> None:
+        """The server is ready with the first engine."""
+        deadline = time.monotonic() + PATIENCE
+        while not all(engine["ready"] for engine in await self.engines()):
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.2)
+
     async def ask(self, model: str, number: int, rollout: str) -> Completion:
         body = {
             "model": model, "max_tokens": 12, "temperature": 1.0,
@@ -131,8 +152,13 @@ class Two:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
     home = tmp_path_factory.mktemp("two")
-    left, right = Vllm(home / "left.log", free_port(), ranks=2), Vllm(home / "right.log", free_port())
-    arguments = ("--engine-url", left.url, "--engine-url", right.url, "--adapter-slots", str(SLOTS), "--max-rank", "8")
+    port = free_port()
+    left = Vllm(home / "left.log", free_port(), ranks=2)
+    right = Vllm(home / "right.log", free_port(), adapters_from=(f"http://127.0.0.1:{port}", home / "right"))
+    arguments = (
+        *("--port", str(port), "--engine-url", left.url, "--engine-url", right.url),
+        *("--adapter-slots", str(SLOTS), "--max-rank", "8"),
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ART_ENGINE_API_KEY", KEY)
         try:
@@ -141,7 +167,9 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
             left.wait()
             right.wait()
             with trainer_server(home, home / "server.log", print, *arguments) as connection:
-                yield Two(_real(connection, home), left, right)
+                two = Two(_real(connection, home), left, right)
+                asyncio.run(two.both_ready())
+                yield two
         finally:
             left.kill()
             right.kill()
@@ -169,6 +197,9 @@ async def test_one_of_two_engines_is_killed_and_comes_back(two: Two) -> None:
         await trainer.create_policy("agent")
     assert await two.step("agent", 1) == 1
     assert [set(one["adapters"]) >= {"agent@1"} for one in await two.engines()] == [True, True]
+    assert two.right.adapters_from is not None
+    fetched = list((two.right.adapters_from[1] / "adapters").glob("*/adapter_model.safetensors"))
+    assert fetched, "the right engine has adapters in a folder of its own"
     said = [two.left.says("agent@1", rank=0), two.left.says("agent@1", rank=1), two.right.says("agent@1")]
     for other in said[1:]:
         assert other[0] == said[0][0]
