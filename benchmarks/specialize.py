@@ -1,11 +1,13 @@
 """Does `specialize` make a model better at an MCP server that nobody here wrote?
 
     python -m benchmarks.specialize --server git --seed 0 --json [--minutes 20] [--output DIR]
+    python -m benchmarks.specialize --server git --seed 0 --scenarios 60
 
 Starts the trainer server on the embedded model and the server (installed into an environment of its own) in a world
 that is made by the seed: a Git repository, a SQLite database, a directory tree, a knowledge graph. Then it runs
 `specialize`, which knows nothing of the server but what the server says. No language model but the embedded one is
-used. With --output the report, the journal and ten scenarios, drawn by the seed from all kinds, are kept there.
+used. With --output the report, the journal and ten scenarios, drawn by the seed from all kinds, are kept there. With
+--scenarios it only generates scenarios, and prints such ten.
 
 The last line under --json is one JSON object. `before`, `prompted`, `after_sft` and `after` have the success rates on
 the three held-out sets (null: there is no such set) and the headline, the mean of `values` and `phrasings`. `n` has the
@@ -32,13 +34,48 @@ from typing import Any
 from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
-from art_mcp import GenerationSettings, MCPScenario, RunSettings, Specialization, TrainingSettings, connect, specialize
+from art_mcp import (
+    GenerationSettings,
+    MCPScenario,
+    RunSettings,
+    ScenarioSet,
+    Specialization,
+    TrainingSettings,
+    connect,
+    generate_scenarios,
+    specialize,
+)
 from art_mcp.specialization.specialization import MEASURED
-from benchmarks.servers.registry import SERVERS
+from benchmarks.servers.registry import SERVERS, BenchmarkServer
 from trainer_server.wire.jsonl import write_jsonl
 
 SHOWN = 10
 """Scenarios that are kept, a sample of all."""
+
+
+async def shown(server: BenchmarkServer, world: Path, seed: int, seconds: float) -> ScenarioSet:
+    """Generates scenarios as `specialize` does, and nothing else.
+
+    Args:
+        server: The server.
+        world: An empty directory for the world.
+        seed: Seed of the world and the scenarios.
+        seconds: Time of the generation.
+    """
+    worlds = [server.world(world, seed)] if server.world else None
+    async with connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300) as connected:
+        return await generate_scenarios(
+            connected, seconds=seconds, seed=seed, resources=dict(server.tables) or None, progress=False
+        )
+
+
+def as_markdown(scenario: MCPScenario) -> str:
+    """A scenario as a row of a table: what the user says, the calls of the reference, and the answer."""
+    plan = scenario.plan
+    said = " / ".join(message["content"] for message in scenario.messages if message["role"] == "user")
+    calls = ", ".join(step.tool for step in plan.reference) or "no call"
+    cells = (plan.kind, plan.split, said, calls, plan.answer)
+    return "| " + " | ".join(" ".join(str(cell).split()).replace("|", "\\|") for cell in cells) + " |"
 
 
 async def run(url: str, key: str, options: argparse.Namespace, world: Path, output: Path) -> Specialization:
@@ -133,6 +170,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0, help="time for everything (20)")
     parser.add_argument("--steps", type=int, help="most GRPO steps (as many as there is time for)")
     parser.add_argument("--rank", type=int, default=8, choices=(8, 16, 32), help="of the LoRA (8)")
+    parser.add_argument(
+        "--scenarios",
+        type=float,
+        metavar="SECONDS",
+        help="only generate scenarios, for so many seconds, and print ten of them as rows of a table",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--output", type=Path, help="keep the report, the journal and ten scenarios here")
     options = parser.parse_args()
@@ -141,6 +184,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         (home / "world").mkdir()
+        if options.scenarios:
+            server = SERVERS[options.server]
+            made = asyncio.run(shown(server, home / "world", options.seed, options.scenarios))
+            tell(made.report())
+            print("\n".join(as_markdown(scenario) for scenario in sample(made.scenarios, options.seed)))
+            return
         output = options.output or home / "report"
         arguments = ("--max-rank", str(options.rank))
         with trainer_server(home / "home", home / "server.log", tell, *arguments) as at:

@@ -8,7 +8,7 @@ from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario, Measurement, ScenarioSet, Specialization
 from art_mcp.scenarios.plan import Kind, Plan, Step
 from art_mcp.specialization.verify import solved
-from benchmarks.specialize import SHOWN, result_of, sample
+from benchmarks.specialize import SHOWN, as_markdown, result_of, sample
 
 
 def test_sets_that_do_not_exist_and_stages_that_were_left_out_are_null() -> None:
@@ -38,3 +38,9 @@ def test_the_scenarios_that_are_shown_are_of_all_kinds() -> None:
     assert len(shown) == SHOWN
     assert {kind: shown.count(kind) for kind in set(shown)} == {"single": 4, "pair": 4, "chain": 2}
     assert sample(scenarios, 0) == sample(scenarios, 0) != sample(scenarios, 1)
+
+
+def test_a_scenario_is_a_row_of_a_table() -> None:
+    plan = Plan(reference=[Step(tool="look"), Step(tool="look")], split="values", kind="pair", answer="a | b\nc")
+    row = as_markdown(MCPScenario.make("What is\nthere?", plan))
+    assert row == "| pair | values | What is there? | look, look | a \\| b c |"

@@ -46,18 +46,23 @@ def answer(question: Question) -> str:
     if question.asked == "contains":
         return (YES if question.value == "yes" else NO).format(item=question.item)
     if not question.head:
-        return VALUE.format(value=question.value)
+        return _ended(VALUE.format(value=question.value))
     head = question.head.removeprefix("the ")
     many = " of " not in head and is_plural(head)
-    return NAMED.format(head=head, verb="are" if many else "is", value=question.value)
+    return _ended(NAMED.format(head=head, verb="are" if many else "is", value=question.value))
+
+
+def _ended(sentence: str) -> str:
+    """A sentence without a second full stop, where its value ends with one, or with another mark."""
+    return sentence[:-1] if sentence.endswith(("..", "!.", "?.")) else sentence
 
 
 def both(first: str, second: str) -> str:
     """The right answer to two requests.
 
     Args:
-        one: The answer to the first one.
-        two: The answer to the second one.
+        first: The answer to the first one.
+        second: The answer to the second one.
     """
     return BOTH.format(one=first, two=second)
 

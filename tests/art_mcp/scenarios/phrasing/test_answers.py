@@ -26,3 +26,10 @@ def test_two_answers_are_two_sentences() -> None:
     said = both(answer(Question("leaf", "the author", "Ada")), DONE)
     assert said == "The author is Ada. It is done."
     assert not refuses(said)
+
+
+def test_a_value_that_ends_a_sentence_gets_no_second_full_stop() -> None:
+    assert answer(Question("leaf", "last line", "We meet at 9:00.")) == "The last line is We meet at 9:00."
+    assert answer(Question("value", "", "Is it?")) == "It is Is it?"
+    assert answer(Question("value", "", "and so on...")) == "It is and so on..."
+    assert answer(Question("leaf", "last line", "a")) == "The last line is a."
