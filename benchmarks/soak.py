@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import json
 import random
@@ -191,6 +192,8 @@ async def latencies(
         forget: Empties the engine's lists. Its garbage collector would stop it for 0.3 s now and then, and with it the
             side whose turn it is.
     """
+    gc.collect()
+    gc.freeze()  # else this program would stop for 0.4 s now and then, to look at the receipts of the whole soak
     rng = random.Random(0)
     saturation = await gateway.saturation(seconds)
     figures: dict[str, list[float]] = defaultdict(list)

@@ -66,7 +66,7 @@ CHARTS = [
         series={
             "before, 1 minute": "before",
             "after, 1 minute": "after",
-            "five minutes": "five minutes, another machine",
+            "five minutes, small leases": "five minutes, another machine",
         },
         rows="a second",
         title="The server under 256 rollouts at once",
@@ -74,8 +74,8 @@ CHARTS = [
     ),
     Chart(
         name="chaos",
-        page="benchmarks/stress.md",
-        after="## Chaos",
+        page="benchmarks/chaos.md",
+        after="## Over a small engine",
         labels=("trouble",),
         series={"back after": "back after"},
         title="How soon the server is back",
