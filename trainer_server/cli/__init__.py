@@ -158,6 +158,14 @@ def serve_command(
             envvar="ART_TRAINER_LOW_PRIORITY",
         ),
     ] = None,
+    trainer_on_demand: Annotated[
+        bool,
+        typer.Option(
+            "--trainer-on-demand",
+            help="Start the trainer with the first job, not with the server: it takes no memory until then, and the "
+            "first job waits until it is ready.",
+        ),
+    ] = False,
     loss: Annotated[
         list[str] | None,
         typer.Option(help="Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs."),
@@ -306,6 +314,7 @@ def serve_command(
             trainer_shard=trainer_shard,
             accelerate_config=accelerate_config,
             trainer_low_priority=trainer_low_priority,
+            trainer_on_demand=trainer_on_demand,
             losses=tuple(loss or ()),
             trainer_args=tuple(shlex.split(trainer_args)),
             trainer_env=tuple(trainer_env or ()),

@@ -28,7 +28,7 @@ class Intake:
     Args:
         board: Where jobs are written.
         open_jobs: Where accepted jobs are added.
-        process: The trainer, which knows the names of its losses.
+        process: The trainer, which knows the names of its losses, and is woken by the first job.
         teachers: Which teachers steps may name.
     """
 
@@ -98,8 +98,8 @@ class Intake:
     def _check_loss(self, name: str) -> None:
         """Raises Unprocessable for a `loss_type` that the trainer does not know.
 
-        While the trainer is still starting, its losses are not known here. It then checks the loss when it takes the
-        job up.
+        While the trainer is still starting, or waits for the first job, its losses are not known here. It then checks
+        the loss when it takes the job up.
         """
         known = self._process.losses()
         if known and name not in known:
@@ -126,6 +126,7 @@ class Intake:
         except ConfigError as error:
             raise Unprocessable(str(error), code="invalid_request") from None
         self._open.add(file)
+        self._process.wake()
         job = self._board.job(file.id)
         assert job is not None
         return job

@@ -52,6 +52,7 @@ class TrainerSettings:
         share_gpu: Whether engines and trainer use the same GPUs by turns.
         low_priority: Whether the trainer gets only what others leave of the processor; None: where there is no GPU.
             On cores that the engine uses too, answers then come first.
+        on_demand: Whether the process is started with the first job, not before.
         losses: Losses that the trainer registers besides its own, `NAME=MODULE:ATTRIBUTE`.
         args: Further arguments of the trainer process.
         env: Environment variables that it gets besides those that every child gets.
@@ -67,6 +68,7 @@ class TrainerSettings:
     accelerate_config: Path | None = None
     share_gpu: bool = False
     low_priority: bool | None = None
+    on_demand: bool = False
     losses: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
@@ -114,7 +116,7 @@ class TrainerProcess:
         self, settings: TrainerSettings, *, board: JobBoard, store: AdapterStore, open_ids: Iterable[str]
     ) -> None:
         self._board, self._store, self._open = board, store, open_ids
-        self._base = settings.base
+        self._base, self._on_demand = settings.base, settings.on_demand
         self._deaths: Counter[str] = Counter()
         line = command(settings)
         if settings.accelerate_config:
@@ -142,6 +144,11 @@ class TrainerProcess:
     def running(self) -> bool:
         """Whether the process is alive."""
         return self._child.running
+
+    @property
+    def asleep(self) -> bool:
+        """Whether no process was started yet, because no job has needed one."""
+        return self._on_demand and self.pid is None
 
     @property
     def command(self) -> list[str]:
@@ -184,9 +191,17 @@ class TrainerProcess:
         return about if about.get("ready", 0.0) >= since else {}
 
     async def start(self) -> None:
-        """Starts the trainer, and restarts it until `stop`."""
-        await self._start()
-        self._watch.start()
+        """Starts the trainer, and restarts it until `stop`. On demand, nothing is started while no job is open."""
+        if not self._on_demand:
+            await self._start()
+            self._watch.start()
+        elif next(iter(self._open), None) is not None:
+            self.wake()
+
+    def wake(self) -> None:
+        """Has a trainer started that waits for the first job. Does nothing to any other one."""
+        if self._on_demand and not self._watch.begun:
+            self._watch.start()
 
     async def stop(self) -> None:
         """Ends the trainer. The job that it was working on stays queued on disk."""
@@ -217,7 +232,9 @@ class TrainerProcess:
             await self._child.start()
 
     async def _supervise(self) -> None:
-        """Waits until the trainer ends, and starts it again."""
+        """Waits until the trainer ends, and starts it again. The first one of a trainer on demand is started here."""
+        if self.pid is None:
+            return await self._start()
         status = await self._child.wait()
         async with self._ending:
             asked, self._asked_to_end = self._asked_to_end, False

@@ -29,6 +29,11 @@ class Rounds:
         self._task: asyncio.Task[None] | None = None
         self.failure: str | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether it was started."""
+        return self._task is not None
+
     def start(self) -> None:
         """Begins with the first round."""
         self._task = asyncio.create_task(self._run(), name=self._name)

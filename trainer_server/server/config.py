@@ -115,6 +115,8 @@ class ServerConfig:
     trainer_low_priority: bool | None = None
     """Whether the trainer gets only what others leave of the processor. None: where there is no GPU, since engine and
     trainer that compute on the same cores wait for each other's threads, and answers should come first."""
+    trainer_on_demand: bool = False
+    """Whether the trainer is started with the first job, not with the server: it takes no memory until then."""
     share_gpu: bool = False
     """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
     trainer_args: tuple[str, ...] = field(default=())

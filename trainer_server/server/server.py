@@ -172,6 +172,7 @@ class Server:
                 accelerate_config=config.accelerate_config,
                 share_gpu=config.share_gpu,
                 low_priority=config.trainer_low_priority,
+                on_demand=config.trainer_on_demand,
                 losses=config.losses,
                 args=config.trainer_args,
                 env=config.trainer_env,

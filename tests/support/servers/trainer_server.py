@@ -78,9 +78,15 @@ def trainer_server_over(
 ) -> Iterator[TrainerServer]:
     """The real server over engines that run already. port: 0 takes any.
 
-    Its trainer computes at normal priority: at a low one it would wait for the tests beside it.
+    Its trainer computes at normal priority: at a low one it would wait for the tests beside it. It is started with the
+    first job: most tests have none.
     """
-    settings = {"trainer_low_priority": False, "trainer_args": ("--dtype", "float32"), **settings}
+    settings = {
+        "trainer_low_priority": False,
+        "trainer_on_demand": True,
+        "trainer_args": ("--dtype", "float32"),
+        **settings,
+    }
     config = ServerConfig(home=Home(home), model=str(base), engine_urls=urls, **settings)
     app = create_app(config, TOKEN)
     with serving(around(app), port) as url:

@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +179,49 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
         await trainer.stop()
 
 
-def sleeping_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerProcess:
+def sleeping_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, on_demand: bool = False, open_ids: Sequence[str] = ()
+) -> TrainerProcess:
     """A trainer, not started yet, whose process does nothing."""
     monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
     home = Home(tmp_path)
-    return TrainerProcess(settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[])
+    how = replace(settings(tmp_path), on_demand=on_demand)
+    return TrainerProcess(how, board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=open_ids)
+
+
+@pytest.mark.parametrize("open_ids", [[], ["job-1"]])
+async def test_on_demand_it_is_started_with_the_first_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_ids: list[str]
+) -> None:
+    trainer = sleeping_trainer(tmp_path, monkeypatch, on_demand=True, open_ids=open_ids)
+    await trainer.start()
+    try:
+        await asyncio.sleep(0.05)
+        if not open_ids:  # else an earlier server accepted one
+            assert (trainer.asleep, trainer.running, trainer.failure) == (True, False, None)
+            trainer.wake()
+        async with asyncio.timeout(PATIENCE):
+            while not trainer.running:
+                await asyncio.sleep(0.01)
+        first = trainer.pid
+        trainer.wake()
+        assert not trainer.asleep
+        assert first is not None
+        psutil.Process(first).kill()
+        async with asyncio.timeout(PATIENCE):
+            while trainer.pid == first or not trainer.running:
+                await asyncio.sleep(0.01)
+        assert trainer.restarts == 1
+    finally:
+        await trainer.stop()
+    assert not trainer.running
+
+
+async def test_a_trainer_that_nothing_woke_can_be_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = sleeping_trainer(tmp_path, monkeypatch, on_demand=True)
+    await trainer.start()
+    await trainer.stop()
+    assert trainer.pid is None
 
 
 async def test_a_trainer_whose_log_cannot_be_read_or_written_is_started_again(

@@ -186,7 +186,7 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
             add(f"the engine {engine.url} is {status.state}: {why}", _engine_remedy(server, engine))
     if server.jobs.failure:
         add(server.jobs.failure, f"{_LOGS}, trainer.log; open jobs stay queued until it works again")
-    elif not server.jobs.process.running:
+    elif not (server.jobs.process.running or server.jobs.process.asleep):
         add("the trainer process does not run", f"it is started again by itself; {_LOGS}, trainer.log")
     for name, why in server.names.unserved.items():
         add(f"the policy {name!r} is not served: {why}", "serve with the settings that it needs, or leave it")

@@ -89,7 +89,7 @@ def _now(sources: Sources) -> dict[str, Any]:
         "running": running_jobs(server.jobs.board),
         "engines": engine_rows(server),
         "failure": server.failure or server.jobs.failure,
-        "trainer": server.jobs.process.running,
+        "trainer": server.jobs.process.running or server.jobs.process.asleep,
     }
 
 
