@@ -178,13 +178,13 @@ def graph_of(policy: str, **options: Any) -> Any:
 
 async def test_evaluation_uses_its_version_and_is_never_trained(connected: TrainerServer) -> None:
     async with TrainerClient() as trainer:
-        await trainer.create_policy("measured")
+        await trainer.create_policy("credit-measured")
         rewards = iter([1.0, 0.0])
-        groups = await gather(graph_of("measured"), ["say a"], 2, lambda _: next(rewards), progress=False)
-        assert (await trainer.train_step("measured", groups, GRPOConfig(lr=1e-3))).version == 1
+        groups = await gather(graph_of("credit-measured"), ["say a"], 2, lambda _: next(rewards), progress=False)
+        assert (await trainer.train_step("credit-measured", groups, GRPOConfig(lr=1e-3))).version == 1
         rewards = iter([1.0, 0.0, 1.0, 1.0])
         found = await evaluate(
-            graph_of("measured"), ["say b", "say c"], lambda _: next(rewards), n=2, version=0, temperature=1.0,
+            graph_of("credit-measured"), ["say b", "say c"], lambda _: next(rewards), n=2, version=0, temperature=1.0,
             progress=False,
         )  # fmt: skip
         assert found.mean == 0.75
@@ -194,7 +194,7 @@ async def test_evaluation_uses_its_version_and_is_never_trained(connected: Train
             row = await trainer.completion(one.completion_ids[0])
             assert (row.version, row.sampling.temperature) == (0, 1.0)
         groups = TrajectoryGroup.by_scenario(found.trajectories)
-        assert (await trainer.train_step("measured", groups)).metrics["skipped"]
+        assert (await trainer.train_step("credit-measured", groups)).metrics["skipped"]
 
 
 async def test_single_runs_train_with_a_baseline(connected: TrainerServer) -> None:

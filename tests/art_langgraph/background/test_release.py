@@ -15,6 +15,7 @@ from langgraph.types import Command, interrupt
 from art_langgraph import LLM, ARTCallbackHandler, ChatART, Ruler, Scenario, Trajectory, TrajectoryGroup, rollout
 from art_langgraph.background.release import flush
 from art_langgraph.trajectory import CompletionCall
+from tests.support.homes.versions import holders
 from tests.support.runs.graphs import counting
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
@@ -25,8 +26,8 @@ Held = Callable[[], list[str]]
 def held(connected: TrainerServer) -> Held:
     """The policies of which a rollout holds a version, one for each rollout that began in this test."""
     leases = connected.app.state.server.leases
-    before = set(leases._held)
-    return lambda: [policy for rollout in leases._held.keys() - before for policy in leases._held[rollout]]
+    before = set(holders(leases))
+    return lambda: [policy for rollout, held in holders(leases).items() if rollout not in before for policy in held]
 
 
 def group() -> TrajectoryGroup:

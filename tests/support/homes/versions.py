@@ -29,6 +29,15 @@ def slots_over(
     )
 
 
+def holders(leases: LocalLeases) -> dict[str, list[str]]:
+    """The policies of which each rollout holds a version."""
+    return {
+        rollout: [lease.policy for lease in held.leases]
+        for span in leases._spans
+        for rollout, held in span.rollouts.items()
+    }
+
+
 def publish(store: AdapterStore, policy: str, number: int, **record: Any) -> None:
     aside = store.staging(policy, number)
     save_file({"lora_A": np.ones((2, 2), np.float32)}, aside / "adapter_model.safetensors")

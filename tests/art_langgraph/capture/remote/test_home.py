@@ -18,6 +18,7 @@ from art_langgraph.capture.remote import home
 from art_langgraph.capture.scope import RemoteCall, Scope
 from art_langgraph.credit import group_refs
 from art_langgraph.loop.pins import PinIgnored
+from tests.support.homes.versions import holders
 from tests.support.patience import PATIENCE
 from tests.support.servers.langgraph_server import BrokenConnection, Remote
 from tests.support.servers.trainer_server import TrainerServer
@@ -199,6 +200,6 @@ async def test_a_rollout_that_ends_gives_its_version_and_its_records_back(remote
     run = await rollout(remote.graph("ask"), "say x")
     server = remote.trainer.app.state.server
     deadline = time.monotonic() + PATIENCE
-    while run.rollout_id in {*server.leases._held, *(rollout for rollout, _ in server.records._calls)}:
+    while run.rollout_id in {*holders(server.leases), *(rollout for rollout, _ in server.records._calls)}:
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
