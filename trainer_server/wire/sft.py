@@ -45,10 +45,6 @@ class SFTConfig(BaseModel):
     """Seconds for training and measuring; None: no limit. The warm start ends before an update that would take longer,
     after one update at least, and makes its version. The learning rate then falls by the time that has passed, where
     that is ahead of the updates. Unlike `time_limit` of the request, which fails the job."""
-    pace: bool = False
-    """Whether demonstrations are left out evenly where `max_seconds` is too short for all, so that those at the end of
-    the order are imitated too. Else the last pass is cut off where the time ends. For demonstrations that come in an
-    order that teaches, with `shuffle_dataset=False`."""
     patience: int | None = Field(default=2, ge=1, le=MOST_UPDATES)
     """The warm start ends after this many measurements of the held-out loss without a new least one; None: never. Has
     no effect without validation."""

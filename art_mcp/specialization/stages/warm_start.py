@@ -64,8 +64,8 @@ class Imitation:
     scenarios: list[MCPScenario] = field(default_factory=list)
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
-        """The demonstrations to imitate. What is easy comes first, see `graded`. Where there is no time for all, the
-        trainer leaves some out evenly (`SFTConfig.pace`), unless a user's settings say otherwise.
+        """The demonstrations to imitate: where there is no time for all, as many as there is time for. What is easy
+        comes first, see `graded`.
 
         Args:
             seconds: The time of the warm start. None: there is no limit.
@@ -94,9 +94,7 @@ class Imitation:
 
     def _count(self, seconds: float | None) -> int:
         passes = self._passes(seconds)
-        if passes >= 1 or self.config.pace:
-            return len(self.conversations)
-        return math.ceil(passes * len(self.conversations))
+        return len(self.conversations) if passes >= 1 else math.ceil(passes * len(self.conversations))
 
     def _passes(self, seconds: float | None) -> float:
         """How many passes over all demonstrations there is time for, about."""
@@ -211,7 +209,6 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
         num_train_epochs=min(EPOCHS, max(2, epochs)),
         per_device_train_batch_size=size,
         detach_prefix=True,
-        pace=True,
         patience=PATIENCE,
         seed=seed,
     )

@@ -30,7 +30,6 @@ from trainer_server.training.schedule import scheduled
 from trainer_server.training.sft.batches import Paths, batches, families
 from trainer_server.training.sft.clock import Clock
 from trainer_server.training.sft.held_out import HeldOut
-from trainer_server.training.sft.pace import Pace
 from trainer_server.wire import SFTConfig, TrainingError
 
 MEASURED_UPDATES = 32
@@ -90,21 +89,16 @@ def warm_start(
     seconds: list[float] = []
     computed, detached, stopped = 0, 0, "epochs"
     order: list[list[int]] = []
-    costs: list[float] = []
-    passed, place, pace = -1, 0.0, Pace(config.num_train_epochs)
-    while (at := int(place)) < total:
-        update = len(losses)
+    while (update := len(losses)) < total:
         measuring = held_out.seconds[-1] if held_out else 0.0
         moment = clock.look(statistics.fmean(seconds) + measuring if seconds else 0.0)
         if moment.over and update:
             stopped = "max_seconds"
             break
         started = time.monotonic()
-        if passed < at // epoch:
-            passed = at // epoch
+        if update % epoch == 0:
             order = batches(family_of, size, rng if config.shuffle_dataset else None)
-            costs = [float(sum(len(rows[index].ids) for index in batch)) for batch in order]
-        chosen = [rows[index] for index in order[at % epoch]]
+        chosen = [rows[index] for index in order[update % epoch]]
         packing = Paths.of(chosen).packed(config.token_budget, share=model.share, ranks=ranks.count)
         optimizer.zero_grad(set_to_none=True)
         loss_tokens = sum(row.loss_tokens for row in chosen)
@@ -116,24 +110,20 @@ def warm_start(
                 f"the loss of update {update + 1} is {losses[-1]} and the gradient norm {norms[-1]}, after a loss of "
                 f"{losses[0]} in the first: no version was made; try a smaller lr"
             )
-        optimizer.param_groups[0]["lr"] = _learning_rate(config, max(at, moment.share * total), total)
+        optimizer.param_groups[0]["lr"] = _learning_rate(config, max(update, moment.share * total), total)
         optimizer.step()
         computed += packing.unique + packing.repeated
         if config.detach_prefix and model.detaches:
             detached += sum(row.trunk for row in packing.rows)
         seconds.append(time.monotonic() - started)
-        place = min(pace.after(costs, place, moment.share), total) if config.pace else place + 1
-        done = range(at + 1, int(place) + 1)
-        if held_out and any((number - 1) % epoch + 1 in measured_after for number in done):
+        if held_out and update % epoch + 1 in measured_after:
             held_out.measure(update + 1)
-        share = max(min(1.0, place / total), min(1.0, moment.share))
-        progress(share, _measured(losses, held_out, place, epoch, total, clock.elapsed * (1 - share) / share))
+        share = max((update + 1) / total, min(1.0, moment.share))
+        progress(share, _measured(losses, held_out, update + 1, epoch, total, clock.elapsed * (1 - share) / share))
         if held_out and config.patience and held_out.in_vain >= config.patience:
             stopped = "patience"
             break
 
-    if stopped == "epochs" and len(losses) < total:
-        stopped = "max_seconds"  # which has thinned them out
     if held_out and held_out.updates[-1] < len(losses):
         held_out.measure(len(losses))
     if held_out:
@@ -206,15 +196,15 @@ def _measured_after(epoch: int) -> set[int]:
 
 
 def _measured(
-    losses: Sequence[float], held_out: HeldOut | None, place: float, epoch: int, total: int, seconds_left: float
+    losses: Sequence[float], held_out: HeldOut | None, updates: int, epoch: int, total: int, seconds_left: float
 ) -> dict[str, float]:
-    """What `Job.measured` says after an update. place: of the next one, among all of all passes."""
+    """What `Job.measured` says after an update."""
     return {
         "loss": losses[-1],
         **({"validation_loss": held_out.losses[-1]} if held_out else {}),
-        "epoch": place / epoch,
-        "updates": len(losses),
-        "updates_left": total - int(place),
+        "epoch": updates / epoch,
+        "updates": updates,
+        "updates_left": total - updates,
         "seconds_left": seconds_left,
     }
 

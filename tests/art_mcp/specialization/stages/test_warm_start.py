@@ -7,7 +7,7 @@ import pytest
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
 from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, graded, planned, varied
-from trainer_server.wire import Conversation, SFTConfig
+from trainer_server.wire import Conversation
 
 
 def conversations(count: int, tools: int, own: int) -> list[Conversation]:
@@ -40,15 +40,8 @@ def test_few_demonstrations_are_imitated_more_often() -> None:
     assert planned(conversations(2_000, 6_000, 1_000), 0).num_train_epochs == 2
 
 
-def test_without_time_for_all_the_trainer_leaves_some_out() -> None:
+def test_without_time_for_all_the_first_demonstrations_are_imitated() -> None:
     imitation = Imitation(conversations(40, 500, 8_000), [], planned(conversations(40, 500, 8_000), 0))
-    assert imitation.config.pace
-    assert len(imitation.imitated_in(120)) == 40
-
-
-def test_where_the_trainer_leaves_none_out_the_first_demonstrations_are_imitated() -> None:
-    config = planned(conversations(40, 500, 8_000), 0).model_copy(update={"pace": False})
-    imitation = Imitation(conversations(40, 500, 8_000), [], config)
     assert len(imitation.imitated_in(None)) == len(imitation.imitated_in(3_600)) == 40
     assert 10 < len(imitation.imitated_in(120)) < 30
 
@@ -57,8 +50,7 @@ def test_the_scenarios_that_were_shown_are_known() -> None:
     plan = Plan(reference=[Step(tool="look")], observations=[Observation(text="42")], facts=["42"])
     executed = [MCPScenario.make(f"Look, {number}.", plan) for number in range(40)]
     never = MCPScenario.make("Look.", Plan(reference=[Step(tool="look")]))
-    settings = WarmStart(config=SFTConfig(shuffle_dataset=False))
-    imitation = Imitation.of(settings, [never, *executed], [], [], "s" * 100_000, seed=0)
+    imitation = Imitation.of(WarmStart(), [never, *executed], [], [], "s" * 100_000, seed=0)
     assert sorted(imitation.scenarios_in(None)) == sorted(one.id for one in executed)
     assert len(imitation.scenarios_in(10)) == len(imitation.imitated_in(10)) < 40
 

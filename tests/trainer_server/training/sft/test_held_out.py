@@ -12,8 +12,6 @@ from tests.support.training.models import ARCHITECTURES, VOCABULARY, tiny_model
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE
-from trainer_server.training.sft import warm_start as module
-from trainer_server.training.sft.clock import Clock, Moment
 from trainer_server.training.sft.held_out import HeldOut
 from trainer_server.training.sft.warm_start import _measured_after, warm_start
 from trainer_server.wire import SFTConfig
@@ -81,27 +79,6 @@ def test_the_time_ends_the_training_after_one_update_at_least_and_what_it_made_i
     metrics = warm_start(model, given(OVERFITS), config(max_seconds=1e-6, per_device_train_batch_size=1))
     assert (metrics["stopped"], metrics["updates"], metrics["epochs"]) == ("max_seconds", 1, 0.5)
     assert metrics["validation_updates"] == [0, 1]
-
-
-def test_at_a_pace_the_last_demonstrations_are_imitated_though_there_is_no_time_for_all(
-    model: PolicyModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A clock by which there is time for 20 updates."""
-    looks: list[float] = []
-
-    class Twenty(Clock):
-        def look(self, needed: float) -> Moment:
-            looks.append(len(looks) / 20)
-            return Moment(looks[-1], over=len(looks) > 20)
-
-    monkeypatch.setattr(module, "Clock", Twenty)
-    rows = [Row(ids=[1, 2, 3, 4 + number % 20, 5], loss_spans=[(3, 5)]) for number in range(40)]
-    told: list[dict[str, float]] = []
-    how = config(max_seconds=1.0, pace=True, num_train_epochs=2, per_device_train_batch_size=1, shuffle_dataset=False)
-    demonstrations = Demonstrations(rows=rows, turns=40)
-    metrics = warm_start(model, demonstrations, how, progress=lambda _, measured: told.append(measured))
-    assert (metrics["stopped"], metrics["updates"]) == ("max_seconds", pytest.approx(20, abs=1))
-    assert told[-2]["epoch"] == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize(("epoch", "after"), [(1, {1}), (32, {32}), (33, {17, 33}), (70, {24, 47, 70})])

@@ -139,7 +139,7 @@ def test_losses_and_weights_are_those_of_trl(tmp_path: Path) -> None:
     )  # fmt: skip
     both = pair(ARCHITECTURES["llama"], tmp_path / "model")
     metrics = warm_start(both.ours, Demonstrations(rows=SHARING, turns=5), config)
-    own = {"lr", "train_on", "min_reward", "token_budget", "patience", "max_seconds", "detach_prefix", "pace"}
+    own = {"lr", "train_on", "min_reward", "token_budget", "patience", "max_seconds", "detach_prefix"}
     arguments = Arguments(
         output_dir=str(tmp_path / "trl"), learning_rate=config.lr, **config.model_dump(exclude=own), use_cpu=True,
         bf16=False, gradient_checkpointing=False, dataset_kwargs={"skip_prepare_dataset": True}, logging_steps=1,
