@@ -27,6 +27,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,19 @@ from art_mcp import (
     generate_scenarios,
     specialize,
 )
+from art_mcp.client.connect import Server
 from art_mcp.specialization.specialization import MEASURED
 from benchmarks.servers.registry import SERVERS, BenchmarkServer
 from trainer_server.wire.jsonl import write_jsonl
 
 SHOWN = 10
 """Scenarios that are kept, a sample of all."""
+
+
+def connected(server: BenchmarkServer, world: Path, seed: int) -> AbstractAsyncContextManager[Server]:
+    """Connects to a server, whose world is made in an empty directory by the seed."""
+    worlds = [server.world(world, seed)] if server.world else None
+    return connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300)
 
 
 async def shown(server: BenchmarkServer, world: Path, seed: int, seconds: float) -> ScenarioSet:
@@ -62,10 +70,9 @@ async def shown(server: BenchmarkServer, world: Path, seed: int, seconds: float)
         seed: Seed of the world and the scenarios.
         seconds: Time of the generation.
     """
-    worlds = [server.world(world, seed)] if server.world else None
-    async with connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300) as connected:
+    async with connected(server, world, seed) as opened:
         return await generate_scenarios(
-            connected, seconds=seconds, seed=seed, resources=dict(server.tables) or None, progress=False
+            opened, seconds=seconds, seed=seed, resources=dict(server.tables) or None, progress=False
         )
 
 
@@ -89,13 +96,9 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, outp
         output: Directory of the run.
     """
     server = SERVERS[options.server]
-    worlds = [server.world(world, options.seed)] if server.world else None
-    async with (
-        TrainerClient(url, key) as client,
-        connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300) as connected,
-    ):
+    async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
         return await specialize(
-            connected,
+            opened,
             policy=options.server,
             client=client,
             minutes=options.minutes,

@@ -206,7 +206,7 @@ def train_command(
     """
     from art_langgraph.store import TrajectoryStore
 
-    config = _config(lr, loss_aggregation, distill)
+    config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation, distill=_teacher(distill))
     if [from_store, from_ledger, scenarios is not None].count(True) != 1:
         raise ConfigError(
             "say where the runs come from: --from-store (the trajectory store), --from-ledger (rollouts of the "
@@ -316,13 +316,12 @@ def train_command(
         asyncio.run(step())
 
 
-def _config(lr: float, loss_aggregation: Literal["loss_type", "trajectory"], teacher: str | None) -> GRPOConfig:
-    """The settings of a step. Raises ConfigError: the teacher is none."""
-    config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation)
-    if teacher is None:
-        return config
+def _teacher(named: str | None) -> Distillation | None:
+    """What `--distill` names. Raises ConfigError: it is no teacher."""
+    if named is None:
+        return None
     try:
-        return config.model_copy(update={"distill": Distillation(teacher=teacher)})
+        return Distillation(teacher=named)
     except ValidationError as error:
         raise ConfigError(f"--distill: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 
