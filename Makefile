@@ -3,7 +3,10 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 HAS_GPU := $(wildcard /dev/nvidia0)
-CONSTRAINTS := $(if $(HAS_GPU),,-c constraints.txt)
+# The versions of packages that all tests passed with, so that a release of another project breaks nothing here unseen.
+# `make clean setup LATEST=1` takes the newest that pyproject.toml permits instead.
+VERSIONS := .ci/versions.txt
+CONSTRAINTS := $(if $(HAS_GPU),,-c constraints.txt) $(if $(LATEST),,-c $(VERSIONS))
 # pip does not compile here (few modules are ever imported), so Python must keep the bytecode of those that are. Without
 # it, each start of a trainer would compile torch, peft and transformers again: 10 s of processor time instead of 4.
 export PYTHONDONTWRITEBYTECODE :=
@@ -17,12 +20,12 @@ SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup engine quickstart examples test test-fast fuzz check docs sbom audit release format clean
+.PHONY: help setup lock engine quickstart examples test test-fast fuzz check docs sbom audit release format clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt $(VERSIONS)
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or call make PYTHON=python3.12"; exit 1; }
 	@echo "==> setting up $(VENV) (client, server, development tools)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -32,6 +35,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 setup: $(VENV)/.installed ## Set up .venv
+
+lock: setup ## Write the versions of packages in .venv to .ci/versions.txt, once all tests have passed with them
+	@{ echo "# \`make lock\` writes this file: the packages of .venv that all tests passed with."; \
+	  $(BIN)/python -m pip freeze -q --exclude-editable | grep -vE '^(#|torch=|triton|nvidia|cuda)' ; } > $(VERSIONS)
+	@echo "$(VERSIONS)"
 
 engine: setup ## Install vLLM into an environment of its own
 	@$(BIN)/art-langgraph engine install

@@ -13,7 +13,6 @@ import sys
 import threading
 from typing import Any
 
-import httpx
 from langchain_core.language_models import LanguageModelInput
 from langchain_openai.chat_models.base import BaseChatOpenAI
 from pydantic import SecretStr
@@ -21,7 +20,7 @@ from pydantic import SecretStr
 from art_langgraph.background.release import Server
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import server_of, server_url
-from art_langgraph.client.transport import LoopTransport
+from art_langgraph.client.transport import HTTP_LIBRARIES, LoopTransport
 
 _lock = threading.Lock()
 
@@ -97,13 +96,15 @@ def _server_of(model: Any) -> Server | None:
 def _keep_loops_apart(model: BaseChatOpenAI) -> None:
     """Gives each event loop connections of its own.
 
-    langchain-openai has a single HTTP client for all models of an address, and httpx one pool of connections for a
-    client. A connection belongs to the event loop that opened it, and fails in others with "Event loop is closed". A
-    client that the user gave to the model is left alone.
+    langchain-openai has a single HTTP client for all models of an address, with one pool of connections. A connection
+    belongs to the event loop that opened it, and fails in others with "Event loop is closed". A client that the user
+    gave to the model is left alone.
     """
-    client = model.root_async_client._client
-    if model.http_async_client is None and type(client._transport) is httpx.AsyncHTTPTransport:
-        client._transport = LoopTransport()
+    client: Any = model.root_async_client._client
+    kind = type(client._transport)
+    library = kind.__module__.partition(".")[0]
+    if model.http_async_client is None and kind.__name__ == "AsyncHTTPTransport" and library in HTTP_LIBRARIES:
+        client._transport = LoopTransport(library)
 
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:

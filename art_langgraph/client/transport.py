@@ -9,11 +9,16 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import httpx
 
 from art_langgraph.client.outages import LOST, outages
+
+HTTP_LIBRARIES = ("httpx", "httpx2")
+"""What the clients of model providers are made with. httpx2 goes on from httpx, with the same names and with
+classes of its own."""
 
 
 @cache
@@ -85,13 +90,18 @@ class PatientClient(httpx.Client):
 
 
 class LoopTransport(httpx.AsyncBaseTransport):
-    """An httpx transport that keeps a connection pool for each event loop, and closes it when the loop ends.
+    """A transport of httpx that keeps a connection pool for each event loop, and closes it when the loop ends.
 
     All ChatART models of a process share a client. An ordinary pool would keep connections of event loops that have
     ended, and the second `asyncio.run` of a script would fail on them. Event loops of several threads may use it.
+
+    Args:
+        library: Where the pools are from, one of HTTP_LIBRARIES: that of the client. `openai` has clients of httpx2
+            from its version 3 on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, library: str = "httpx") -> None:
+        self._library: Any = import_module(library)
         self._pools: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncHTTPTransport, AsyncGenerator[None]]] = {}
         self._lock = threading.Lock()
 
@@ -101,9 +111,9 @@ class LoopTransport(httpx.AsyncBaseTransport):
             if loop not in self._pools:
                 for ended in [known for known in self._pools if known.is_closed()]:  # one that nobody shut down
                     del self._pools[ended]
-                limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
+                limits = self._library.Limits(max_connections=None, max_keepalive_connections=128)
                 guard = self._until_the_end_of(loop)
-                self._pools[loop] = (httpx.AsyncHTTPTransport(verify=certificates(), limits=limits), guard)
+                self._pools[loop] = (self._library.AsyncHTTPTransport(verify=certificates(), limits=limits), guard)
             pool, _ = self._pools[loop]
         if guard:
             await anext(guard)

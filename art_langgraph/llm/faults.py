@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-import httpx
-
 FATAL = {401: "auth", 403: "auth", 402: "quota", 404: "missing"}
 REMEDY = {
     "auth": "check the key: pass api_key=…, or set the provider's environment variable",
@@ -53,7 +51,7 @@ def fault_of(error: Exception) -> Fault:
     """
     message = re.sub(r"^litellm\..*?Exception - ", "", str(error)) or type(error).__name__  # litellm's own preface
     status = getattr(error, "status_code", None) or getattr(getattr(error, "response", None), "status_code", None)
-    names = {cls.__name__ for cls in type(error).__mro__}
+    names = _names(error)
     if names & {"Timeout", "TimeoutError", "APITimeoutError", "TimeoutException"} or status in (408, 504):
         return Fault("timeout", message, again=True)
     code = f"{message} {getattr(error, 'body', None)}"  # litellm keeps the server's own code in the body alone
@@ -69,12 +67,17 @@ def fault_of(error: Exception) -> Fault:
         return Fault("quota", message)
     if status in FATAL:
         return Fault(FATAL[status], message)
-    if "APIConnectionError" in names or any(isinstance(cause, httpx.TransportError) for cause in _causes(error)):
+    if "APIConnectionError" in names or any("TransportError" in _names(cause) for cause in _causes(error)):
         return Fault("unreachable", message, again=True)
     if isinstance(status, int) and 400 <= status < 500 and status not in (409, 425, 429):
         return Fault("bad_request", message, other_mode=True)
     kind = "rate_limit" if status == 429 else "server"
     return Fault(kind, message, again=True, wait=_retry_after(error))
+
+
+def _names(error: BaseException) -> set[str]:
+    """The names of an error's classes, by which errors of httpx and of httpx2 are the same."""
+    return {cls.__name__ for cls in type(error).__mro__}
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -15,11 +15,11 @@ from typing import Any
 
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.servers import known_servers
+from art_langgraph.client.transport import HTTP_LIBRARIES
 from trainer_server.wire import Connection, rollout_path
 from trainer_server.wire.headers import ROLLOUT
 from trainer_server.wire.home import origin
 
-_LIBRARIES = ("httpx", "httpx2")
 _lock = threading.Lock()
 _tied = False
 
@@ -30,7 +30,7 @@ def tie_clients() -> None:
     with _lock:
         if _tied:
             return
-        for name in _LIBRARIES:
+        for name in HTTP_LIBRARIES:
             if importlib.util.find_spec(name) is not None:
                 library: Any = import_module(name)
                 _tie(library.Client)

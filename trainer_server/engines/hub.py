@@ -7,11 +7,12 @@ and trainer read the downloaded files, and get no token (see `process.environmen
 from __future__ import annotations
 
 import errno
+import importlib.util
 import os
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
-
-import httpx
+from typing import Any
 
 from trainer_server.process.extras import require
 from trainer_server.wire import ARTError, ConfigError, EngineError
@@ -77,13 +78,14 @@ def snapshot(
         )
         return Path(directory)
 
+    failures: tuple[type[Exception], ...] = (OSError, ValueError, *_http_errors())
     progress(f"looking for {model} on the hub; what is missing here is downloaded")
     wanted = _WEIGHTS if weights else ()
     try:
         directory = download(*wanted)
         if weights and not any(directory.glob("*.safetensors")):
             directory = download(*_OTHER_WEIGHTS)
-    except (OSError, ValueError, httpx.HTTPError) as error:
+    except failures as error:
         failure = _failure(error, model, revision)
         if isinstance(failure, ConfigError) or _is_disk_full(error):
             raise failure from error
@@ -154,6 +156,12 @@ def _failure(error: Exception, model: str, revision: str | None) -> ARTError:
     )
 
 
+def _http_errors() -> tuple[type[Exception], ...]:
+    """Errors of requests. huggingface_hub is made with httpx, and with httpx2 from its version 2 on."""
+    libraries: list[Any] = [import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
+    return tuple(library.HTTPError for library in libraries)
+
+
 def _is_disk_full(error: BaseException | None) -> bool:
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -167,5 +175,5 @@ def _cause(error: BaseException) -> str:
     causes = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
-    first = next((cause for cause in causes if isinstance(cause, httpx.HTTPError)), error)
+    first = next((cause for cause in causes if isinstance(cause, _http_errors())), error)
     return next(iter(str(first).strip().splitlines()), "") or type(first).__name__

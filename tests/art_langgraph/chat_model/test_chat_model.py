@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import ConfigurableField
@@ -25,7 +26,11 @@ Model = Callable[[], ChatOpenAI]
 def model(request: pytest.FixtureRequest, connected: TrainerServer) -> ChatOpenAI:
     if request.param == "ChatART":
         return ChatART(policy="agent", max_tokens=50)
-    return ChatOpenAI(model="agent", base_url=f"{connected.url}/v1", api_key=TOKEN, max_tokens=50)
+    # Outside a rollout, models of an address share connections of langchain-openai's, which belong to one event loop.
+    http = httpx.AsyncClient()
+    return ChatOpenAI(
+        model="agent", base_url=f"{connected.url}/v1", api_key=TOKEN, max_tokens=50, http_async_client=http
+    )
 
 
 async def tokens_of(message: BaseMessage) -> str:

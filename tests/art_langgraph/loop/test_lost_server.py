@@ -133,7 +133,8 @@ async def test_an_answer_that_was_cut_off_repeats_the_run(port: int, caplog: pyt
     assert "it is repeated when" in caplog.text
     with serving(gateway(cut=99), port):  # one that always breaks off is not repeated for ever
         caplog.clear()
-        assert "RemoteProtocolError" in str((await rollout(graph, "x")).error)
+        error = str((await rollout(graph, "x")).error)
+        assert "RemoteProtocolError" in error or "Connection error" in error  # openai 2, openai 3
     assert caplog.text.count("it is repeated when") == REPEATS
 
 
@@ -159,7 +160,7 @@ async def test_a_request_that_failed_of_something_else_lost_no_server(
     )  # fmt: skip
     with serving(gateway(), port):
         run = await rollout(asking(model), "x")
-    assert "Connection error" in str(run.error)
+    assert any(words in str(run.error) for words in ("Connection error", "Event loop is closed"))  # openai 2, openai 3
     assert "repeated" not in caplog.text
 
 

@@ -144,7 +144,8 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     dropped = {
         "max_tool_calls": 3, "metadata": {"a": "b"}, "prompt_cache_key": "k", "prompt_cache_options": {"mode": "x"},
         "prompt_cache_retention": "24h", "safety_identifier": "u", "service_tier": "auto", "store": True, "user": "u",
-        "stream_options": {"include_obfuscation": False},
+        "stream_options": {"include_obfuscation": False}, "image": {"context_compression": "auto"},
+        "access_programs": {"cyber": "standard"},
     }  # fmt: skip
     also = {"include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}, "background": False}
     exchange = RESPONSES.read({**NEEDED[RESPONSES], **dropped, **also}, None)

@@ -86,7 +86,7 @@ def test_a_turn_of_several_items_or_blocks_is_one_message() -> None:
 def test_litellm_reads_the_same_conversations(monkeypatch: pytest.MonkeyPatch) -> None:
     """It calls the reasoning `reasoning_content`, and leaves a list with a single text a list."""
     monkeypatch.setenv("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # it fetches a table of prices otherwise
-    from litellm.llms.anthropic.pass_through.adapters.transformation import LiteLLMAnthropicMessagesAdapter
+    from litellm.llms.anthropic.messages.adapters.transformation import LiteLLMAnthropicMessagesAdapter
     from litellm.responses.litellm_completion_transformation.transformation import LiteLLMCompletionResponsesConfig
 
     def plain(message: Any) -> dict[str, Any]:

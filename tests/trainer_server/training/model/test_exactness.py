@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from inspect import signature
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,6 +35,7 @@ from transformers import (
     PretrainedConfig,
     Qwen2Config,
     Qwen3Config,
+    Qwen3ForCausalLM,
     Qwen3MoeConfig,
     Qwen3NextConfig,
 )
@@ -50,6 +52,8 @@ from trainer_server.wire import TrainingError
 pytestmark = pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
 
 BAR = 1e-5
+CACHE = "cache" if "cache" in signature(Qwen3ForCausalLM.forward).parameters else "past_key_values"
+"""What transformers calls the cache of keys and values: the first from 5.24 on."""
 BOTH = ["sliding_attention", "full_attention"]
 LONG = {
     "rope_type": "longrope",
@@ -181,8 +185,8 @@ def stock(model: Any, data: Data, trunk: int = 0) -> tuple[dict[tuple[int, int],
         cache = None
         if trunk:
             with torch.no_grad():
-                cache = model(input_ids=ids_1T[:, :trunk], use_cache=True).past_key_values
-        options: dict[str, Any] = {"past_key_values": cache, "use_cache": True} if trunk else {"use_cache": False}
+                cache = model(input_ids=ids_1T[:, :trunk], use_cache=True)[CACHE]
+        options: dict[str, Any] = {CACHE: cache, "use_cache": True} if trunk else {"use_cache": False}
         logp_TV = model(input_ids=ids_1T[:, trunk:], **options).logits[0].log_softmax(-1)
         for j, token in enumerate(completion):
             logp = logp_TV[len(prompt) - 1 + j - trunk, token]

@@ -9,9 +9,12 @@ from trainer_server.gateway.dialects.base import list_at, object_at, refuse
 from trainer_server.gateway.parameters import VLLM, Handling
 
 RESPONSES: dict[str, Handling] = {
+    "access_programs": Handling.dropped,
     "background": Handling.refused,
+    "background_options": Handling.refused,
     "context_management": Handling.refused,
     "conversation": Handling.refused,
+    "image": Handling.dropped,
     "include": Handling.used,
     "input": Handling.used,
     "instructions": Handling.used,
@@ -55,6 +58,7 @@ EXTRA: dict[str, Handling] = {
 
 REMEDIES = {
     "background": "answers are not kept for later here; send the request without it, and wait for the answer",
+    "background_options": "answers are not kept for later here; send the request without it",
     "context_management": "nothing is cut from the conversation here; shorten it in the agent",
     "conversation": "no conversations are kept here; send the messages, or `previous_response_id`",
     "moderation": "no moderation model is served here; moderate inputs and answers in the agent",
