@@ -14,7 +14,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scoring, traces, training, trajectories
+from art_langgraph.cli import (
+    autopilot,
+    autorl,
+    deletion,
+    imitation,
+    jobs,
+    policies,
+    scoring,
+    traces,
+    training,
+    trajectories,
+)
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
 from art_langgraph.cli.setup import commands as setup
@@ -48,6 +59,7 @@ def build() -> typer.Typer:
         traces,
         scoring,
         training,
+        imitation,
         autopilot,
         policies,
         jobs,

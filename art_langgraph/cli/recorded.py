@@ -1,0 +1,186 @@
+"""A training step from recorded runs: which are taken, how they are compared, and what is printed of them."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from art_langgraph.cli.options import load_object
+from trainer_server.wire import GRPOConfig
+
+if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.credit import Comparison
+    from art_langgraph.judge.ruler import Ruler
+    from art_langgraph.store import TrajectoryStore
+    from art_langgraph.trajectory import Trajectory
+
+_AT_ONCE = 16
+"""Rollouts that are read at once."""
+
+
+async def from_rewarded_rollouts(
+    policy: str,
+    store: TrajectoryStore,
+    since: float | None,
+    config: GRPOConfig,
+    nodes: list[str] | None,
+    *,
+    again: bool,
+    tell: Callable[[Any], None],
+) -> None:
+    """A step from the rollouts of the trainer server that have a reward and were not trained on."""
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.trajectory import Scenario, Trajectory
+
+    async with TrainerClient() as trainer:
+        listed = [rollout async for rollout in trainer.rollouts(policy=policy, rewarded=True)]
+        listed = [rollout for rollout in listed if since is None or rollout.created >= since]
+        if not listed:
+            print(
+                f"no rollout in which {policy!r} answered has a reward: give rollouts one with POST "
+                "/api/rollouts/ID/reward, or by `session`"
+            )
+            raise typer.Exit(1)
+        headers = [  # what the ledger need not be read for
+            Trajectory(
+                id=rollout.id,
+                scenario=Scenario(id=rollout.scenario or "", input=None),
+                reward=rollout.reward,
+                evaluation=rollout.evaluation,
+            )
+            for rollout in listed
+        ]
+        fresh = {header.id for header in await unused(trainer, store, policy, headers, again)}
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def read(rollout_id: str) -> Trajectory:
+            async with limit:
+                return await trainer.rollout(rollout_id)
+
+        runs = await asyncio.gather(*(read(rollout.id) for rollout in listed if rollout.id in fresh))
+        earlier = [header for header in headers if header.id not in fresh]
+        await train_once(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again, tell)
+
+
+async def unused(
+    trainer: TrainerClient, store: TrajectoryStore, policy: str, recorded: Sequence[Trajectory], again: bool
+) -> list[Trajectory]:
+    """The runs that a step may take. Says which ones are left out, and why."""
+    from art_langgraph.auto_pilot.state_store import StateStore
+    from art_langgraph.client.step_marks import settle
+
+    usable = [trajectory for trajectory in recorded if not (trajectory.evaluation or trajectory.hints)]
+    if evaluations := len(recorded) - len(usable):
+        print(
+            f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, or had hints, and are never "
+            "trained on"
+        )
+    flown = StateStore(store, policy).step_of_a_running_autopilot()
+    if flown is not None:
+        print(f"the autopilot of {policy} is running, and has a training step under way: its runs are in use")
+    for job in await settle(trainer, store, policy, sending=flown):
+        print(f"{job.id}, which was sent earlier, is still {job.status}: its runs are in use")
+    if again:
+        return usable
+    used = store.trained(policy)
+    fresh = [trajectory for trajectory in usable if trajectory.id not in used]
+    if skipped := len(usable) - len(fresh):
+        print(f"{skipped} of {len(usable)} runs are left out: {policy} was trained on them; --again uses them again")
+    return fresh
+
+
+async def replayed(
+    store: TrajectoryStore, runs: Sequence[Trajectory], n: int, graph: str, reward: str | None, ruler: Ruler | None
+) -> list[Trajectory]:
+    """Runs the scenarios of recorded runs anew, `n` times each."""
+    from art_langgraph.loop.rollout import gather
+
+    begun = [trajectory for trajectory in runs if trajectory.resumes is None]
+    if lost := len(runs) - len(begun):
+        print(f"{lost} runs are left out: they resumed a thread whose first run is not in the store, or a checkpoint")
+    scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in begun}.values())
+    print(f"replaying {len(scenarios)} scenarios {n} times: their runs are compared with one another")
+    groups = await gather(
+        load_object(graph),
+        scenarios,
+        n,
+        load_object(reward) if reward else None,
+        group_reward=ruler,
+        temperature=1.0,
+        store=store,
+    )
+    return [trajectory for group in groups for trajectory in group.trajectories]
+
+
+async def judged(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
+    """Lets the judge score the runs that have ended without a reward. Returns them, and the runs with a reward."""
+    from art_langgraph.cli.scoring import judge_runs
+
+    unscored = [trajectory for trajectory in runs if not trajectory.scored and not trajectory.waiting]
+    scored = await judge_runs(store, unscored, ruler, "ruler")
+    return [*(trajectory for trajectory in runs if trajectory.scored), *scored]
+
+
+async def train_once(
+    trainer: TrainerClient,
+    policy: str,
+    store: TrajectoryStore,
+    runs: Sequence[Trajectory],
+    recorded: Sequence[Trajectory],
+    config: GRPOConfig,
+    nodes: list[str] | None,
+    again: bool,
+    tell: Callable[[Any], None],
+) -> None:
+    """Compares runs, takes a training step on them, and records that they were used."""
+    from art_langgraph.client.step_marks import StepMarks
+    from art_langgraph.credit import compare
+    from art_langgraph.loop.sampling.dead_groups import dead_groups
+    from art_langgraph.trajectory import TrajectoryGroup
+
+    key = uuid.uuid4().hex
+    chosen = store.begin_step(policy, key, [trajectory.id for trajectory in runs], again=again)
+    if taken := sum(trajectory.id not in chosen for trajectory in runs):
+        print(f"{taken} of {len(runs)} runs are left out: another step of {policy} was given them meanwhile")
+    runs = [trajectory for trajectory in runs if trajectory.id in chosen]
+    comparison = compare(runs, policy, history=recorded, nodes=nodes)
+    _tell(comparison)
+    if not comparison.groups:
+        store.end_step(policy, key, None)
+        print("nothing to train on")
+        raise typer.Exit(1)
+    async with StepMarks(store, policy, key, comparison.trained) as marks:
+        job = await trainer.submit(policy, comparison.groups, config, idempotency_key=key)
+        print(f"{job.id} is accepted: a training step of {policy}")
+        marks.result = result = await trainer.result(job)
+    metrics = result.metrics
+    tell({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
+    several = [group for group in TrajectoryGroup.by_scenario(comparison.trained) if len(group.trajectories) > 1]
+    if several and (report := dead_groups(several)).scenarios:
+        print(report)
+    if skipped := metrics.get("skipped"):
+        print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
+        raise typer.Exit(1)
+    drift = metrics.get("prefix_drift")
+    print(
+        f"{policy}@{result.version} is served: {metrics['completions']} completions, "
+        f"mean reward {metrics['reward_mean']:.3f}" + ("" if drift is None else f", prefix drift {drift:.1%}")
+    )
+
+
+def _tell(comparison: Comparison) -> None:
+    print(
+        f"{comparison.grouped} runs are compared with others of their scenario, {comparison.single} with a running "
+        f"baseline; left out: {comparison.unscored} without a reward, {comparison.no_baseline} with nothing to compare "
+        f"with, {comparison.no_completions} without a completion to train"
+    )
+    if comparison.mixed_scenarios:
+        print(
+            f"{comparison.mixed_scenarios} scenarios have scores of a judge's comparison beside other rewards: these "
+            "are not compared with one another; `art-langgraph score --again` scores all runs in one way"
+        )
