@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 from anthropic import AsyncAnthropic
 from art_examples.quickstart.agent import PROMPT
@@ -32,7 +33,14 @@ def models(real: Real) -> list[BaseChatModel]:
     url, key = real.connection.url, real.connection.api_key
     return [
         ChatART(policy="dialects", **options),
-        ChatOpenAI(model="dialects", base_url=f"{url}/v1", api_key=key, use_responses_api=True, **options),
+        ChatOpenAI(
+            model="dialects",
+            base_url=f"{url}/v1",
+            api_key=key,
+            use_responses_api=True,
+            http_async_client=httpx.AsyncClient(),  # the shared one belongs to the event loop of an earlier test
+            **options,
+        ),
         ChatAnthropic(model_name="dialects", base_url=url, api_key=key, **options),
     ]
 
