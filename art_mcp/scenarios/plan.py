@@ -106,6 +106,8 @@ class Plan(BaseModel):
         readings: Values of the run's own results that the answer must mention.
         about: Names of which a refusal must mention at least one: of what is missing. Empty: any refusal is right.
         answer: A right answer in words: that of the demonstration. Empty: it is made of the facts.
+        answers: The right answer to each of several requests, of which `answer` is made. Each request takes one call.
+            Empty: there is one request, or they are not known apart.
         changes: What the reference changed in its world; both executions changed it. Empty: nothing. None: the server
             had no world.
         measured: Share of a policy's rollouts that solved the scenario. None: not measured.
@@ -126,6 +128,7 @@ class Plan(BaseModel):
     readings: list[Reading] = Field(default_factory=list)
     about: list[str] = Field(default_factory=list)
     answer: str = ""
+    answers: list[str] = Field(default_factory=list)
     changes: list[Change] | None = None
     measured: float | None = None
     split: Split = "train"
@@ -133,9 +136,11 @@ class Plan(BaseModel):
     phrasing: str = ""
 
     @model_validator(mode="after")
-    def _has_calls(self) -> Self:
+    def _fits_its_calls(self) -> Self:
         if not self.reference and self.reply == "result":
             raise ValueError("a task without calls needs a reply of 'refusal' or 'talk'")
+        if self.answers and len(self.answers) != len(self.reference):
+            raise ValueError(f"{len(self.answers)} `answers` for {len(self.reference)} calls: each is of one call")
         return self
 
     @property

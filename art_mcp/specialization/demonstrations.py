@@ -42,9 +42,11 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Converts a reference to messages in OpenAI's format.
 
     The messages are those of the scenario, the tool calls with their observed results, and an answer: that of the plan,
-    or else a sentence for each fact. Calls that only read, and need nothing of one another, are made by one message.
-    Before the first of several calls, the assistant says which tools it needs, in their order: so a policy that has
-    made one call knows from its own words what is left to do.
+    or else a sentence for each fact. Before the first of several calls, the assistant says which tools it needs, in
+    their order, and before each further one, which it needs next: so a policy that has made one call knows from its own
+    words what is left to do. Where the plan has an answer to each of several requests, the assistant gives it as soon
+    as it has the result, and only then makes the next call: each value is then taken from the result above it, as in
+    tasks with a single request. Other calls that only read, and need nothing of one another, are made by one message.
 
     Args:
         scenario: A scenario whose reference was executed.
@@ -56,26 +58,26 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     if not plan.executed:
         raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
     messages: list[dict[str, Any]] = [*scenario.messages]
-    for turn in _turns(plan.reference):
+    answer = answer_of(scenario)
+    answers = plan.answers if answer == plan.answer else []  # people may have changed the facts
+    for turn in _turns(plan.reference, alone=bool(answers)):
         try:
             calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        said = "" if len(messages) > len(scenario.messages) else _plan(plan.reference)
-        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+        messages.append({"role": "assistant", "content": _said(plan.reference, turn, answers), "tool_calls": calls})
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
             for index, call in zip(turn, calls, strict=True)
         ]
-    return [*messages, {"role": "assistant", "content": answer_of(scenario)}]
+    return [*messages, {"role": "assistant", "content": answer}]
 
 
-def _turns(steps: Sequence[Step]) -> list[list[int]]:
-    """The indexes of the steps, by the message that makes the calls. Calls that only read, and need nothing of one
-    another, are made by one message."""
+def _turns(steps: Sequence[Step], *, alone: bool) -> list[list[int]]:
+    """The indexes of the steps, by the message that makes the calls. alone: each call has one of its own."""
     turns: list[list[int]] = []
     for index, step in enumerate(steps):
-        together = turns and step.reads and all(steps[other].reads for other in turns[-1])
+        together = turns and not alone and step.reads and all(steps[other].reads for other in turns[-1])
         if together and not set(step.needs) & set(turns[-1]):
             turns[-1].append(index)
         else:
@@ -83,9 +85,12 @@ def _turns(steps: Sequence[Step]) -> list[list[int]]:
     return turns
 
 
-def _plan(steps: Sequence[Step]) -> str:
-    """What the assistant says before its first call: the tools that it needs. Empty: there is one call alone."""
-    return f"I need {', then '.join(step.tool for step in steps)}." if len(steps) > 1 else ""
+def _said(steps: Sequence[Step], turn: Sequence[int], answers: Sequence[str]) -> str:
+    """What the assistant says in the message that makes the calls of a turn. Empty: there is one call alone."""
+    if not turn[0]:
+        return f"I need {', then '.join(step.tool for step in steps)}." if len(steps) > 1 else ""
+    tools = f"Next I need {', then '.join(steps[index].tool for index in turn)}."
+    return f"{answers[turn[0] - 1]} {tools}" if answers else tools
 
 
 def _call(index: int, step: Step, earlier: Sequence[Observation]) -> dict[str, Any]:

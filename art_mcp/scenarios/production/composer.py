@@ -216,6 +216,7 @@ class Composer:
             facts=list(dict.fromkeys(facts)),
             readings=readings,
             answer=both(said[0], said[1]) if len(said) == 2 else "".join(said),
+            answers=said if len(said) == len(steps) == 2 else [],
             changes=None if None in changes else [change for each in changes for change in each or ()],
             split=split,
             phrasing=text.form,

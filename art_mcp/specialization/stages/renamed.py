@@ -129,6 +129,7 @@ class Renamer:
             facts=renaming.value(plan.facts),
             about=renaming.value(plan.about),
             answer=renaming.text(plan.answer),
+            answers=renaming.value(plan.answers),
             changes=None,  # of the values that the world had
         )
         return made if _still_right(scenario, made, self._schemas) else scenario

@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
-from art_mcp.scenarios.plan import Kind, MCPScenario
+from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
 from art_mcp.specialization.stages.renamed import Renamer
@@ -35,10 +35,6 @@ SPEED = 600.0
 parameters."""
 _CHARACTERS = 4.0
 """Characters of a token, about."""
-_EARLY: dict[Kind, float] = {"single": 0.8, "pair": 0.25, "chain": 0.1}
-"""Share of each kind that is imitated in the first part of a pass."""
-_FIRST = 0.4
-"""The first part of a pass. Of kinds that are not in _EARLY, as much as that is imitated in it."""
 _SIZES = (2, 4, 8, 16)
 """Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
 forward alone: the size is the least at which that is less than half of the work. A token of tools has about twice as
@@ -64,16 +60,12 @@ class Imitation:
     scenarios: list[MCPScenario] = field(default_factory=list)
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
-        """The demonstrations to imitate: where there is no time for all, as many as there is time for. What is easy
-        comes first, see `graded`.
+        """The demonstrations to imitate: where there is no time for all, as many as there is time for.
 
         Args:
             seconds: The time of the warm start. None: there is no limit.
         """
-        chosen = self.conversations[: self._count(seconds)]
-        if not self.scenarios:
-            return chosen
-        return [chosen[index] for index in graded([scenario.plan.kind for scenario in self.scenarios[: len(chosen)]])]
+        return self.conversations[: self._count(seconds)]
 
     def scenarios_in(self, seconds: float | None) -> list[str]:
         """Ids of the scenarios that these demonstrations show.
@@ -170,26 +162,6 @@ def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
         for place, (_, index) in enumerate(sorted(listed))
     ]
     return [training[index] for _, index in sorted(places)]
-
-
-def graded(kinds: Sequence[Kind]) -> list[int]:
-    """The order in which demonstrations are imitated: in the first two fifths mostly single calls, then mostly pairs,
-    and most chains at the end. Of one kind, the order stays.
-
-    Args:
-        kinds: The kind of each demonstration.
-
-    Returns:
-        The indexes of the demonstrations.
-    """
-    sizes, seen = Counter(kinds), Counter[Kind]()
-    places: list[tuple[float, int]] = []
-    for index, kind in enumerate(kinds):
-        share, early = (seen[kind] + 0.5) / sizes[kind], _EARLY.get(kind, _FIRST)
-        seen[kind] += 1
-        late = _FIRST + (1 - _FIRST) * (share - early) / (1 - early)
-        places.append((_FIRST * share / early if share < early else late, index))
-    return [index for _, index in sorted(places)]
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:

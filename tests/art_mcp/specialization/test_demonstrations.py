@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step
 from art_mcp.specialization.demonstrations import demonstration
 
@@ -19,6 +23,10 @@ def calls(*steps: Step) -> list[list[str]]:
     told = [call["id"] for message in messages for call in message.get("tool_calls", ())]
     assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == told
     assert messages[-1]["content"] == "It is a1."
+    return calls_of(messages)
+
+
+def calls_of(messages: list[dict[str, Any]]) -> list[list[str]]:
     return [
         [call["function"]["name"] for call in message["tool_calls"]] for message in messages if "tool_calls" in message
     ]
@@ -46,7 +54,27 @@ def test_before_several_calls_the_tools_are_named() -> None:
 
     assert said(STATUS) == [""]
     assert said(STATUS, LOG) == ["I need status, then log."]
-    assert said(LOG, SHOW) == ["I need log, then show.", ""]
+    assert said(LOG, SHOW) == ["I need log, then show.", "Next I need show."]
+    assert said(LOG, STATUS, SHOW) == ["I need log, then status, then show.", "Next I need show."]
+
+
+def test_each_of_several_requests_is_answered_before_the_next_call() -> None:
+    seen = [Observation(text='{"head": "a1"}'), Observation(text='{"clean": true}')]
+    plan = Plan(
+        reference=[LOG, STATUS], observations=seen, facts=["a1"],
+        answer="It is a1. It is clean.", answers=["It is a1.", "It is clean."],
+    )  # fmt: skip
+    messages = demonstration(MCPScenario.make("Look it up.", plan))[1:]
+    assert [message["role"] for message in messages] == ["assistant", "tool", "assistant", "tool", "assistant"]
+    assert [message["content"] for message in messages[::2]] == [
+        "I need log, then status.",
+        "It is a1. Next I need status.",
+        "It is a1. It is clean.",
+    ]
+    changed = plan.model_copy(update={"facts": ["b2"]})  # as people edit them: the answers are no longer right
+    assert calls_of(demonstration(MCPScenario.make("Look it up.", changed))) == [["log", "status"]]
+    with pytest.raises(ValueError, match="1 `answers` for 2 calls"):
+        Plan(reference=[LOG, STATUS], answers=["It is a1."])
 
 
 def test_without_an_answer_of_the_plan_each_fact_is_told_with_its_key() -> None:
