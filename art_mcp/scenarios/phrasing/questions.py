@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from email.utils import parseaddr
 from typing import Any, Literal
 
 from art_mcp.canonical import canonical
@@ -289,7 +290,9 @@ class _Finder:
         """A question for a value. stable: both executions gave it."""
         if not stable or changes_with_time(value) or is_local(value):
             return Question("leaf", head, value, path=path)
-        return Question("leaf", head, value)
+        name, address = parseaddr(value)
+        person = name and value.endswith(f"<{address}>")  # who asks for an author wants no address
+        return Question("leaf", head, name if person else value)
 
 
 def identifying(entries: Sequence[Any]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ _LONGEST = 2_000
 
 _CHARACTERS = 2.5
 """Characters of a token, at least: JSON with names and numbers has few."""
+_CODED = re.compile(r"\w*\d\w*")
+"""Numbers and hashes, of which each character is a token in many models."""
 _RESERVE, _LEAST_TOKENS, _MOST_TOKENS = 16, 64, 256
 
 Agent = Callable[[list[BaseTool]], Graph]
@@ -106,16 +109,16 @@ class Toolbox:
 
 def _tokens(scenarios: Iterable[MCPScenario]) -> int:
     """Tokens for the longest call or answer of the references, as far as characters tell."""
-    longest = 0
+    longest = 0.0
     for scenario in scenarios:
         if not scenario.plan.executed:
             continue
         for message in demonstration(scenario):
             if message["role"] == "assistant":
-                longest = max(
-                    longest, len(message.get("content") or "") + len(json.dumps(message.get("tool_calls", "")))
-                )
-    return min(_MOST_TOKENS, max(_LEAST_TOKENS, _RESERVE + round(longest / _CHARACTERS)))
+                text = f"{message.get('content') or ''}{json.dumps(message.get('tool_calls', ''))}"
+                coded = sum(map(len, _CODED.findall(text)))
+                longest = max(longest, coded + (len(text) - coded) / _CHARACTERS)
+    return min(_MOST_TOKENS, max(_LEAST_TOKENS, _RESERVE + round(longest)))
 
 
 def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:

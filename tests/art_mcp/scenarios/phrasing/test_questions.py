@@ -54,6 +54,12 @@ def test_lines_of_a_text_are_asked_by_their_keys() -> None:
     assert "the commit" not in asked
 
 
+def test_a_person_is_asked_for_without_the_address() -> None:
+    asked = heads(found("Commit: abc\nAuthor: Ada Lovelace <ada@example.org>\nMail: <bob@example.org>"))
+    assert asked["the author"] == "Ada Lovelace"
+    assert asked["the mail"] == "<bob@example.org>"
+
+
 def test_lists_in_texts_are_counted_and_looked_through() -> None:
     asked = found("  docs\n  login\n* main", noun="branches", many=True)
     assert heads(asked) == {"count": "3", "the first branch": "docs", "the last branch": "main", "contains": "yes"}
