@@ -66,6 +66,11 @@ class Budget:
         """
         self._needs[stage] = seconds
 
+    def leave_out(self, *stages: str) -> None:
+        """Gives the shares of stages that come later, and will not be done, to the others."""
+        for stage in stages:
+            self._open.pop(stage, None)
+
     def allows(self, stage: str) -> float | None:
         """Seconds that a stage may take if it begins now. None: there is no limit.
 

@@ -26,6 +26,14 @@ def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
     assert more > even, "what was left by a stage goes to those after it"
 
 
+def test_stages_that_are_left_out_give_their_shares_to_the_others() -> None:
+    budget = Budget(1_210.0, skipped=PROMPTED, clock=Clock().monotonic)
+    budget.leave_out("rl", "selection", "after")
+    assert budget.allows("warm start") == pytest.approx(
+        1_200 * WEIGHTS["warm start"] / (WEIGHTS["warm start"] + WEIGHTS["after_sft"])
+    )
+
+
 def test_the_last_measurement_and_the_report_keep_their_time() -> None:
     clock = Clock()
     budget = Budget(600.0, skipped=PROMPTED, clock=clock.monotonic)

@@ -131,6 +131,34 @@ async def test_a_time_for_everything_is_kept(connected: TrainerServer, tmp_path:
     assert all(line["left"] < 180 for line in events if line["event"] == "end")
 
 
+async def test_a_time_that_is_too_short_to_imitate_all_is_spent_on_imitation(
+    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art_mcp.specialization.stages.warm_start.SPEED", 0.1)
+    options: dict[str, Any] = {
+        "policy": "short",
+        "minutes": 3,
+        "scenarios": scenarios(),
+        "generation": ALLOWED,
+        "warm_start": WarmStart(config=SFTConfig(num_train_epochs=1)),
+        "training": TrainingSettings(groups_per_step=2, n=2, difficulty_runs=2),
+        "runs": RunSettings(max_tokens=60),
+        "output": tmp_path / "out",
+        "progress": False,
+    }
+    made = await specialize(SERVER, **options)
+    assert made.warm_start is not None
+    assert made.warm_start["rows"] == 1, "as many as there was time for"
+    assert list(made.seconds) == ["scenarios", "before", "prompted", "warm start", "after_sft", "after"]
+    assert made.steps == []
+    assert made.notes == [
+        "rl was left out: there is no time to imitate each demonstration once, which teaches more per second"
+    ]
+    again = await specialize(SERVER, **options, resume=True)
+    assert list(again.seconds) == list(made.seconds)
+    assert again.model == made.model == "short@1"
+
+
 def breaking(after: int, policy: str = "breaking") -> Any:
     """An agent that answers, and then raises: always for 0, else from so many runs on."""
     ran = 0
