@@ -24,7 +24,7 @@ from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
 from art_mcp.specialization.stages.selection import put_aside, selected
 from art_mcp.specialization.stages.toolbox import Toolbox, shown
-from art_mcp.specialization.stages.unshown import shown_and_kept
+from art_mcp.specialization.stages.unshown import shown_and_kept, to_train_on
 from art_mcp.specialization.stages.warm_start import Imitation, warm_start
 from art_mcp.specialization.verify import solved, verify
 
@@ -210,11 +210,11 @@ class Recipe:
             with self.course.stage("rl", "no time is left for another step") as stage:
                 await self._end_of_training(stage)
             return
-        scenarios = self._not_shown()
-        which = "that the warm start did not show" if len(scenarios) < len(self._training) else "of the training"
+        least = _STEPS_OF_NEW * self.training.groups_per_step
+        scenarios = to_train_on(self._training, self._shown, least, self.seed)
         about = (
-            f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs, "
-            f"from {len(scenarios)} scenarios {which}"
+            f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs, from {len(scenarios)} of "
+            f"{len(self._training)} scenarios"
         )
         with self.course.stage("rl", about) as stage:
             try:
@@ -251,14 +251,6 @@ class Recipe:
                 self.made.notes.append(stage.facts["failed"])
                 self.course.tell(stage.facts["failed"])
             await self._end_of_training(stage)
-
-    def _not_shown(self) -> list[MCPScenario]:
-        """The training scenarios whose calls the warm start has not imitated. All, if these are too few for some
-        steps."""
-        imitated = set(self._shown)
-        shown = {scenario.plan.calls for scenario in self._training if scenario.id in imitated}
-        left = [scenario for scenario in self._training if scenario.plan.calls not in shown]
-        return left if len(left) >= _STEPS_OF_NEW * self.training.groups_per_step else self._training
 
     async def _end_of_training(self, stage: Stage) -> None:
         """Notes the version that the training has made. A step that a killed process has sent is waited for."""

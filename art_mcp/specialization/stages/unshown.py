@@ -58,6 +58,35 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]
 
 
+def to_train_on(training: Sequence[MCPScenario], imitated: Collection[str], least: int, seed: int) -> list[MCPScenario]:
+    """The scenarios of the reinforcement learning: those whose calls the warm start has not imitated, and some others.
+
+    Tools that only imitated scenarios use would be unlearned: a policy that is rewarded for one tool alone soon calls
+    it for everything. So imitated scenarios are added wherever, without them, a combination of tools would have a
+    smaller share than it has in the training. The same scenarios and the same seed give the same choice.
+
+    Args:
+        training: The training scenarios.
+        imitated: Ids of those that the warm start has imitated.
+        least: Number of scenarios that were not imitated for which this is done. If there are fewer, all are returned.
+        seed: Seed of the choice.
+    """
+    calls = {scenario.plan.calls for scenario in training if scenario.id in imitated}
+    fresh = [scenario for scenario in training if scenario.plan.calls not in calls]
+    if len(fresh) < least:
+        return list(training)
+    wanted = Counter(combination(scenario) for scenario in training)
+    owed = {tools: len(fresh) * count / len(training) for tools, count in wanted.items()}
+    for scenario in fresh:
+        owed[combination(scenario)] -= 1
+    chosen = {scenario.id for scenario in fresh}
+    for scenario in random.Random(f"again-{seed}").sample(list(training), len(training)):
+        if scenario.id not in chosen and owed[combination(scenario)] >= 1:
+            owed[combination(scenario)] -= 1
+            chosen.add(scenario.id)
+    return [scenario for scenario in training if scenario.id in chosen]
+
+
 def _whole(combinations: Collection[tuple[str, ...]], seed: int) -> set[tuple[str, ...]]:
     """The combinations of several tools that are kept. Each of their tools is in another one that is not kept."""
     several = sorted(each for each in combinations if len(each) > 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Kind, Plan, Step
-from art_mcp.specialization.stages.unshown import shown_and_kept
+from art_mcp.specialization.stages.unshown import shown_and_kept, to_train_on
 
 
 def scenario(task: str, value: int, *tools: str, kind: Kind = "single") -> MCPScenario:
@@ -52,3 +52,23 @@ def test_every_tool_is_shown() -> None:
         shown, kept = shown_and_kept(every, seed)
         assert {tool for one in shown for tool in one.tools} == set("abcde")
         assert any(len(one.tools) > 1 for one in kept)
+
+
+def test_tools_that_were_imitated_alone_come_again_with_their_share() -> None:
+    fresh = [scenario(f"Look at {at}.", at, "look") for at in range(20)]
+    imitated = [scenario(f"Find {at}.", at, "find") for at in range(60)]
+    few = [scenario(f"List {at}.", at, "list") for at in range(10)]
+    every, ids = [*fresh, *imitated, *few], {one.id for one in [*imitated, *few]}
+    chosen = to_train_on(every, ids, 12, seed=0)
+    assert [one.tools[0] for one in chosen].count("look") == 20
+    assert [one.tools[0] for one in chosen].count("find") == 13, (
+        "60 of 90 scenarios find: 13.3 for 20 that were not seen"
+    )
+    assert [one.tools[0] for one in chosen].count("list") == 2
+    assert to_train_on(every, ids, 12, seed=0) == chosen != to_train_on(every, ids, 12, seed=1)
+
+
+def test_where_nearly_all_was_imitated_all_is_trained_on() -> None:
+    every = [scenario(f"Look at {at}.", at, "look") for at in range(20)]
+    assert to_train_on(every, {one.id for one in every[:10]}, 12, seed=0) == every
+    assert to_train_on(every, set(), 12, seed=0) == every
