@@ -30,8 +30,6 @@ from art_mcp.specialization.verify import solved, verify
 
 _LEAST = 20.0
 """Seconds of the warm start and of the training at least. With less time they are left out."""
-_TRAINING = ("difficulty", "rl", "selection", "after")
-"""The stages that there are only with reinforcement learning."""
 _STEPS_OF_NEW = 2
 """Steps for which there must be scenarios that the warm start has not imitated, so that these alone are trained on."""
 
@@ -92,23 +90,18 @@ class Recipe:
 
     async def warm_start(self, settings: WarmStart) -> None:
         """Lets the policy imitate demonstrations."""
-        if self._without_training:  # an earlier process has decided so
-            self.course.budget.leave_out(*_TRAINING)
         if done := self.course.ended("warm start"):
             self.made.warm_start, self.made.version = done["metrics"], done["version"]
             self._shown = done["scenarios"]
             return
-        begun = self.course.directory.journal.of("begin", "warm start")
         imitation = self._imitation(settings, self._training)
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
-        share = self.course.budget.allows("warm start")
-        imitates = share is not None and share >= _LEAST and not imitation.is_shown_in(share)
-        if imitates and self.training.steps is None and not begun:
-            self._without("rl", "there is no time to imitate each demonstration once, which teaches more per second")
-            self.course.budget.leave_out(*_TRAINING)
-        if not self._without_training:
+        if self.training.steps is None and not imitation.is_shown_in(self.course.budget.allows("warm start")):
+            self.course.budget.lend("warm start", "difficulty", "rl", "selection")
+        elif self.training.steps != 0:
             imitation = self._imitation(settings, shown_and_kept(self._training, self.seed)[0])
+        begun = self.course.directory.journal.of("begin", "warm start")
         allowed = self.course.budget.allows("warm start")
         if allowed is not None and allowed < _LEAST and not begun:
             return self._without("warm start", f"only {allowed:.0f} s are left for it")
@@ -146,11 +139,6 @@ class Recipe:
             self.made.scenarios.held_out,
         )
 
-    @property
-    def _without_training(self) -> bool:
-        """Whether there is no reinforcement learning: nobody asked for it, or its time is the warm start's."""
-        return self.training.steps == 0 or bool(self.course.directory.journal.of("skip", "rl"))
-
     def _sent(self, imitation: Imitation, stage: Stage) -> list[str]:
         """Ids of the scenarios that the warm start imitates, which are noted before it is sent: what a killed process
         has sent is waited for, and it had more time than is left now."""
@@ -163,7 +151,7 @@ class Recipe:
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
         runs = self.training.difficulty_runs
-        if not runs or self._without_training or self.course.ended("difficulty"):
+        if not runs or self.course.ended("difficulty"):
             return
         with self.course.stage("difficulty", f"{runs} runs of each of {len(self._training)} scenarios") as stage:
             groups = await gather(
@@ -199,8 +187,6 @@ class Recipe:
             self.made.version = done["version"]
             if "failed" in done:
                 self.made.notes.append(done["failed"])
-            return
-        if self._without_training:
             return
         allowed = self.course.budget.allows("rl")
         if allowed is not None and allowed < _LEAST and not self.made.steps:
