@@ -138,7 +138,7 @@ async def test_a_warm_start_may_take_the_time_of_the_training_until_all_is_imita
     monkeypatch.setattr("art_mcp.specialization.stages.warm_start.SPEED", speed)
     made = await specialize(
         SERVER,
-        policy=f"lent-{speed:g}",
+        policy=f"lent-{int(speed)}",
         minutes=3,
         scenarios=scenarios(),
         generation=ALLOWED,
