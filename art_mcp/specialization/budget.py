@@ -46,7 +46,6 @@ class Budget:
         self._clock, self._began = clock, clock() - spent
         self._open = {name: weight for name, weight in WEIGHTS.items() if name not in skipped}
         self._needs: dict[str, float] = {}
-        self._lent: dict[str, set[str]] = {}
 
     @property
     def spent(self) -> float:
@@ -67,15 +66,6 @@ class Budget:
         """
         self._needs[stage] = seconds
 
-    def lend(self, stage: str, *later: str) -> None:
-        """Lets a stage take the shares of later ones too. These get what it leaves.
-
-        Args:
-            stage: The stage.
-            later: The later ones.
-        """
-        self._lent[stage] = set(later)
-
     def allows(self, stage: str) -> float | None:
         """Seconds that a stage may take if it begins now. None: there is no limit.
 
@@ -87,13 +77,11 @@ class Budget:
         for earlier in list(WEIGHTS)[: list(WEIGHTS).index(stage)]:
             self._open.pop(earlier, None)
             self._needs.pop(earlier, None)
-        lent = self._lent.get(stage, set())
-        own_weight = sum(weight for name, weight in self._open.items() if name == stage or name in lent)
-        later = {name: weight for name, weight in self._open.items() if name != stage and name not in lent}
+        later = {name: weight for name, weight in self._open.items() if name != stage}
         needs = {name: seconds for name, seconds in self._needs.items() if name in later}
         free = max(0.0, self.left - REPORT - sum(needs.values()))
-        sharing = own_weight + sum(weight for name, weight in later.items() if name not in needs)
-        share = free * own_weight / sharing if sharing else 0.0
+        sharing = self._open.get(stage, 0.0) + sum(weight for name, weight in later.items() if name not in needs)
+        share = free * self._open.get(stage, 0.0) / sharing if sharing else 0.0
         own = min(self._needs.get(stage, 0.0), free)
         return max(share, own)
 

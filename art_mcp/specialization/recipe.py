@@ -94,15 +94,20 @@ class Recipe:
             self.made.warm_start, self.made.version = done["metrics"], done["version"]
             self._shown = done["scenarios"]
             return
-        imitation = self._imitation(settings, self._training)
+        training = self._training if self.training.steps == 0 else shown_and_kept(self._training, self.seed)[0]
+        imitation = Imitation.of(
+            settings,
+            training,
+            self._selection,
+            self.box.tools,
+            self.runs.system,
+            self.seed,
+            self.made.scenarios.held_out,
+        )
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
-        if self.training.steps is None and not imitation.is_shown_in(self.course.budget.allows("warm start")):
-            self.course.budget.lend("warm start", "difficulty", "rl", "selection")
-        elif self.training.steps != 0:
-            imitation = self._imitation(settings, shown_and_kept(self._training, self.seed)[0])
-        begun = self.course.directory.journal.of("begin", "warm start")
         allowed = self.course.budget.allows("warm start")
+        begun = self.course.directory.journal.of("begin", "warm start")
         if allowed is not None and allowed < _LEAST and not begun:
             return self._without("warm start", f"only {allowed:.0f} s are left for it")
         about = f"imitating {len(imitation.conversations)} demonstrations"
@@ -126,18 +131,6 @@ class Recipe:
             }
             self.made.warm_start, self.made.version = metrics, result.version
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
-
-    def _imitation(self, settings: WarmStart, training: Sequence[MCPScenario]) -> Imitation:
-        """What a warm start imitates of these scenarios."""
-        return Imitation.of(
-            settings,
-            training,
-            self._selection,
-            self.box.tools,
-            self.runs.system,
-            self.seed,
-            self.made.scenarios.held_out,
-        )
 
     def _sent(self, imitation: Imitation, stage: Stage) -> list[str]:
         """Ids of the scenarios that the warm start imitates, which are noted before it is sent: what a killed process

@@ -84,14 +84,6 @@ class Imitation:
         """
         return self.validation if self._passes(seconds) >= 2 else []
 
-    def is_shown_in(self, seconds: float | None) -> bool:
-        """Whether there is time to imitate each demonstration once.
-
-        Args:
-            seconds: As that of `imitated_in`.
-        """
-        return self._passes(seconds) >= 1
-
     def _count(self, seconds: float | None) -> int:
         passes = self._passes(seconds)
         return len(self.conversations) if passes >= 1 else math.ceil(passes * len(self.conversations))

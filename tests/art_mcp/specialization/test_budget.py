@@ -26,19 +26,6 @@ def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
     assert more > even, "what was left by a stage goes to those after it"
 
 
-def test_a_stage_takes_the_shares_that_later_ones_lend_it_and_leaves_them_the_rest() -> None:
-    clock = Clock()
-    budget = Budget(1_210.0, skipped=PROMPTED, clock=clock.monotonic)
-    budget.lend("warm start", "difficulty", "rl", "selection")
-    taken = WEIGHTS["warm start"] + WEIGHTS["rl"] + WEIGHTS["selection"]
-    measured = WEIGHTS["after_sft"] + WEIGHTS["after"]
-    assert budget.allows("warm start") == pytest.approx(1_200 * taken / (taken + measured))
-    clock.now += 600
-    assert budget.allows("rl") == pytest.approx(
-        600 * WEIGHTS["rl"] / (WEIGHTS["rl"] + WEIGHTS["selection"] + WEIGHTS["after"])
-    )
-
-
 def test_the_last_measurement_and_the_report_keep_their_time() -> None:
     clock = Clock()
     budget = Budget(600.0, skipped=PROMPTED, clock=clock.monotonic)

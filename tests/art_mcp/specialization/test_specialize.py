@@ -131,31 +131,6 @@ async def test_a_time_for_everything_is_kept(connected: TrainerServer, tmp_path:
     assert all(line["left"] < 180 for line in events if line["event"] == "end")
 
 
-@pytest.mark.parametrize("speed", [0.1, 1e6])
-async def test_a_warm_start_may_take_the_time_of_the_training_until_all_is_imitated(
-    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speed: float
-) -> None:
-    monkeypatch.setattr("art_mcp.specialization.stages.warm_start.SPEED", speed)
-    made = await specialize(
-        SERVER,
-        policy=f"lent-{int(speed)}",
-        minutes=3,
-        scenarios=scenarios(),
-        generation=ALLOWED,
-        warm_start=WarmStart(config=SFTConfig(num_train_epochs=1)),
-        training=TrainingSettings(groups_per_step=2, n=2),
-        runs=RunSettings(max_tokens=60),
-        output=tmp_path / "out",
-        progress=False,
-    )
-    assert made.warm_start is not None
-    assert made.warm_start["rows"] == (1 if speed < 1 else 4), "as many as there is time for"
-    events = [json.loads(line) for line in (tmp_path / "out" / "progress.jsonl").read_text().splitlines()]
-    (seconds,) = [line["seconds"] for line in events if line["event"] == "begin" and line["stage"] == "warm start"]
-    assert (seconds > 130) is (speed < 1)
-    assert len(made.steps) == 3, "what the warm start leaves is the training's"
-
-
 def breaking(after: int, policy: str = "breaking") -> Any:
     """An agent that answers, and then raises: always for 0, else from so many runs on."""
     ran = 0
