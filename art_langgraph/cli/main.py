@@ -14,21 +14,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import (
-    autopilot,
-    autorl,
-    deletion,
-    imitation,
-    jobs,
-    policies,
-    scoring,
-    traces,
-    training,
-    trajectories,
-)
+from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scoring, traces, trajectories
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
 from art_langgraph.cli.setup import commands as setup
+from art_langgraph.cli.training import imitation, train
 from art_langgraph.cli.watching import commands as watching
 from trainer_server.wire import ARTError
 
@@ -58,7 +48,7 @@ def build() -> typer.Typer:
         trajectories,
         traces,
         scoring,
-        training,
+        train,
         imitation,
         autopilot,
         policies,

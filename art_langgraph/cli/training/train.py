@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 import typer
 from pydantic import ValidationError
 
-from art_langgraph.cli.loop import LoopOptions, run_loop
 from art_langgraph.cli.options import (
     AggregationOption,
     ErrorOption,
@@ -26,7 +25,8 @@ from art_langgraph.cli.options import (
     make_ruler,
 )
 from art_langgraph.cli.printing.lists import only_json
-from art_langgraph.cli.recorded import from_rewarded_rollouts, judged, replayed, train_once, unused
+from art_langgraph.cli.training.loop import LoopOptions, run_loop
+from art_langgraph.cli.training.recorded import from_rewarded_rollouts, judged, replayed, train_once, unused
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
 from trainer_server.wire.text import moment
 

@@ -1,0 +1,1 @@
+"""Training from the command line: a step from recorded runs or the loop (`train`), and a warm start (`sft`)."""
