@@ -26,22 +26,13 @@ from art_langgraph import Conversation, GRPOConfig, Scenario, SFTConfig, Traject
 SYSTEM = "Sort all names so far by the alphabet."
 TURNS = (2, 1, 1)
 """How many names the user gives in each turn."""
-_TRAINING = """
-Adam Alice Anna Ben Brian Bruce Carl Carol Chris David Diana Donna Edward Ellen Eric Frank Fred George Grace Greg Harry
-Helen Henry Ian Irene Jack Jane John Karen Kate Kevin Laura Lisa Louis Maria Mark Mary Nancy Neil Nick Oliver Oscar Paul
-Peter Philip Rachel Robert Rose Sam Sarah Steve Thomas Tim Tony Victor Walter William
-"""
-_HELD_OUT = """
-Albert Andrew Barbara Bob Charles Claire Daniel Dorothy Elizabeth Emma Francis Gary Gordon Howard Hugh Ivan James Julia
-Keith Ken Larry Linda Margaret Martin Natalie Norman Olivia Pamela Patrick Richard Ruth Simon Susan Ted Terry Vincent
-Wayne Wendy
-"""
-TRAINING_NAMES, HELD_OUT_NAMES = _TRAINING.split(), _HELD_OUT.split()
+SHOWN, TRAINED, HELD_OUT = 512, 640, 96
+"""Numbers of scenarios that are shown by demonstrations, that GRPO trains on, and that are held out."""
 WEIGHTS = {"names": 0.2, "order": 0.3, "turns": 0.3, "success": 0.2}
 RECIPE = Recipe(
-    warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=4),
+    warm_start=SFTConfig(lr=2e-3, num_train_epochs=1, per_device_train_batch_size=8),
     config=GRPOConfig(lr=3e-4),
-    steps=8,
+    steps=24,
 )
 
 
@@ -54,21 +45,42 @@ class State(MessagesState, total=False):
 @asynccontextmanager
 async def alphabet_sort(seed: int = 0) -> AsyncIterator[Task]:
     """The task for a seed. No held-out name is trained."""
-    rng = random.Random(f"alphabet-sort-{seed}")
-    training = [scenario(draw(TRAINING_NAMES, rng)) for _ in range(160)]
-    drawn = [draw(TRAINING_NAMES, rng) for _ in range(64)]
     held_out = random.Random("alphabet-sort-held-out")
+    unseen = invented(held_out, 200, set())
+    rng = random.Random(f"alphabet-sort-{seed}")
+    names = invented(rng, 600, set(unseen))
     yield Task(
         name="alphabet_sort",
         graph=build_graph,
-        training=training,
-        held_out=[scenario(draw(HELD_OUT_NAMES, held_out)) for _ in range(96)],
-        demonstrations=[demonstration(turns) for turns in drawn],
+        training=[scenario(draw(names, rng)) for _ in range(TRAINED)],
+        held_out=[scenario(draw(unseen, held_out)) for _ in range(HELD_OUT)],
+        demonstrations=[demonstration(draw(names, rng)) for _ in range(SHOWN)],
         reward=weighted_parts(WEIGHTS, parts),
         success=solved,
-        max_tokens=32,
+        max_tokens=40,
         recipe=RECIPE,
     )
+
+
+def invented(rng: random.Random, count: int, taken: set[str]) -> list[str]:
+    """Invented names of two or three syllables. The order of a few dozen real names can be learnt by heart: a policy
+    that was trained on 57 of them had a mean reward of 0.76 there, and of 0.57 with names that it had not seen.
+
+    Args:
+        rng: Draws the letters.
+        count: Number of names.
+        taken: Names that must not come.
+    """
+    made: dict[str, None] = {}
+    while len(made) < count:
+        first = rng.choice("ABCDEFGHIJKLMNOPRSTUVWYZ")
+        letters = [first, *([] if first in "AEIOU" else rng.choice("aeiou"))]
+        for _ in range(rng.choice((1, 1, 2))):
+            letters += [rng.choice("bdfgklmnprstvz"), rng.choice("aeiou")]
+        name = "".join(letters) + rng.choice(["", rng.choice("bdfgklmnprstvz")])
+        if name not in taken:
+            made[name] = None
+    return list(made)
 
 
 def draw(names: Sequence[str], rng: random.Random) -> list[list[str]]:

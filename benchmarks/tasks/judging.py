@@ -1,6 +1,6 @@
 """Does RULER rank runs as a hand-written reward does, and what does a policy learn from each?
 
-    python -m benchmarks.tasks.judging [--json] [--seed 0] [--scenarios 16] [--steps 6]
+    python -m benchmarks.tasks.judging [--json] [--seed 0] [--scenarios 16] [--steps 24]
 
 A policy is warmed up on the task `reverse_text` (benchmarks/tasks) and runs each of the scenarios eight times. A judge
 scores each group of runs over HTTP, by rules that are written here; it does not know the task's reward. Then one copy
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--scenarios", type=int, default=16, help=f"scenarios to rank {RUNS} runs of (16)")
-    parser.add_argument("--steps", type=int, default=6, help="training steps by each source of rewards (6)")
+    parser.add_argument("--steps", type=int, default=24, help="training steps by each source of rewards (24)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)

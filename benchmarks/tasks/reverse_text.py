@@ -28,9 +28,11 @@ WEIGHTS = {"letters": 0.2, "similarity": 0.5, "success": 0.3}
 RECIPE = Recipe(
     warm_start=SFTConfig(lr=1e-3, num_train_epochs=2, per_device_train_batch_size=8),
     config=GRPOConfig(lr=3e-4),
-    steps=8,
+    steps=24,
     groups_per_step=8,
 )
+SHOWN, TRAINED = 64, 640
+"""Numbers of words that are shown by a demonstration, and of those that GRPO trains on."""
 
 
 @asynccontextmanager
@@ -38,8 +40,8 @@ async def reverse_text(seed: int = 0) -> AsyncIterator[Task]:
     """The task for a seed. No held-out word, nor its reverse, is trained."""
     held_out = words(random.Random("reverse-text-held-out"), 120, set())
     taken = {*held_out, *(word[::-1] for word in held_out)}
-    trained = words(random.Random(f"reverse-text-{seed}"), 160, taken)
-    shown, training = trained[:64], trained[64:]
+    trained = words(random.Random(f"reverse-text-{seed}"), SHOWN + TRAINED, taken)
+    shown, training = trained[:SHOWN], trained[SHOWN:]
     yield Task(
         name="reverse_text",
         graph=build_graph,
