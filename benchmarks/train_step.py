@@ -18,7 +18,8 @@ at the same weights, and the gradients of packed and padded are compared before 
 that of a process that does one side alone, packed or padded.
 
 `limit`: tokens of all rows over unique tokens, what sharing alone can give; what the packed side's attention gains over
-sdpa comes on top. `ratio`: smallest padded_ratio / limit of A-C.
+sdpa comes on top. `ratio`: smallest padded_ratio / limit of A-C. TFLOP/s count the products with the frozen matrices of
+the layers alone, not head, attention and LoRA; the peak that they are compared with is that of one large product.
 """
 
 from __future__ import annotations
@@ -116,6 +117,20 @@ def flops_per_token(base: Any) -> float:
     return 4.0 * sum(weight.numel() for name, weight in inner.layers.named_parameters() if "lora_" not in name)
 
 
+def measured_peak(dtype: torch.dtype, size: int = 2048, repeats: int = 5) -> float:
+    """TFLOP/s of the fastest of some products of two square matrices, after one that is not counted."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    a, b = (torch.randn(size, size, dtype=dtype, device=device) for _ in range(2))
+    seconds = []
+    for _ in range(repeats + 1):
+        synchronise()
+        started = time.perf_counter()
+        a @ b
+        synchronise()
+        seconds.append(time.perf_counter() - started)
+    return 2.0 * size**3 / min(seconds[1:]) / 1e12
+
+
 def random_weights(config: Path, where: Path) -> str:
     """A model of this config with random weights, saved under `where`."""
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -141,7 +156,7 @@ def main() -> None:
         help="cpu: the process's own seconds, for a machine that others use; take one thread then",
     )  # fmt: skip
     parser.add_argument("--threads", type=int, default=0, help="of torch (its own choice)")
-    parser.add_argument("--peak-tflops", type=float, help="of the device in this dtype: prints the share of it used")
+    parser.add_argument("--peak-tflops", type=float, help="of the device in this dtype (a large product, measured)")
     parser.add_argument("--no-memory", action="store_true", help="do not measure peak memory")
     parser.add_argument("--measure-memory", choices=MAKE, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -163,15 +178,15 @@ def main() -> None:
             side.step(case("A", vocabulary), options.micro_batch)
         cases = {name: measure(options, name, sides, case(name, vocabulary)) for name in options.case}
         flops = flops_per_token(sides["packed"].model._base) / 1e12
+        peak = options.peak_tflops or measured_peak(getattr(torch, options.dtype))
         for one in cases.values():
             done = {side: one["unique" if side == "packed" else "tokens"] for side in sides}
             one["tflops"] = {side: flops * done[side] / one["seconds"][side] for side in sides}
-            if options.peak_tflops:
-                one["mfu"] = {side: used / options.peak_tflops for side, used in one["tflops"].items()}
-        report(options, cases)
+            one["mfu"] = {side: used / peak for side, used in one["tflops"].items()}
+        report(options, cases, peak)
 
 
-def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]]) -> None:
+def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]], peak: float) -> None:
     table = Table(
         "case", "tokens", "unique", "limit", "side", "seconds (repeats)", "ratio", "of limit", "GiB", "TFLOP/s"
     )
@@ -184,7 +199,7 @@ def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]]) -> Non
                 f"{seconds:.2f} ({min(repeats):.2f}-{max(repeats):.2f})", f"{ratio:.2f}" if ratio else "",
                 f"{ratio / one['limit']:.2f}" if ratio else "",
                 f"{one['peak_memory'][side]:.2f}" if side in one["peak_memory"] else "",
-                f"{one['tflops'][side]:.2f}" + (f" ({one['mfu'][side]:.0%})" if "mfu" in one else ""),
+                f"{one['tflops'][side]:.2f} ({one['mfu'][side]:.0%})",
             )  # fmt: skip
     Console(stderr=options.json, width=140).print(table)
     shares_of_limit = [
@@ -192,7 +207,7 @@ def report(options: argparse.Namespace, cases: dict[str, dict[str, Any]]) -> Non
     ]
     ratio = min(shares_of_limit, default=None)
     if options.json:
-        print(json.dumps({"benchmark": "train_step", "cases": cases, "bar": BAR, "ratio": ratio}))
+        print(json.dumps({"benchmark": "train_step", "cases": cases, "peak_tflops": peak, "bar": BAR, "ratio": ratio}))
 
 
 if __name__ == "__main__":

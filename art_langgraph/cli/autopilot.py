@@ -76,7 +76,7 @@ def autopilot_command(
             rich_help_panel=_CANARY,
         ),
     ] = 2000,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
     loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     from_ledger: Annotated[

@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 def agents_python() -> str:
     """The Python of an environment with the SDK: ART_AGENTS_PYTHON, or one in ART_CACHE that is made on first use.
 
-    It needs version 3 of the package `openai`, which does not fit beside litellm.
+    So the example shows an agent whose process has nothing of this project, and packages of its own versions.
     """
     if given := os.environ.get("ART_AGENTS_PYTHON"):
         return given

@@ -25,7 +25,7 @@ from art_langgraph import Conversation, GRPOConfig, Scenario, Trajectory
 WEIGHTS = {"runs": 0.15, "names": 0.1, "rows": 0.25, "success": 0.5}
 RECIPE = Recipe(
     warm_start=IMITATION,
-    config=GRPOConfig(lr=1.5e-4),
+    config=GRPOConfig(lr=4.5e-4),
     steps=14,
     falling=True,
     groups_per_step=10,

@@ -124,7 +124,7 @@ class GRPOConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    lr: float = Field(default=1e-4, gt=0, description="learning rate of AdamW")
+    lr: float = Field(default=3e-4, gt=0, description="learning rate of AdamW")
     loss_type: str = Field(default="dapo", min_length=1)
     """What is maximised at a token, and how tokens are averaged: grpo, dr_grpo, dapo, bnpo, cispo, sapo, or a loss that
     `serve --loss` registered. The server refuses other names, and its error lists the known ones.

@@ -139,7 +139,7 @@ def train_command(
             rich_help_panel=_LOOP,
         ),
     ] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = 1e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
     loss_aggregation: AggregationOption = "loss_type",
     distill: Annotated[
         str | None,
