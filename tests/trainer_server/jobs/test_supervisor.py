@@ -80,6 +80,19 @@ def test_threads_of_a_trainer_that_has_what_others_leave_sleep_while_they_wait(
     assert "OMP_WAIT_POLICY" not in supervisor.environment(given, low_priority=True)
 
 
+def test_a_trainer_keeps_freed_memory_unless_the_server_s_environment_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in supervisor.KEEPING:
+        monkeypatch.delenv(name, raising=False)
+    given = settings(tmp_path)
+    assert supervisor.KEEPING.items() <= supervisor.environment(given, low_priority=False).items()
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
+    variables = supervisor.environment(given, low_priority=False)
+    assert variables["MALLOC_TRIM_THRESHOLD_"] == "1000000"
+    assert "MALLOC_MMAP_THRESHOLD_" not in variables
+
+
 def accelerate_config(path: Path, kind: str, machine: int = 0, machines: int = 1, port: int = 0) -> Path:
     fsdp = "fsdp_config:\n  fsdp_version: 2\n" if kind == "FSDP" else ""
     path.write_text(

@@ -88,13 +88,13 @@ class _LoRALinear(torch.autograd.Function):
         low_NR = x_NI @ a.T
         ctx.save_for_backward(x_NI, w_OI, a, b, low_NR)
         ctx.scale, ctx.master = scale, a_RI.dtype
-        return torch.addmm(x_NI @ w_OI.T, low_NR, b.T, alpha=scale)
+        return (x_NI @ w_OI.T).addmm_(low_NR, b.T, alpha=scale)
 
     @staticmethod
     def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         x_NI, w_OI, a, b, low_NR = ctx.saved_tensors
         grad_low_NR = (grad_NO @ b) * ctx.scale
-        grad_x = torch.addmm(grad_NO @ w_OI, grad_low_NR, a) if ctx.needs_input_grad[0] else None
+        grad_x = (grad_NO @ w_OI).addmm_(grad_low_NR, a) if ctx.needs_input_grad[0] else None
         grad_a = (grad_low_NR.T @ x_NI).to(ctx.master)
         grad_b = (grad_NO.T @ low_NR).to(ctx.master) * ctx.scale
         return grad_x, None, grad_a, grad_b, None
