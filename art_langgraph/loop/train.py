@@ -21,7 +21,7 @@ from art_langgraph.loop.executors.base import Executor
 from art_langgraph.loop.executors.registry import ExecutorName, executor_of
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import Graph, GraphSource
-from art_langgraph.loop.hints.rescue import HintFunction, Hints, rescue
+from art_langgraph.loop.hints.rescue import HintFunction, HintPatience, Hints, rescue
 from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
 from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
@@ -198,6 +198,7 @@ async def train(
     source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit, rewards_count)
     helping = Hints.of(hints) if hints is not None else None
+    patience = HintPatience(helping) if helping is not None else None
     watch = Watch.of(
         policy,
         client,
@@ -290,7 +291,7 @@ async def train(
             rounds = 0 if _taught(settings(step)) else dynamic_sampling  # with a teacher, equal rewards teach too
             groups, replaced = await add_informative(partial(run_all, step), groups, choose, rounds)
             check.added(step, groups[made:])
-            if helping is not None:
+            if helping is not None and patience is not None and not patience.over:
                 rescued = await rescue(
                     groups,
                     helping,
@@ -300,6 +301,7 @@ async def train(
                     max_concurrency=max_concurrency,
                     group_reward=group_reward,
                 )
+                patience.learn(rescued.counts)
         curriculum.learn(groups)
         return RolloutBatch(
             step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued

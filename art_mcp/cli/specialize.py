@@ -88,12 +88,12 @@ def specialize_command(
     steps: Annotated[
         int | None, typer.Option(help="Most GRPO steps. Default: as many as time allows; 8 without a limit.", min=0)
     ] = None,
-    groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 6,
-    n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 8,
+    groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 12,
+    n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 4,
     measure: Annotated[
         int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of the GRPO steps.", min=0.0)] = 3e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate of the GRPO steps.", min=0.0)] = 6e-4,
     loss_aggregation: AggregationOption = "trajectory",
     evaluate_every: Annotated[
         int | None,

@@ -217,5 +217,6 @@ def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
     if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.held_out:
         raise ConfigError(
             f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out are too few "
-            f"(groups_per_step={groups_per_step}): take more scenarios, or give values for arguments with resources="
+            f"(groups_per_step={groups_per_step}): take more scenarios or fewer of them in a step, or give values for "
+            "arguments with resources="
         )

@@ -29,18 +29,22 @@ class Hints:
         function: Makes the hints.
         success: A run with at least this reward has succeeded. A scenario gets a hint if no run of it has.
         runs: Hinted runs of such a scenario.
+        patience: After so many hinted runs in a row without a success, no more hints are given. None: they always are.
 
     Raises:
-        ConfigError: `runs` is below 1.
+        ConfigError: `runs` or `patience` is below 1.
     """
 
     function: HintFunction
     success: float = 0.5
     runs: int = 1
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         if self.runs < 1:
             raise ConfigError(f"Hints(runs={self.runs}): at least one run must try a hint")
+        if self.patience is not None and self.patience < 1:
+            raise ConfigError(f"Hints(patience={self.patience}): at least one run must try a hint")
 
     @classmethod
     def of(cls, given: HintFunction | Hints) -> Hints:
@@ -51,6 +55,34 @@ class Hints:
         """Whether all scored runs of a scenario have failed, and there is one."""
         rewards = [reward for reward in group.rewards if reward is not None]
         return bool(rewards) and max(rewards) < self.success
+
+
+@dataclass(slots=True)
+class HintPatience:
+    """Says when hints have been in vain for too long.
+
+    Args:
+        hints: The settings.
+        in_vain: Hinted runs since the last success.
+    """
+
+    hints: Hints
+    in_vain: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether no more hints are given."""
+        return self.hints.patience is not None and self.in_vain >= self.hints.patience
+
+    def learn(self, counts: HintCounts) -> None:
+        """Takes what the hints of a step did into account.
+
+        Args:
+            counts: Of the step.
+        """
+        self.in_vain = 0 if counts.successes else self.in_vain + counts.runs
+        if self.over:
+            log.info("no more hints are given: the last %d runs with a hint failed too", self.in_vain)
 
 
 @dataclass(slots=True)

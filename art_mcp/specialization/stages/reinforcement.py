@@ -35,6 +35,8 @@ _FULL = 0.999
 """A run with this reward has done everything right; rounding aside, that is 1."""
 _IN_VAIN = 3
 """Steps in a row that had nothing to learn from, after which the training ends."""
+_HINTS_IN_VAIN = 12
+"""Hinted runs in a row that failed too, after which no more are made: they take a tenth of a step."""
 
 
 @dataclass(slots=True)
@@ -142,7 +144,9 @@ def reinforce(
         measured=() if ruler else measured,
         explore=training.explore,
         dynamic_sampling=training.dynamic_sampling,
-        hints=Hints(schema_hints(schemas), success=_FULL) if training.hints and not ruler else None,
+        hints=Hints(schema_hints(schemas), success=_FULL, patience=_HINTS_IN_VAIN)
+        if training.hints and not ruler
+        else None,
         temperature=TEMPERATURE,
         max_concurrency=runs.max_concurrency,
         timeout=runs.timeout,

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import inspect
+
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
+from art_mcp.cli.specialize import specialize_command
+from art_mcp.specialization.settings import TrainingSettings
 from trainer_server.wire import ConfigError
+
+
+def test_the_command_trains_with_the_settings_that_python_has() -> None:
+    asked, given = inspect.signature(specialize_command).parameters, TrainingSettings()
+    assert (asked["groups"].default, asked["n"].default, asked["lr"].default) == (
+        given.groups_per_step,
+        given.n,
+        given.lr,
+    )
 
 
 def test_the_commands_say_what_is_wrong_with_their_options() -> None:

@@ -22,7 +22,7 @@ from art_langgraph import (
     train,
 )
 from art_langgraph.credit import compare, group_refs
-from art_langgraph.loop.hints.rescue import HintCounts, rescue
+from art_langgraph.loop.hints.rescue import HintCounts, HintPatience, rescue
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import ConfigError, GroupRef, TrajectoryRef
@@ -167,3 +167,31 @@ async def test_a_run_that_never_read_its_hint_rescues_nothing(caplog: pytest.Log
     assert found.counts == HintCounts(failed=1, hinted=1, runs=1, ignored=1)
     assert not found.hints
     assert "1 of 1 hinted runs never read their hint" in caplog.text
+
+
+def test_hints_end_after_so_many_runs_in_vain() -> None:
+    patience = HintPatience(Hints(lambda *_: HINT, patience=4))
+    patience.learn(HintCounts(runs=3))
+    assert not patience.over
+    patience.learn(HintCounts(runs=3, successes=1))
+    assert not patience.over
+    patience.learn(HintCounts(runs=2))
+    patience.learn(HintCounts(runs=2))
+    assert patience.over
+
+
+async def test_no_more_hints_are_given_once_their_patience_is_over(connected: TrainerServer) -> None:
+    knows_the_hint(connected, "wrong")
+    async with TrainerClient() as client:
+        await client.create_policy("hinted")
+        steps = train(
+            graph("hinted"), ["left", "left"], policy="hinted", reward=reward, client=client, config=CONFIG, steps=2,
+            groups_per_step=1, n=2, hints=Hints(lambda *_: HINT, runs=2, patience=2), progress=False,
+        )  # fmt: skip
+        records = [record async for record in steps]
+    assert [record.hints for record in records] == [HintCounts(failed=1, hinted=1, runs=2), None]
+
+
+def test_a_patience_below_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="patience=0"):
+        Hints(lambda *_: HINT, patience=0)
