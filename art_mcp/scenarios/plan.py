@@ -108,6 +108,7 @@ class Plan(BaseModel):
         answer: A right answer in words: that of the demonstration. Empty: it is made of the facts.
         answers: The right answer to each of several requests, of which `answer` is made. Each request takes one call.
             Empty: there is one request, or they are not known apart.
+        requests: The words of each of these requests, as they are in the task's text. Empty: as for `answers`.
         changes: What the reference changed in its world; both executions changed it. Empty: nothing. None: the server
             had no world.
         measured: Share of a policy's rollouts that solved the scenario. None: not measured.
@@ -129,6 +130,7 @@ class Plan(BaseModel):
     about: list[str] = Field(default_factory=list)
     answer: str = ""
     answers: list[str] = Field(default_factory=list)
+    requests: list[str] = Field(default_factory=list)
     changes: list[Change] | None = None
     measured: float | None = None
     split: Split = "train"
@@ -141,6 +143,8 @@ class Plan(BaseModel):
             raise ValueError("a task without calls needs a reply of 'refusal' or 'talk'")
         if self.answers and len(self.answers) != len(self.reference):
             raise ValueError(f"{len(self.answers)} `answers` for {len(self.reference)} calls: each is of one call")
+        if self.requests and len(self.requests) != len(self.answers):
+            raise ValueError(f"{len(self.requests)} `requests` for {len(self.answers)} `answers`")
         return self
 
     @property

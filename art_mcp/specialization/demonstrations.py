@@ -42,11 +42,12 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
     """Converts a reference to messages in OpenAI's format.
 
     The messages are those of the scenario, the tool calls with their observed results, and an answer: that of the plan,
-    or else a sentence for each fact. Before the first of several calls, the assistant says which tools it needs, in
-    their order, and before each further one, which it needs next: so a policy that has made one call knows from its own
-    words what is left to do. Where the plan has an answer to each of several requests, the assistant gives it as soon
-    as it has the result, and only then makes the next call: each value is then taken from the result above it, as in
-    tasks with a single request. Other calls that only read, and need nothing of one another, are made by one message.
+    or else a sentence for each fact. Where the plan has an answer to each of several requests, the assistant repeats a
+    request before it makes the call for it, and gives the answer before it repeats the next one: so each call follows
+    the words that ask for it, and each value is taken from the result above it, as in tasks with a single request.
+    Before other calls, if there are several, the assistant says which tools it needs, in their order, and before each
+    further message with calls, which it needs next: so a policy that has made one call knows from its own words what is
+    left to do. Those that only read, and need nothing of one another, are made by one message.
 
     Args:
         scenario: A scenario whose reference was executed.
@@ -59,13 +60,14 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
         raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
     messages: list[dict[str, Any]] = [*scenario.messages]
     answer = answer_of(scenario)
-    answers = plan.answers if answer == plan.answer else []  # people may have changed the facts
-    for turn in _turns(plan.reference, alone=bool(answers)):
+    requests = _requests(scenario) if answer == plan.answer else []  # people may have changed the facts
+    for turn in _turns(plan.reference, alone=bool(requests)):
         try:
             calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        messages.append({"role": "assistant", "content": _said(plan.reference, turn, answers), "tool_calls": calls})
+        said = _repeated(requests, plan.answers, turn[0]) if requests else _named(plan.reference, turn)
+        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
             for index, call in zip(turn, calls, strict=True)
@@ -85,12 +87,23 @@ def _turns(steps: Sequence[Step], *, alone: bool) -> list[list[int]]:
     return turns
 
 
-def _said(steps: Sequence[Step], turn: Sequence[int], answers: Sequence[str]) -> str:
-    """What the assistant says in the message that makes the calls of a turn. Empty: there is one call alone."""
+def _requests(scenario: MCPScenario) -> list[str]:
+    """The words of each of several requests. Empty: they are not known, or people or a model have changed the text."""
+    text = scenario.task.casefold()
+    requests = scenario.plan.requests
+    return requests if all(request.casefold() in text for request in requests) else []
+
+
+def _repeated(requests: Sequence[str], answers: Sequence[str], at: int) -> str:
+    """What the assistant says in the message with the call for a request. at: its index."""
+    return f"{answers[at - 1]} Next: {requests[at]}" if at else f"First: {requests[at]}"
+
+
+def _named(steps: Sequence[Step], turn: Sequence[int]) -> str:
+    """What the assistant says in the message that makes other calls. Empty: there is one call alone."""
     if not turn[0]:
         return f"I need {', then '.join(step.tool for step in steps)}." if len(steps) > 1 else ""
-    tools = f"Next I need {', then '.join(steps[index].tool for index in turn)}."
-    return f"{answers[turn[0] - 1]} {tools}" if answers else tools
+    return f"Next I need {', then '.join(steps[index].tool for index in turn)}."
 
 
 def _call(index: int, step: Step, earlier: Sequence[Observation]) -> dict[str, Any]:

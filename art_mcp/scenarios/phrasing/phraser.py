@@ -45,10 +45,12 @@ class Text:
     Args:
         text: The request.
         form: Its form: the name of the family, and the number of the form in it.
+        parts: The words of each of several requests. Empty: there is one.
     """
 
     text: str
     form: str
+    parts: tuple[str, ...] = ()
 
 
 class Phraser:
@@ -84,7 +86,8 @@ class Phraser:
     def pair(self, first: Text, second: Text, held: bool) -> Text:
         """Two requests in one text."""
         form, name = self.form("both", held)
-        return Text(self._dressed(form.format(one=_ended(first.text), two=_ended(second.text)), held), name)
+        one, two = _ended(first.text), _ended(second.text)
+        return Text(self._dressed(form.format(one=one, two=two), held), name, (one, two))
 
     def again(self, what: str, held: bool) -> Text:
         """To do again what was done, with something else. what: the other value in words."""

@@ -206,6 +206,7 @@ class Composer:
                     readings.append(Reading(step=at - 1, path=list(question.path)))
             elif each.acts:
                 said.append(DONE)
+        apart = len(said) == len(steps) == len(text.parts)  # a call, and an answer, for each request
         changes = [each.trial.changes for each in done]
         plan = Plan(
             server=self._catalog.name,
@@ -216,7 +217,8 @@ class Composer:
             facts=list(dict.fromkeys(facts)),
             readings=readings,
             answer=both(said[0], said[1]) if len(said) == 2 else "".join(said),
-            answers=said if len(said) == len(steps) == 2 else [],
+            answers=said if apart else [],
+            requests=list(text.parts) if apart else [],
             changes=None if None in changes else [change for each in changes for change in each or ()],
             split=split,
             phrasing=text.form,

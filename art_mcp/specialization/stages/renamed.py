@@ -130,6 +130,7 @@ class Renamer:
             about=renaming.value(plan.about),
             answer=renaming.text(plan.answer),
             answers=renaming.value(plan.answers),
+            requests=renaming.value(plan.requests),
             changes=None,  # of the values that the world had
         )
         return made if _still_right(scenario, made, self._schemas) else scenario

@@ -90,6 +90,15 @@ def test_there_are_tasks_of_every_kind_and_the_tools_are_balanced(found: Scenari
     assert max(singles.values()) <= 2 * min(singles.values())
 
 
+def test_each_of_two_requests_is_known_as_it_stands_in_the_text(found: ScenarioSet) -> None:
+    pairs = [scenario for scenario in found.scenarios if scenario.plan.kind == "pair"]
+    apart = [scenario for scenario in pairs if scenario.plan.requests]
+    assert len(apart) > len(pairs) / 2, "chained requests alone have more calls than requests"
+    for scenario in apart:
+        assert len(scenario.plan.requests) == len(scenario.plan.answers) == 2
+        assert all(request.casefold() in scenario.task.casefold() for request in scenario.plan.requests)
+
+
 def test_values_come_from_results_of_other_tools_and_lead_from_call_to_call(found: ScenarioSet) -> None:
     prices = by_tools(found, "get_price")
     asked = {one.plan.reference[0].arguments["item_id"] for one in prices if one.plan.reply == "result"}

@@ -58,23 +58,28 @@ def test_before_several_calls_the_tools_are_named() -> None:
     assert said(LOG, STATUS, SHOW) == ["I need log, then status, then show.", "Next I need show."]
 
 
-def test_each_of_several_requests_is_answered_before_the_next_call() -> None:
+def test_each_of_several_requests_is_repeated_before_its_call_and_answered_before_the_next_one() -> None:
     seen = [Observation(text='{"head": "a1"}'), Observation(text='{"clean": true}')]
     plan = Plan(
-        reference=[LOG, STATUS], observations=seen, facts=["a1"],
-        answer="It is a1. It is clean.", answers=["It is a1.", "It is clean."],
+        reference=[LOG, STATUS], observations=seen, facts=["a1"], answer="It is a1. It is clean.",
+        answers=["It is a1.", "It is clean."], requests=["What is the head?", "Is it clean?"],
     )  # fmt: skip
-    messages = demonstration(MCPScenario.make("Look it up.", plan))[1:]
+    task = "By the way, what is the head? Also: Is it clean?"
+    messages = demonstration(MCPScenario.make(task, plan))[1:]
     assert [message["role"] for message in messages] == ["assistant", "tool", "assistant", "tool", "assistant"]
     assert [message["content"] for message in messages[::2]] == [
-        "I need log, then status.",
-        "It is a1. Next I need status.",
+        "First: What is the head?",
+        "It is a1. Next: Is it clean?",
         "It is a1. It is clean.",
     ]
     changed = plan.model_copy(update={"facts": ["b2"]})  # as people edit them: the answers are no longer right
-    assert calls_of(demonstration(MCPScenario.make("Look it up.", changed))) == [["log", "status"]]
+    assert calls_of(demonstration(MCPScenario.make(task, changed))) == [["log", "status"]]
+    in_other_words = demonstration(MCPScenario.make("Head? Clean?", plan))[1:]
+    assert in_other_words[0]["content"] == "I need log, then status."
     with pytest.raises(ValueError, match="1 `answers` for 2 calls"):
         Plan(reference=[LOG, STATUS], answers=["It is a1."])
+    with pytest.raises(ValueError, match="1 `requests` for 0 `answers`"):
+        Plan(reference=[LOG, STATUS], requests=["What is the head?"])
 
 
 def test_without_an_answer_of_the_plan_each_fact_is_told_with_its_key() -> None:
