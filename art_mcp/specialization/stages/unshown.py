@@ -27,8 +27,9 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     """Divides training scenarios by their calls: those that the warm start may show, and those that it must not.
 
     Of the combinations of several tools, COMBINATIONS are kept, if each of their tools is in another one that is not
-    kept. Of the calls of the same other tools in the same kind of task, SHARE is kept, and _LEAST are shown. The same
-    scenarios and the same seed give the same division.
+    kept. Of the calls of the same other tools in the same kind of task, SHARE is kept, and _LEAST are shown. Calls that
+    have more than twice as many scenarios as others have on average are not kept: without them, the warm start would
+    hardly show this kind of task. The same scenarios and the same seed give the same division.
 
     Args:
         training: The training scenarios.
@@ -38,7 +39,7 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
         The scenarios to show, and those that are kept. No calls are in both.
     """
     calls = list[str]()
-    alike: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    alike: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     whole = _whole({combination(scenario) for scenario in training}, seed)
     kept: set[str] = set()
     for scenario in training:
@@ -47,12 +48,13 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
         if combination(scenario) in whole:
             kept.add(calls[-1])
         else:
-            alike[plan.kind, *scenario.tools].add(calls[-1])
+            alike[plan.kind, *scenario.tools][calls[-1]] += 1
     owed = 0.0
     for key, different in sorted(alike.items()):
         owed += SHARE * len(different)
-        count = min(int(owed), max(0, len(different) - _LEAST))
-        kept.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(sorted(different), count))
+        rare = sorted(call for call, times in different.items() if times * len(different) <= 2 * different.total())
+        count = min(int(owed), max(0, len(different) - _LEAST), len(rare))
+        kept.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(rare, count))
         owed -= count
     shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in kept]
     return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]

@@ -34,6 +34,15 @@ def test_calls_without_others_of_their_tools_are_shown() -> None:
     assert all(len([one for one in shown if one.tools == (tool,)]) >= 2 for tool in "abcdefghij")
 
 
+def test_calls_that_most_scenarios_of_a_kind_have_are_shown() -> None:
+    often = [scenario(f"Look at 0, in words {words}.", 0, "look", kind="impossible") for words in range(25)]
+    seldom = [scenario(f"Look at {at}.", at, "look", kind="impossible") for at in range(1, 15)]
+    for seed in range(20):
+        shown, kept = shown_and_kept([*often, *seldom], seed)
+        assert {one.id for one in often} <= {one.id for one in shown}
+        assert len(kept) == 3
+
+
 def test_some_combinations_of_tools_are_kept_as_a_whole() -> None:
     every = [scenario(f"Do {tool} {at}.", at, tool) for tool in "abcde" for at in range(3)]
     both = [(one, two) for one in "abcde" for two in "abcde" if one < two]
