@@ -93,7 +93,7 @@ def specialize_command(
     measure: Annotated[
         int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of the GRPO steps.", min=0.0)] = 6e-4,
+    lr: Annotated[float, typer.Option(help="Learning rate of the GRPO steps.", min=0.0)] = 3e-4,
     loss_aggregation: AggregationOption = "trajectory",
     evaluate_every: Annotated[
         int | None,

@@ -70,7 +70,7 @@ class TrainingSettings:
         groups_per_step: Number of scenarios in each step. Many scenarios with few runs taught more than few scenarios
             with many runs (docs/benchmarks/settings.md).
         n: Number of runs of each scenario in a step.
-        lr: Learning rate of the steps: twice that of GRPOConfig, because few steps fit into a short time.
+        lr: Learning rate of the steps.
         loss_aggregation: How tokens are averaged (`GRPOConfig`). By default each run weighs the same: a run that tries
             tool after tool is longer than one that is right at once, and must not decide the step.
         config: Settings of all steps in place of `lr` and `loss_aggregation`, or a function from the number of a step
@@ -93,7 +93,7 @@ class TrainingSettings:
     steps: int | None = None
     groups_per_step: int = 12
     n: int = 4
-    lr: float = 6e-4
+    lr: float = 3e-4
     loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     dynamic_sampling: int = 1
