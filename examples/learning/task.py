@@ -16,7 +16,7 @@ from art_langgraph.loop.rollout import Graph
 from art_langgraph.rewards import RewardFunction
 
 IMITATION = SFTConfig(lr=4e-3, num_train_epochs=1, per_device_train_batch_size=2, detach_prefix=True)
-"""A warm start of small updates, which teach more than large ones for the same work (docs/benchmarks/specialize.md)."""
+"""A warm start of small updates, which teach more than large ones for the same work (docs/benchmarks/imitation.md)."""
 BRIEF_IMITATION = IMITATION.model_copy(update={"lr": 2e-3, "num_train_epochs": 3, "per_device_train_batch_size": 16})
 """A warm start where an answer is a word or two. Two of them have five tokens to learn from: updates of so few, at the
 rate of IMITATION, left policies that solved nothing."""

@@ -86,8 +86,8 @@ class Phraser:
     def pair(self, first: Text, second: Text, held: bool) -> Text:
         """Two requests in one text."""
         form, name = self.form("both", held)
-        one, two = _ended(first.text), _ended(second.text)
-        return Text(self._dressed(form.format(one=one, two=two), held), name, (one, two))
+        parts = (_ended(first.text), _ended(second.text))
+        return Text(self._dressed(form.format(one=parts[0], two=parts[1]), held), name, parts)
 
     def again(self, what: str, held: bool) -> Text:
         """To do again what was done, with something else. what: the other value in words."""

@@ -39,7 +39,7 @@ _SIZES = (2, 4, 8, 16)
 """Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
 forward alone: the size is the least at which that is less than half of the work. A token of tools has about twice as
 many characters as others. Of the same demonstrations, small updates teach more than large ones
-(docs/benchmarks/specialize.md)."""
+(docs/benchmarks/imitation.md)."""
 
 
 @dataclass(frozen=True, slots=True)
