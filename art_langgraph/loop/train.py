@@ -197,8 +197,7 @@ async def train(
     source.policy = policy
     source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit, rewards_count)
-    helping = Hints.of(hints) if hints is not None else None
-    patience = HintPatience(helping) if helping is not None else None
+    helping = HintPatience(Hints.of(hints)) if hints is not None else None
     watch = Watch.of(
         policy,
         client,
@@ -291,17 +290,17 @@ async def train(
             rounds = 0 if _taught(settings(step)) else dynamic_sampling  # with a teacher, equal rewards teach too
             groups, replaced = await add_informative(partial(run_all, step), groups, choose, rounds)
             check.added(step, groups[made:])
-            if helping is not None and patience is not None and not patience.over:
+            if helping is not None and not helping.over:
                 rescued = await rescue(
                     groups,
-                    helping,
+                    helping.hints,
                     lambda scenario, hint: run_scenario(scenario, hint=hint),
                     policy=policy,
                     client=client,
                     max_concurrency=max_concurrency,
                     group_reward=group_reward,
                 )
-                patience.learn(rescued.counts)
+                helping.learn(rescued.counts)
         curriculum.learn(groups)
         return RolloutBatch(
             step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued
