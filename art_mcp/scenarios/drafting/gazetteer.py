@@ -142,13 +142,13 @@ def known_by(name: str, description: str = "") -> Sequence[str]:
 
 
 def is_well_known(text: str) -> bool:
-    """Whether a value is a place, a time zone, a currency, a language or a colour that anybody knows."""
+    """Whether a value is a time zone, a currency, a language or a colour: more is known of it than its name."""
     return text.casefold() in _well_known()
 
 
 @cache
 def _well_known() -> frozenset[str]:
-    listed = [value for name, values in _LISTS.items() if name != "person" for value in values]
+    listed = [value for name in ("currency", "language", "colour") for value in _LISTS[name]]
     return frozenset(value.casefold() for value in (*listed, *timezones(), *_AREAS, "UTC", "GMT"))
 
 

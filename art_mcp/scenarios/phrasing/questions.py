@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from email.utils import parseaddr
 from typing import Any, Literal
@@ -26,7 +26,10 @@ LONG = 64
 COUNTED = 12
 """Entries that are asked to be counted, at most."""
 
-_IDENTIFYING = ("name", "title", "id", "key", "code", "label", "path")
+NAMED = 4
+"""Entries of a result that are asked about by their names, at most."""
+
+_IDENTIFYING = ("name", "title", "id", "key", "code", "label", "path", "message", "subject", "summary")
 """Last words of keys that tell entries of a list apart, the best first."""
 
 _NAME = re.compile(r"[./@-]*\w[\w./@-]*(?: [./@-]*\w[\w./@-]*){0,2}")
@@ -35,14 +38,20 @@ _NAME = re.compile(r"[./@-]*\w[\w./@-]*(?: [./@-]*\w[\w./@-]*){0,2}")
 _INLINE = re.compile(r"\b([A-Z][a-z]+(?: [a-z]+)?): (\w[\w.]*\w|\w)(?=[,.;]? |[,.;]?$)")
 """Keys and values in a sentence: Steps: 5."""
 
+_ASSIGNED = re.compile(r"\+?\s*(?:export\s+)?([A-Za-z_][\w.-]{0,40})\s*=\s*([^\s=].*?)\s*")
+"""A line that gives a name a value, as in settings and programs. One that a diff removes is none."""
+
+_NUMBERED = re.compile(r"[0-9a-f]{6,64}|#?\d+")
+"""A number or a hash, by which entries are known but not called."""
+
 _DESCRIBED = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
 
 Asked = Literal["value", "leaf", "count", "first", "last", "contains"]
 
 
-WEIGHTS: dict[Asked, int] = {"value": 4, "leaf": 4, "count": 1, "first": 2, "last": 1, "contains": 1}
-"""How often each is asked."""
+WEIGHTS: dict[Asked, int] = {"value": 4, "leaf": 4, "count": 1, "first": 1, "last": 1, "contains": 1}
+"""How often each is asked. People ask for what has a name, and seldom for the last of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +84,7 @@ class Question:
     @property
     def key(self) -> tuple[str, str, str]:
         """The same for questions of other results that ask for the same."""
-        return self.asked, self.head if self.asked == "leaf" else "", self.items
+        return self.asked, self.head if self.asked in ("leaf", "first", "last") else "", self.items
 
 
 def questions(
@@ -143,9 +152,13 @@ class _Finder:
             if count == 1:
                 yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
             elif len(again) == count:
-                yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0))
-                yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1))
+                yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0), "first")
+                yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
+        records, others = _records(listed), _records(later)
+        if len(records) == len(others):
+            yield from self._by_name(records, others, self._called(records), lambda number, key: (key, number))
         if stable:
+            yield from self._assigned(listed)
             bare = [line for line in listed if (not line.key or line.tagged) and not line.value.endswith(":")]
             yield from self._of_lines(bare, all_of_them=not keys)
 
@@ -196,8 +209,22 @@ class _Finder:
             inside = [line.value for line in listed if line.key == tag]
             if len(tags) > 1 and count <= COUNTED:
                 yield Question("count", "", str(count), items=plural(name))
-            yield self._leaf(f"the first {name}", inside[0], True, ())
-            yield self._leaf(f"the last {name}", inside[-1], True, ())
+            yield self._leaf(f"the first {name}", inside[0], True, (), "first")
+            yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
+
+    def _assigned(self, listed: Sequence[Line]) -> Iterator[Question]:
+        """Questions for values that lines give to names."""
+        pairs = [match.groups() for line in listed if not line.key and (match := _ASSIGNED.fullmatch(line.value))]
+        times = Counter(name for name, _ in pairs)
+        single = [(name, value.rstrip(";").strip("'\"`")) for name, value in pairs if times[name] == 1]
+        for name, value in self._rng.sample(single, min(len(single), NAMED)):
+            yield self._leaf(f"the value of {name}", value, True, ())
+
+    def _called(self, records: Sequence[dict[str, str]]) -> str:
+        """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
+        first = next(iter(records[0])) if records else ""
+        numbered = first and all(_NUMBERED.fullmatch(record[first]) for record in records)
+        return " ".join(words(first)) if numbered and words(first)[-1:] != ["id"] else "entry"
 
     def _of_values(self, values: Sequence[str], item: str, whole: bool = True) -> Iterator[Question]:
         """Questions about a list of texts. whole: they are all that the result has."""
@@ -254,31 +281,42 @@ class _Finder:
             return
         if 1 < len(entries) <= COUNTED:
             yield Question("count", "", str(len(entries)), items=plural(item))
-        for number, place in ((0, "first"), (len(entries) - 1, "last")):
+        ends: tuple[tuple[int, Asked], ...] = ((0, "first"), (len(entries) - 1, "last"))
+        for number, place in ends:
             for key, leaf in _scalars(entries[number]):
                 whole = (*path, number, key)
                 same = canonical(leaf) == canonical(_found(self._second, whole))
-                name = _name((key,))
+                name, asked = _name((key,)), place
                 if len(entries) == 1:
-                    head = f"the {name}"
+                    head, asked = f"the {name}", "leaf"
                 elif item == "entry" and key == next(iter(entries[number])) and words(key)[-1:] != ["name"]:
                     head = f"the {place} {name}"  # the entry is a column, and has no column
                 else:
                     head = f"the {name} of the {place} {item}"
-                yield self._leaf(head, _text(leaf), same, whole)
-        yield from self._by_name(path, entries, item)
+                yield self._leaf(head, _text(leaf), same, whole, asked)
+        later = _found(self._second, path)
+        yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
 
-    def _by_name(self, path: Path, entries: Sequence[dict[str, Any]], item: str) -> Iterator[Question]:
-        """Questions about entries that their names tell apart: "the price of lamp"."""
+    def _by_name(
+        self, entries: Sequence[dict[str, Any]], later: Any, item: str, where: Callable[[int, str], Path]
+    ) -> Iterator[Question]:
+        """Questions about entries that their names tell apart: "the price of lamp".
+
+        Args:
+            entries: The entries.
+            later: Those of the second execution, as many.
+            item: Their noun in the singular.
+            where: Where the result has a value of an entry, by its number and the value's key.
+        """
         key = identifying(entries)
         if key is None or len(entries) < 2:
             return
-        for number in self._rng.sample(range(len(entries)), min(len(entries), 4)):
+        for number in self._rng.sample(range(len(entries)), min(len(entries), NAMED)):
             entry = entries[number]
             for other, leaf in _scalars(entry):
-                whole = (*path, number, other)
-                same = canonical(leaf) == canonical(_found(self._second, whole))
-                if other != key:
+                whole = where(number, other)
+                same = canonical(leaf) == canonical(_found(later, (number, other)))
+                if other != key and _name((other,)) != item:
                     who = (
                         f"the {item} {entry[key]}"
                         if words(key)[-1:] == ["name"]
@@ -286,13 +324,24 @@ class _Finder:
                     )
                     yield self._leaf(f"the {_name((other,))} of {who}", _text(leaf), same, whole)
 
-    def _leaf(self, head: str, value: str, stable: bool, path: Path) -> Question:
+    def _leaf(self, head: str, value: str, stable: bool, path: Path, asked: Asked = "leaf") -> Question:
         """A question for a value. stable: both executions gave it."""
         if not stable or changes_with_time(value) or is_local(value):
-            return Question("leaf", head, value, path=path)
+            return Question(asked, head, value, path=path)
         name, address = parseaddr(value)
         person = name and value.endswith(f"<{address}>")  # who asks for an author wants no address
-        return Question("leaf", head, name if person else value)
+        return Question(asked, head, name if person else value)
+
+
+def _records(listed: Sequence[Line]) -> list[dict[str, str]]:
+    """The entries of a text in which the same keys come again and again, in the same order. Empty: it has none."""
+    keyed = [line for line in listed if line.key and not line.tagged]
+    keys = list(dict.fromkeys(line.key for line in keyed))
+    size = len(keys)
+    regular = size > 1 and len(keyed) % size == 0 and len(keyed) > size
+    if not regular or any(line.key != keys[at % size] for at, line in enumerate(keyed)):
+        return []
+    return [{line.key: line.value for line in keyed[at : at + size]} for at in range(0, len(keyed), size)]
 
 
 def identifying(entries: Sequence[Any]) -> str | None:

@@ -154,10 +154,17 @@ class Emitter:
     def _acted(self, listed: Sequence[tuple[Tried, Tried]], split: Split) -> MCPScenario | None:
         """A task of a pair of which at least one call changes something."""
         held = None if split == "combinations" else split == "values"
-        able = [pair for pair in listed if held is None or any(done.draft.held for done in pair) is held]
+        most = TOLD_BARE if split == "train" else TOLD
+        able = [
+            pair
+            for pair in listed
+            if (held is None or any(done.draft.held for done in pair) is held) and pair[0].told[split] < most
+        ]
         if not able:
             return None
-        first, second = self._rng.choice(able)
+        least = min(first.told[split] for first, _ in able)
+        first, second = self._rng.choice([pair for pair in able if pair[0].told[split] == least])
+        first.told[split] += 1
         return self._composer.pair(first, second, split)
 
     def _follow_up(self, split: Split) -> MCPScenario | None:

@@ -99,6 +99,10 @@ class Pool:
             )
             self.held |= set(able[:1])
 
+    def acted_and_held(self) -> list[tuple[tuple[str, str], list[tuple[Tried, Tried]]]]:
+        """The pairs that were executed together of each held-out combination that has any."""
+        return [(tools, listed) for tools, listed in sorted(self.acted.items()) if listed and self.is_held(tools)]
+
     def is_held(self, tools: Tools) -> bool:
         """Whether a combination of tools is held out."""
         return self.held is not None and tuple(sorted(set(tools))) in self.held

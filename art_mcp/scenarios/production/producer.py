@@ -32,8 +32,11 @@ READING_WAVES = 3
 ACTING_WAVE = 8
 """The same for calls that act. In a world each has a server of its own, which takes time to start."""
 
-ACTED = 4
+ACTED = 8
 """Pairs with a call that acts that are executed together."""
+
+HELD_ACTED = 6
+"""Pairs of a held-out combination with a call that acts that are executed, so that its tasks are not all the same."""
 
 WAVES = 60
 """Waves of executions, at most."""
@@ -265,11 +268,14 @@ class Producer:
         """Drafts of pairs of which a call changes something. Pairs that only read need no execution of their own."""
         acting = [name for name in sorted(self._pool.singles) if any(done.acts for done in self._pool.singles[name])]
         others = sorted(name for name, listed in self._pool.singles.items() if listed)
-        if len(others) < 2 or sum(map(len, self._pool.acted.values())) >= self._enough():
+        if len(others) < 2:
             return []
+        pairs = [tools for tools, done in self._pool.acted_and_held() if len(done) < HELD_ACTED]
+        if sum(map(len, self._pool.acted.values())) < self._enough():
+            named = self._rng.sample(acting, min(len(acting), ACTED))
+            pairs += [(name, self._rng.choice([each for each in others if each != name])) for name in named]
         drafts = []
-        for name in self._rng.sample(acting, min(len(acting), ACTED)):
-            other = self._rng.choice([each for each in others if each != name])
+        for name, other in pairs[:ACTED]:
             first, second = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
             draft = paired(first, second) if self._rng.random() < 0.5 else paired(second, first)
             if self._is_new(draft):

@@ -78,9 +78,9 @@ class Renamer:
 
     A value is shown once as the server has it. From then on each demonstration that has it gets another one. Not
     renamed are words and numbers of the tools' schemas (so no enums), of keys of results, and of paths of the world's
-    root; words of the text around the values; arguments that neither the messages nor an earlier result say; places and
-    time zones, dates, truth values, constants in capital letters, and endings of files; numbers that may count what is
-    shown, and those of which a result may have been computed.
+    root; words of the text around the values; arguments that neither the messages nor an earlier result say; time
+    zones, currencies, languages and colours, dates, truth values, constants in capital letters, and endings of files;
+    numbers that may count what is shown, and those of which a result may have been computed.
 
     A demonstration that would no longer be right with other values is shown as it is, and so is one without calls.
 

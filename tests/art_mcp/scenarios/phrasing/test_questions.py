@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from typing import Any
 
 import pytest
 
-from art_mcp.scenarios.phrasing.questions import SHORT, Question, questions
+from art_mcp.scenarios.phrasing.questions import SHORT, WEIGHTS, Question, questions
 from art_mcp.scenarios.phrasing.wish import Wish, asking
 
 
@@ -52,6 +53,34 @@ def test_lines_of_a_text_are_asked_by_their_keys() -> None:
     assert asked["the last author"] == "Bob"
     assert asked["the total"] == "2 commits"
     assert "the commit" not in asked
+
+
+def test_entries_of_a_text_are_asked_by_their_names() -> None:
+    text = "\n\n".join(
+        f"Commit: {at}4c5d6e\nAuthor: {author}\nMessage: {message}"
+        for at, (author, message) in enumerate((("Ada", "Fix the login"), ("Bob", "Add a test"), ("Ada", "Tidy up")))
+    )
+    asked = heads(found(text))
+    assert asked["the author of the commit with the message Add a test"] == "Bob"
+    assert not any(head.startswith("the commit of") for head in asked)
+    ragged = heads(found(text + "\nAuthor: Eve"))
+    assert not any("with the message" in head for head in ragged)
+
+
+def test_values_that_lines_give_to_names_are_asked_by_the_names() -> None:
+    asked = heads(found("+port = 80\n+host = 'a.example'\n-mode = 1\n twice = 1\n twice = 2"))
+    assert asked["the value of port"] == "80"
+    assert asked["the value of host"] == "a.example"
+    assert "the value of mode" not in asked
+    assert "the value of twice" not in asked
+
+
+def test_what_has_a_name_is_asked_more_often_than_what_has_a_place() -> None:
+    rows = [{"name": name, "price": price} for price, name in enumerate(("lamp", "chair", "vase"), 20)]
+    weights: Counter[str] = Counter()
+    for question in found(rows):
+        weights[question.asked] += WEIGHTS[question.asked]
+    assert weights["leaf"] > 2 * (weights["first"] + weights["last"])
 
 
 def test_a_person_is_asked_for_without_the_address() -> None:

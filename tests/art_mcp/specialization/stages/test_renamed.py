@@ -110,11 +110,22 @@ def test_numbers_that_were_asked_for_keep_their_shape() -> None:
     assert json.loads(made.observations[0].text) == {"price": float(price), "stock": int(stock), "rows": 3}
 
 
-def test_places_times_and_constants_stay() -> None:
-    step = Step(tool="show", arguments={"zone": "Europe/Oslo", "city": "Lima", "at": "HEAD", "day": "2026-06-09"})
+def test_time_zones_times_and_constants_stay() -> None:
+    step = Step(tool="show", arguments={"zone": "Europe/Oslo", "in": "EUR", "at": "HEAD", "day": "2026-06-09"})
     plan = Plan(reference=[step], observations=[Observation(text="Time: late")], facts=["late"], answer="It is late.")
-    task = MCPScenario.make("How late is it in Europe/Oslo and Lima at HEAD on 2026-06-09?", plan)
+    task = MCPScenario.make("How late is it in Europe/Oslo and EUR at HEAD on 2026-06-09?", plan)
     assert renamed(task, task)[1].plan.reference[0].arguments == step.arguments
+
+
+def test_a_city_is_a_name_like_any_other() -> None:
+    step = Step(tool="open", arguments={"name": "Lima"})
+    seen = Observation(text='{"name": "Lima", "bridges": "many"}')
+    plan = Plan(reference=[step], observations=[seen], facts=["many"], answer="The bridges are many.")
+    made = renamed(*[MCPScenario.make("How many bridges has Lima?", plan)] * 2)[1]
+    city = made.plan.reference[0].arguments["name"]
+    assert city != "Lima"
+    assert city in made.task
+    assert city in made.plan.observations[0].text
 
 
 def test_structured_results_keep_their_keys() -> None:
