@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import accumulate, count
 
 from langchain_core.tools import BaseTool
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
 from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.scenarios.split import combination
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
 from art_mcp.specialization.stages.renamed import Renamer
@@ -30,9 +32,9 @@ EPOCHS = 6
 """Passes over the demonstrations at most."""
 PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
-SPEED = 600.0
+SPEED = 500.0
 """Tokens per second that a warm start is expected to compute, forward or backward: what two cores do with 135 M
-parameters."""
+parameters (370 to 670, by processor)."""
 _CHARACTERS = 4.0
 """Characters of a token, about."""
 _SIZES = (2, 4, 8, 16)
@@ -47,7 +49,7 @@ class Imitation:
     """What a warm start imitates.
 
     Args:
-        conversations: The demonstrations, those first that teach most.
+        conversations: The demonstrations, those first that teach most in their time.
         validation: Demonstrations of which the loss is measured. Empty: none is.
         config: Settings of the SFT.
         scenarios: The scenarios whose references the demonstrations are, in the same order. Empty: they are a user's
@@ -85,18 +87,23 @@ class Imitation:
         return self.validation if self._passes(seconds) >= 2 else []
 
     def _count(self, seconds: float | None) -> int:
-        passes = self._passes(seconds)
-        return len(self.conversations) if passes >= 1 else math.ceil(passes * len(self.conversations))
+        if seconds is None:
+            return len(self.conversations)
+        within = sum(cost <= seconds for cost in accumulate(self._costs()))
+        return min(within + 1, len(self.conversations))
 
     def _passes(self, seconds: float | None) -> float:
         """How many passes over all demonstrations there is time for, about."""
-        if seconds is None or not self.conversations:
-            return math.inf
+        return math.inf if seconds is None or not self.conversations else seconds / sum(self._costs())
+
+    def _costs(self) -> list[float]:
+        """Seconds that each demonstration takes in a pass, about."""
+        if not self.conversations:
+            return []
         shared, own = _lengths(self.conversations)
         passes = 1 if self.config.detach_prefix else 2
-        size = self.config.per_device_train_batch_size
-        computed = len(self.conversations) * (passes * shared / size + 2 * own) / _CHARACTERS
-        return seconds * SPEED / computed
+        common = passes * shared / self.config.per_device_train_batch_size
+        return [(common + 2 * each) / _CHARACTERS / SPEED for each in own]
 
     @classmethod
     def of(
@@ -127,8 +134,7 @@ class Imitation:
         shown = Renamer(tools, held_out, seed).rename(executed)
         imitated = [_answers_alone(conversation) for conversation in demonstrations(shown, tools, system)]
         measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        config = settings.config or planned(imitated, seed).model_copy(update={"shuffle_dataset": False})
-        return cls(imitated, measured, config, executed)
+        return cls(imitated, measured, settings.config or planned(imitated, seed), executed)
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:
@@ -144,22 +150,22 @@ def _answers_alone(demonstration: Conversation) -> Conversation:
 
 
 def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
-    """Orders scenarios so that the first ones teach most: however many are taken, each kind has its share, and of a
-    kind all different calls come once before any comes twice.
+    """Orders scenarios so that the first ones teach most in their time. However many are taken, each kind of task and
+    each combination of tools has its share, and at least one, and of these all different calls come once before any
+    comes twice, those with short results first.
 
     Args:
         training: The scenarios.
     """
     told: Counter[str] = Counter()
-    kinds: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    alike: defaultdict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
     for index, scenario in enumerate(training):
         plan = scenario.plan
-        kinds[plan.kind].append((told[plan.calls], index))
+        length = sum(len(seen.text) for seen in plan.observations)
+        alike[plan.kind, *combination(scenario)].append((told[plan.calls], length, index))
         told[plan.calls] += 1
     places = [
-        ((place + 0.5) / len(listed), index)
-        for listed in kinds.values()
-        for place, (_, index) in enumerate(sorted(listed))
+        (place / len(listed), index) for listed in alike.values() for place, (*_, index) in enumerate(sorted(listed))
     ]
     return [training[index] for _, index in sorted(places)]
 
@@ -173,7 +179,8 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
     """
     if not conversations:
         return SFTConfig(lr=RATE, seed=seed)
-    shared, own = _lengths(conversations)
+    shared, lengths = _lengths(conversations)
+    own = statistics.fmean(lengths)
     size = next((size for size in _SIZES if shared / size <= 4 * own), _SIZES[-1])
     epochs = math.ceil(UPDATES * size / len(conversations))
     return SFTConfig(
@@ -186,11 +193,10 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
     )
 
 
-def _lengths(conversations: Sequence[Conversation]) -> tuple[float, float]:
+def _lengths(conversations: Sequence[Conversation]) -> tuple[int, list[int]]:
     """Characters that all demonstrations share, tools and system prompt, and characters of each besides."""
     shared = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
-    besides = sum(len(json.dumps(conversation.messages[1:])) for conversation in conversations)
-    return shared, besides / len(conversations)
+    return shared, [len(json.dumps(conversation.messages[1:])) for conversation in conversations]
 
 
 async def warm_start(

@@ -73,14 +73,15 @@ def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_word
     assert [one.plan.kind for one in ordered[:6]].count("pair") == 2
 
 
-def test_references_are_imitated_in_that_order_and_what_a_user_gives_is_shuffled() -> None:
-    def scenario(number: int) -> MCPScenario:
-        kind: Kind = "single" if number % 2 else "pair"
-        plan = Plan(reference=[Step(tool="look")], observations=[Observation(text="42")], facts=["42"], kind=kind)
-        return MCPScenario.make(f"Look, {number}.", plan)
+def test_of_the_same_tools_those_with_short_results_are_imitated_first() -> None:
+    def scenario(number: int, length: int) -> MCPScenario:
+        step, seen = Step(tool="look", arguments={"at": number}), Observation(text="4" * length)
+        return MCPScenario.make(f"Look, {number}.", Plan(reference=[step], observations=[seen], facts=["4"]))
 
-    imitation = Imitation.of(WarmStart(), [scenario(number) for number in range(10)], [], [], "system", seed=0)
-    tasks = [one.messages[1]["content"] for one in imitation.imitated_in(None)]
-    assert [int(task.split()[1].rstrip(".")) % 2 for task in tasks] == [0, 1] * 5, "each kind has its share"
-    assert not imitation.config.shuffle_dataset
-    assert planned(conversations(30, 6_000, 1_000), 0).shuffle_dataset
+    lengths = (300, 2_000, 40, 9_000)
+    listed = [scenario(number, length) for number, length in enumerate(lengths)]
+    imitation = Imitation.of(WarmStart(), listed, [], [], "system", seed=0)
+    assert imitation.scenarios_in(None) == [listed[at].id for at in (2, 0, 1, 3)]
+    short = imitation.scenarios_in(2)
+    assert short == imitation.scenarios_in(None)[: len(short)]
+    assert len(short) < len(listed)
