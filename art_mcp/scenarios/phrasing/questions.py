@@ -317,11 +317,11 @@ class _Finder:
                 whole = where(number, other)
                 same = canonical(leaf) == canonical(_found(later, (number, other)))
                 if other != key and _name((other,)) != item:
-                    who = (
-                        f"the {item} {entry[key]}"
-                        if words(key)[-1:] == ["name"]
-                        else f"the {item} with the {_name((key,))} {entry[key]}"
-                    )
+                    called = entry[key]
+                    if words(key)[-1:] == ["name"]:
+                        who = f"the {item} {called}"
+                    else:
+                        who = f"the {item} with the {_name((key,))} " + (f'"{called}"' if " " in called else called)
                     yield self._leaf(f"the {_name((other,))} of {who}", _text(leaf), same, whole)
 
     def _leaf(self, head: str, value: str, stable: bool, path: Path, asked: Asked = "leaf") -> Question:

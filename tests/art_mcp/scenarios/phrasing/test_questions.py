@@ -61,7 +61,7 @@ def test_entries_of_a_text_are_asked_by_their_names() -> None:
         for at, (author, message) in enumerate((("Ada", "Fix the login"), ("Bob", "Add a test"), ("Ada", "Tidy up")))
     )
     asked = heads(found(text))
-    assert asked["the author of the commit with the message Add a test"] == "Bob"
+    assert asked['the author of the commit with the message "Add a test"'] == "Bob"
     assert not any(head.startswith("the commit of") for head in asked)
     ragged = heads(found(text + "\nAuthor: Eve"))
     assert not any("with the message" in head for head in ragged)
