@@ -43,7 +43,8 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       were made, whichever is larger.
     - right_arguments: The share of correct arguments, as the mean over the expected calls. The order of keys, 1 for
       1.0, and omitted defaults do not matter. Arguments that reference earlier results are compared with this run's
-      results. Of a step with `by_result`, such as a query, all arguments are correct that give the same values.
+      results. Of a step with `by_result`, such as a query, all arguments are correct that give the same values. Of a
+      step that only reads they may differ in capital and small letters, if they give the same values.
     - faithful: The share of the plan's facts and readings that the answer mentions. A reading is what this run's own
       call gave. If a plan that asks has neither: whether the answer mentions a value that this run's calls gave.
     - world: Where the reference or the run changed the world (`Plan.changes`): the number of changes that are as those
@@ -192,8 +193,9 @@ def match(
         for index, call in enumerate(calls):
             if index >= since and index not in taken and call.tool == step.tool:
                 share = max(agreement(call.arguments, each, step.defaults) for each in wanted)
-                if step.by_result and number < len(observations) and _gave(call, observations[number]):
-                    share = 1.0
+                if share < 1.0 and number < len(observations) and _gave(call, observations[number]):
+                    as_well = step.by_result or (step.reads and any(_same_words(call, each) for each in wanted))
+                    share = 1.0 if as_well else share
                 degree = (share, not call.is_error)
                 if best[2] is None or degree > best[:2]:
                     best = (*degree, index)
@@ -208,6 +210,11 @@ def match(
         looked_up = [at in used and call is not None and not call.is_error for at, (call, _) in enumerate(matches)]
         matches = [(call, 1.0 if is_used else share) for (call, share), is_used in zip(matches, looked_up, strict=True)]
     return matches
+
+
+def _same_words(call: ToolCall, wanted: dict[str, Any]) -> bool:
+    """Whether arguments differ from the wanted ones in capital and small letters alone."""
+    return canonical(_some(call.arguments)).casefold() == canonical(_some(wanted)).casefold()
 
 
 def _as_good(call: ToolCall, step: Step, seen: Observation, facts: Sequence[str]) -> bool:

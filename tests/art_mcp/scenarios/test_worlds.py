@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,6 @@ from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, ScenarioSet, Server, connect, demonstration, generate_scenarios, read_catalog, verify
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.scenarios.production.emitter import TOLD
 from art_mcp.specialization.verify import solved
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import NOTES, SHOP
@@ -110,17 +108,6 @@ async def test_scenarios_are_generated_with_paths_of_the_world_and_the_original_
     assert not any(note.startswith("not called") for note in found.notes)
     assert any("a copy of /world/notes (directory " in note for note in found.notes)
     assert f"{len(acting)} the state of the world" in found.report()
-
-
-async def test_held_out_tasks_that_act_are_of_several_calls(notes: Path) -> None:
-    for name in ("tea.txt", "list.md", "old.txt", "trip.md"):
-        (notes / name).write_text(f"about {name}")
-    async with connect([*NOTES, "{world}"], worlds=notes) as server:
-        found = await generate_scenarios(server, 150, seconds=60, progress=False)
-    held_out = found.held_out_sets["combinations"]
-    told = Counter(one.plan.calls for one in held_out if one.plan.changes and one.plan.kind == "pair")
-    assert len(told) > 1, [one.task for one in held_out]
-    assert max(told.values()) <= TOLD
 
 
 async def test_placeholders_and_originals_in_scenarios_of_people_become_aliases(notes: Path, tmp_path: Path) -> None:

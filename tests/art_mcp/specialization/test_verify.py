@@ -64,6 +64,9 @@ SEEN = PRICE.with_plan(
 @pytest.mark.parametrize(
     ("call", "success"),
     [
+        (called("get_price", "1200 euros, 3 in stock", arguments={"item_id": "IT-77"}), 1.0),
+        (called("get_price", "1200 euros, 2 in stock", arguments={"item_id": "IT-77"}), 0.0),
+        (called("get_price", "1200 euros, 3 in stock", arguments={"item_id": "it-78"}), 0.0),
         (called("read_price", "price: 1200"), 1.0),
         (called("read_all", "1,200", arguments={"item_id": "it-77", "all": True}), 1.0),
         (called("read_price", "price: 900"), 0.0),
@@ -71,7 +74,7 @@ SEEN = PRICE.with_plan(
         (called("read_price", "1200", is_error=True), 0.0),
     ],
 )
-async def test_another_tool_that_tells_the_same_of_the_same_does(call: ToolCall, success: float) -> None:
+async def test_another_tool_or_spelling_that_tells_the_same_does(call: ToolCall, success: float) -> None:
     found = await degrees(run(SEEN, "It costs 1200.", call))
     assert (found["success"], found["right_arguments"]) == (success, success)
 
