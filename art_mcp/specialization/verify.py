@@ -193,9 +193,9 @@ def match(
         for index, call in enumerate(calls):
             if index >= since and index not in taken and call.tool == step.tool:
                 share = max(agreement(call.arguments, each, step.defaults) for each in wanted)
-                if share < 1.0 and number < len(observations) and _gave(call, observations[number]):
-                    as_well = step.by_result or (step.reads and any(_same_words(call, each) for each in wanted))
-                    share = 1.0 if as_well else share
+                may_differ = step.by_result or (step.reads and any(_same_words(call, each) for each in wanted))
+                if share < 1.0 and may_differ and number < len(observations) and _gave(call, observations[number]):
+                    share = 1.0
                 degree = (share, not call.is_error)
                 if best[2] is None or degree > best[:2]:
                     best = (*degree, index)
