@@ -6,6 +6,7 @@ for each completion.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import socket
@@ -131,6 +132,9 @@ class EngineConnection:
     ) -> Answer:
         """Sends a request, and reads the answer.
 
+        The limit is asyncio's: aiohttp's total limit, when it runs out as the task is cancelled, raises TimeoutError and
+        the task goes on.
+
         Args:
             method: GET or POST.
             path: Its path.
@@ -141,8 +145,9 @@ class EngineConnection:
         Raises:
             Unanswered: There is no answer, or not in time.
         """
-        async with self.stream(method, path, timeout=timeout, body=body, params=params) as answer:
-            return Answer(answer.status, await answer.read())
+        with _unanswered():
+            async with asyncio.timeout(timeout), self.stream(method, path, body=body, params=params) as answer:
+                return Answer(answer.status, await answer.read())
 
     @asynccontextmanager
     async def stream(
@@ -150,23 +155,22 @@ class EngineConnection:
         method: str,
         path: str,
         *,
-        timeout: float | None = None,
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
     ) -> AsyncIterator[AnswerStream]:
-        """Sends a request, with the `traceparent` of the span that is current here, and waits for the headers of the
-        answer. Leaving the context before the body has ended
-        closes the connection, which tells the engine to stop.
+        """Sends a request, with the `traceparent` of the span that is current here, and waits for the answer's headers.
+
+        Waits without a limit. Leaving the context before the body has ended closes the connection, which tells the
+        engine to stop.
 
         Args:
             method: As that of `ask`.
             path: As that of `ask`.
-            timeout: As that of `ask`. None: there is no limit.
             body: As that of `ask`.
             params: As that of `ask`.
 
         Raises:
-            Unanswered: There is no answer, or not in time.
+            Unanswered: There is no answer.
         """
         with _unanswered():
             response = await self._open().request(
@@ -175,7 +179,7 @@ class EngineConnection:
                 data=None if body is None else _encoded(body),
                 params=params,
                 headers={**tracing.headers(), **({} if body is None else {"Content-Type": "application/json"})},
-                timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT_TIMEOUT),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),  # see `ask`
                 allow_redirects=False,
             )
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -88,6 +89,27 @@ async def test_what_is_known_of_a_request_that_was_not_answered() -> None:
         with pytest.raises(Unanswered) as lost:
             await engine.ask("GET", path, timeout=0.2 if timed_out else 60)
         assert (lost.value.reached, lost.value.timed_out) == (True, timed_out), path
+    await engine.close()
+    listener.close()
+    await asyncio.sleep(0.1)  # so that its last connection ends
+
+
+async def test_a_cancelled_task_ends_also_when_its_request_runs_out_of_time_in_the_same_moment() -> None:
+    """A supervisor that looks after its engine would go on for ever, and its server would not stop."""
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    listener = await asyncio.start_server(listen, "127.0.0.1", 0)
+    engine = EngineConnection(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", None)
+    loop, limit = asyncio.get_running_loop(), 0.1
+    for later in (-0.01, 0.01):  # the cancellation is the first of the two, or the second
+        asked = asyncio.ensure_future(engine.ask("GET", "/health", timeout=limit))
+        loop.call_later(limit / 2, time.sleep, limit)  # so that both are due when the loop goes on
+        loop.call_later(limit + later, asked.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await asked
     await engine.close()
     listener.close()
     await asyncio.sleep(0.1)  # so that its last connection ends
