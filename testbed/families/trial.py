@@ -94,6 +94,8 @@ class Trial:
     """Of the first and of the last update of the warm start."""
     logp_gap: float
     """Mean |log-probability by the trainer - by the sampler| before the step's update, nats per token."""
+    ratio_middle: tuple[float, float]
+    """The 5th and the 95th percentile of trainer's / sampler's probability of a token, before the step's update."""
     rows: int
     """Rows that the step computed …"""
     completions: int
@@ -207,6 +209,7 @@ async def run_trial(family: Family, server: Connection, home: Path) -> Trial:
         finished=_share(run.final_text.strip() in _ANSWERS for run in runs) if family.takes_results else None,
         sft_loss=(warm.metrics["loss_first"], warm.metrics["loss_last"]),
         logp_gap=metrics["logp_gap"],
+        ratio_middle=(metrics["sampler_ratio_percentiles"]["p05"], metrics["sampler_ratio_percentiles"]["p95"]),
         rows=metrics["rows"],
         completions=sum(len(run.completions) for run in runs),
         tokens=metrics["tokens_unique"] + metrics["tokens_repeated"],

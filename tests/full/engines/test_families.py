@@ -17,8 +17,12 @@ pytestmark = pytest.mark.vllm
 
 TRIED = {"Qwen3": ("hermes", "qwen3"), "Gemma-3": ("pythonic", None), "gpt-oss": ("openai", "openai_gptoss")}
 """The parsers of tool calls and of thoughts that serve them."""
-GAP = 0.05
-"""Nats per token, half of what a step raises an alarm at. Trainer and vLLM both compute in bf16, by other kernels."""
+GAP = {"Qwen3": 0.05, "Gemma-3": 0.05, "gpt-oss": 0.1}
+"""Nats per token; a step raises an alarm at 0.1. Trainer and vLLM both compute in bf16, by other kernels. Where two
+experts of gpt-oss are nearly equal they may take different ones: a few tokens in a thousand differ by 1 to 3 nats then,
+and the mean is as these happen to be sampled, 0.03 to 0.06."""
+MIDDLE = (0.8, 1.25)
+"""Nine of ten tokens are as likely to the trainer as to vLLM within these, whatever the experts do."""
 
 
 @pytest.mark.parametrize("name", TRIED)
@@ -33,7 +37,8 @@ async def test_a_family_is_served_parsed_captured_and_trained(name: str, tmp_pat
     assert (server.tool_parser, server.reasoning_parser) == TRIED[name]
     assert trial.called >= 0.25, trial
     assert trial.thought is None or trial.thought >= 0.25, trial
-    assert trial.logp_gap < GAP, trial
+    assert trial.logp_gap < GAP[name], trial
+    assert MIDDLE[0] < trial.ratio_middle[0] <= trial.ratio_middle[1] < MIDDLE[1], trial
     assert trial.shared
     assert trial.rows < trial.completions
     assert trial.tokens < trial.tokens_separate
