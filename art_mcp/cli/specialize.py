@@ -86,7 +86,8 @@ def specialize_command(
     sft_lr: Annotated[float | None, typer.Option(help="Learning rate of the warm start.", min=0.0)] = None,
     sft_epochs: Annotated[int | None, typer.Option(help="Most epochs of the warm start.", min=1)] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Most GRPO steps. Default: as many as time allows; 8 without a limit.", min=0)
+        int | None,
+        typer.Option(help="Most GRPO steps. Default: as many as time allows, if 12 or more; without a limit 8.", min=0),
     ] = None,
     groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 12,
     n: Annotated[int, typer.Option("--n", help="Runs of each scenario in a step.", min=2)] = 4,

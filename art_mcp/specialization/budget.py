@@ -66,6 +66,16 @@ class Budget:
         """
         self._needs[stage] = seconds
 
+    def leave_out(self, *stages: str) -> None:
+        """Gives the shares of stages that come later to the others.
+
+        Args:
+            stages: Stages that will not be done, or take no time.
+        """
+        for name in stages:
+            self._open.pop(name, None)
+            self._needs.pop(name, None)
+
     def allows(self, stage: str) -> float | None:
         """Seconds that a stage may take if it begins now. None: there is no limit.
 
@@ -74,9 +84,24 @@ class Budget:
         """
         if self.left is None:
             return None
-        for earlier in list(WEIGHTS)[: list(WEIGHTS).index(stage)]:
-            self._open.pop(earlier, None)
-            self._needs.pop(earlier, None)
+        self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(stage)])
+        return self._seconds(stage)
+
+    def foresees(self, stage: str, after: str) -> float | None:
+        """Seconds that a stage gets, if those before it take what they may. None: there is no limit.
+
+        Args:
+            stage: The stage.
+            after: The last stage that has ended.
+        """
+        if self.left is None:
+            return None
+        self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(after) + 1])
+        return self._seconds(stage)
+
+    def _seconds(self, stage: str) -> float:
+        """What a stage gets of the seconds that are left."""
+        assert self.left is not None
         later = {name: weight for name, weight in self._open.items() if name != stage}
         needs = {name: seconds for name, seconds in self._needs.items() if name in later}
         free = max(0.0, self.left - REPORT - sum(needs.values()))

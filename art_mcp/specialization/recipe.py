@@ -30,6 +30,12 @@ from art_mcp.specialization.verify import solved, verify
 
 _LEAST = 20.0
 """Seconds of the warm start and of the training at least. With less time they are left out."""
+_FEWEST_STEPS = 12
+"""Steps of a training at least: fewer gained nothing beyond chance (docs/benchmarks/settings.md), and a warm start
+makes better use of their time."""
+_STEP_COST = 2.0
+"""What a run of a step costs, compared with one of the last measurement: it is trained on, and some are replaced. On
+git a step took 0.8 times as long as this says, on memory 2.5 times: runs get longer once the policy calls tools."""
 _STEPS_OF_NEW = 2
 """Steps for which there must be scenarios that the warm start has not imitated, so that these alone are trained on."""
 
@@ -87,6 +93,41 @@ class Recipe:
             why = "the prompt of your own agent is not known" if self.own_agent else "there is no demonstration"
             return self.course.skip("prompted", why)
         await self.measured.prompted(self.box.agent(self.trainer, self.made.policy, self.runs, examples))
+
+    def weigh_training(self, settings: WarmStart) -> None:
+        """Leaves the training out, and gives its time to the warm start, where too few of its steps would fit. An
+        earlier process of the run may have done so. A number of steps that was asked for is kept.
+
+        Args:
+            settings: Those of the warm start.
+        """
+        imitates = settings.conversations is not None or any(scenario.plan.executed for scenario in self._training)
+        if self.training.steps is not None or not imitates:
+            return
+        earlier = self.course.directory.journal.of("skip", "rl")
+        why = earlier[0]["why"] if earlier else self._too_few_steps()
+        if why is None:
+            return
+        self.training = replace(self.training, steps=0)
+        self.course.budget.leave_out("difficulty", "rl", "selection", "after")
+        if earlier:
+            self.made.notes.append(_left_out("rl", why))
+        else:
+            self._without("rl", why)
+
+    def _too_few_steps(self) -> str | None:
+        """Why too few steps would fit; None: enough do, or nobody knows, or there is no limit."""
+        seconds, cost = self.course.budget.foresees("rl", after="prompted"), self.measured.measurer.cost
+        if seconds is None or not cost:
+            return None
+        step = _STEP_COST * cost * self.training.groups_per_step * self.training.n
+        if seconds >= _FEWEST_STEPS * step:
+            return None
+        return (
+            f"a step takes about {step:.0f} s, {int(seconds / step)} fit into its {seconds:.0f} s, and fewer than "
+            f"{_FEWEST_STEPS} rarely gain anything: the warm start gets the time (with more minutes more fit; "
+            "--steps N makes N in any case)"
+        )
 
     async def warm_start(self, settings: WarmStart) -> None:
         """Lets the policy imitate demonstrations."""
@@ -291,8 +332,12 @@ class Recipe:
 
     def _without(self, stage: str, why: str) -> None:
         """Leaves a stage out."""
-        self.made.notes.append(f"{stage} was left out: {why}")
+        self.made.notes.append(_left_out(stage, why))
         self.course.skip(stage, why)
+
+
+def _left_out(stage: str, why: str) -> str:
+    return f"{stage} was left out: {why}"
 
 
 def _imitated(metrics: dict[str, object]) -> str:

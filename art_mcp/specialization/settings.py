@@ -65,8 +65,8 @@ class TrainingSettings:
     """How the policy is trained with GRPO.
 
     Args:
-        steps: Maximum number of training steps. 0 trains nothing. None: as many as there is time for; without a time,
-            STEPS.
+        steps: Maximum number of training steps. 0 trains nothing. None: as many as there is time for, if that seems to
+            be a dozen or more: with fewer the warm start gets their time. Without a time, STEPS.
         groups_per_step: Number of scenarios in each step. Many scenarios with few runs taught more than few scenarios
             with many runs (docs/benchmarks/settings.md).
         n: Number of runs of each scenario in a step.

@@ -182,10 +182,11 @@ async def specialize(
         await measured.before()
         await recipe.measure_prompted()
         if warm is not None:
+            recipe.weigh_training(warm)
             await recipe.warm_start(warm)
             if made.warm_start is not None:
                 await measured.after_sft()
-        if training.steps != 0:
+        if recipe.training.steps != 0:
             await recipe.measure_difficulty()
             await recipe.reinforce()
         await recipe.select()

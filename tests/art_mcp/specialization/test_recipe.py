@@ -50,8 +50,9 @@ def scenario(number: int) -> MCPScenario:
     return MCPScenario.make(f"Look at {number}.", plan)
 
 
-def begun(output: Path, trainer: Trainer, spent: float = 0.0) -> Recipe:
-    """The recipe of a process that goes on in a directory after seconds that earlier ones have spent."""
+def begun(output: Path, trainer: Trainer, spent: float = 0.0, cost: float | None = None) -> Recipe:
+    """The recipe of a process that goes on in a directory after seconds that earlier ones have spent. cost: seconds of
+    a measured run."""
     made = Specialization(
         server="s",
         server_version="",
@@ -61,7 +62,8 @@ def begun(output: Path, trainer: Trainer, spent: float = 0.0) -> Recipe:
     )
     directory = RunDirectory(output, {}, resume=spent > 0)
     course = Course(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
-    parts: dict[str, Any] = {"trainer": trainer, "measured": None, "agent": None, "box": SimpleNamespace(tools=[])}
+    parts: dict[str, Any] = {"trainer": trainer, "agent": None, "box": SimpleNamespace(tools=[])}
+    parts["measured"] = SimpleNamespace(measurer=SimpleNamespace(cost=cost))
     return Recipe(
         made=made,
         course=course,
@@ -105,3 +107,41 @@ async def test_a_training_that_failed_is_told_after_a_resume_too(
     await later.reinforce()
     later.course.directory.close()
     assert first.made.notes == later.made.notes == ["the training ended: all 4 runs failed"]
+
+
+async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> None:
+    first = begun(tmp_path, Trainer(), cost=5.0)
+    first.weigh_training(WarmStart())
+    assert first.training.steps == 0
+    allowed = first.course.budget.allows("warm start")
+    first.course.directory.close()
+    plenty = begun(tmp_path / "plenty", Trainer(), cost=0.5)
+    plenty.weigh_training(WarmStart())
+    plenty.course.directory.close()
+    assert plenty.training.steps is None
+    less = plenty.course.budget.allows("warm start")
+    assert allowed is not None
+    assert less is not None
+    assert allowed > 1.3 * less
+    later = begun(tmp_path, Trainer(), spent=60.0, cost=0.5)  # what was decided stays decided
+    later.weigh_training(WarmStart())
+    later.course.directory.close()
+    assert later.training.steps == 0
+    assert first.made.notes == later.made.notes
+    assert "fewer than 12" in later.made.notes[0]
+
+
+async def test_steps_that_were_asked_for_are_made_however_few_fit(tmp_path: Path) -> None:
+    asked = begun(tmp_path, Trainer(), cost=5.0)
+    asked.training = TrainingSettings(groups_per_step=2, steps=3)
+    asked.weigh_training(WarmStart())
+    asked.course.directory.close()
+    assert (asked.training.steps, asked.made.notes) == (3, [])
+
+
+async def test_a_training_without_a_warm_start_is_not_left_out(tmp_path: Path) -> None:
+    alone = begun(tmp_path, Trainer(), cost=5.0)
+    alone._training = [one.with_plan(observations=[]) for one in alone._training]
+    alone.weigh_training(WarmStart())
+    alone.course.directory.close()
+    assert alone.training.steps is None
