@@ -132,8 +132,8 @@ class EngineConnection:
     ) -> Answer:
         """Sends a request, and reads the answer.
 
-        The limit is asyncio's. When aiohttp's total limit runs out in the moment in which the task is cancelled, it raises
-        TimeoutError, and the task goes on.
+        The limit is asyncio's. When aiohttp's total limit runs out in the moment in which the task is cancelled, it
+        raises TimeoutError, and the task goes on.
 
         Args:
             method: GET or POST.
