@@ -19,7 +19,7 @@ from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Path, at, leaves, meanings
 from art_mcp.scenarios.phrasing.english import one_of
 from art_mcp.scenarios.phrasing.lexicon import PLACES
-from art_mcp.scenarios.phrasing.questions import identifying
+from art_mcp.scenarios.phrasing.questions.entries import identifying
 from art_mcp.scenarios.phrasing.wish import wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.schemas import plain, properties_of

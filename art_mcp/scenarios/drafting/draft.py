@@ -10,7 +10,7 @@ from typing import Any
 
 from art_mcp.scenarios.execute import Execution, Trial, resolved
 from art_mcp.scenarios.observe import parsed
-from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Kind, Split, Step
 

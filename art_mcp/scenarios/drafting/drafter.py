@@ -16,7 +16,8 @@ from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing.english import plural
 from art_mcp.scenarios.phrasing.lexicon import FINDING, READABLE
-from art_mcp.scenarios.phrasing.questions import Question, questions
+from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions.questions import questions
 from art_mcp.scenarios.phrasing.sense import senses
 from art_mcp.scenarios.phrasing.values import said
 from art_mcp.scenarios.phrasing.wish import Wish, wish

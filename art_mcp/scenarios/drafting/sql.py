@@ -15,7 +15,7 @@ from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.observe import leaves
 from art_mcp.scenarios.phrasing.english import gerund, listed
 from art_mcp.scenarios.phrasing.lexicon import VERBS
-from art_mcp.scenarios.phrasing.questions import SHORT, Question
+from art_mcp.scenarios.phrasing.questions.question import SHORT, Question
 from art_mcp.scenarios.phrasing.values import said
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step

@@ -11,7 +11,7 @@ from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import leaves, parsed, picked
 from art_mcp.scenarios.phrasing.english import is_plural, one_of
-from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.plan import MCPScenario, Observation
 
 VALUE = "It is {value}."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from art_mcp.scenarios.phrasing import forms, talk
 from art_mcp.scenarios.phrasing.english import capital, gerund, uncapital
-from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish, asking
 
 HELD = 0.2

@@ -12,7 +12,7 @@ from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.phrasing import talk
 from art_mcp.scenarios.phrasing.answers import DONE, answer, both
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
-from art_mcp.scenarios.phrasing.questions import WEIGHTS, Question
+from art_mcp.scenarios.phrasing.questions.question import WEIGHTS, Question
 from art_mcp.scenarios.phrasing.values import spelled
 from art_mcp.scenarios.plan import MCPScenario, Plan, Reading, Split, Step, is_reference
 

@@ -13,7 +13,7 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.phrasing.phraser import Phraser
-from art_mcp.scenarios.phrasing.questions import questions
+from art_mcp.scenarios.phrasing.questions.questions import questions
 from art_mcp.scenarios.phrasing.values import spelled
 
 ODD = ["_", "名前", "2nd", "q", "a", "b", "fromDate", "to_city", "includeBody", "old_text", "new_path", "max_results"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from art_mcp.scenarios.phrasing.answers import DONE, answer, both
-from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.talk import refuses
 
 

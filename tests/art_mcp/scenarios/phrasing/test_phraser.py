@@ -6,7 +6,7 @@ import random
 
 from art_mcp.scenarios.phrasing import talk
 from art_mcp.scenarios.phrasing.phraser import FAMILIES, Phraser
-from art_mcp.scenarios.phrasing.questions import Question
+from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 
 CALL = Wish("get the price of it-7", "getting the price of it-7", "the price of it-7", "price", False, "of it-7")

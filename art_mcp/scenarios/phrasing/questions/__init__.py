@@ -1,0 +1,1 @@
+"""What can be asked about the result of a call."""
