@@ -255,6 +255,20 @@ def test_a_worker_reads_nothing_of_jobs_that_have_ended(tmp_path: Path) -> None:
     assert not list(board.root.glob("*/trained.json"))
 
 
+def test_the_request_of_an_open_job_is_read_once_however_often_somebody_asks(tmp_path: Path) -> None:
+    """That of a warm start has hundreds of conversations, and a progress bar asks once a second."""
+    board = JobBoard(tmp_path)
+    job_id = board.accept("create", "p", spec=SPEC).id
+    first = board.job(job_id)
+    (tmp_path / job_id / "job.json").write_text("{")  # who reads it again finds no job
+    (tmp_path / job_id / "progress.json").write_text('{"share": 0.5}')
+    later = board.job(job_id)
+    assert first is not None
+    assert later == first.model_copy(update={"progress": 0.5})
+    shutil.rmtree(tmp_path / job_id)
+    assert board.job(job_id) is None
+
+
 def test_a_job_whose_directory_was_deleted_is_not_made_again(tmp_path: Path) -> None:
     board = JobBoard(tmp_path)
     job = board.accept("create", "p", spec=SPEC)
