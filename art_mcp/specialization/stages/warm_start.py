@@ -24,8 +24,11 @@ from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
 log = logging.getLogger("art_mcp")
 
-RATE = 4e-3
-"""Learning rate of the warm start."""
+RATE = 2e-3
+"""Learning rate of a warm start of RATED updates; see `learning_rate`."""
+RATED = 100
+_HIGHEST_RATE = 4e-3
+"""Learning rate of very short warm starts: 50 updates learn most with it (docs/benchmarks/imitation.md)."""
 UPDATES = 160
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
 EPOCHS = 6
@@ -54,12 +57,27 @@ class Imitation:
         config: Settings of the SFT.
         scenarios: The scenarios whose references the demonstrations are, in the same order. Empty: they are a user's
             own.
+        rated: Whether the learning rate is that of `config`. Otherwise it is chosen by the number of updates.
     """
 
     conversations: list[Conversation]
     validation: list[Conversation]
     config: SFTConfig
     scenarios: list[MCPScenario] = field(default_factory=list)
+    rated: bool = False
+
+    def config_in(self, seconds: float | None) -> SFTConfig:
+        """The settings of the SFT: its learning rate is that for as many updates as there is time for.
+
+        Args:
+            seconds: The time of the warm start. None: there is no limit.
+        """
+        if self.rated or not self.conversations:
+            return self.config
+        passes = min(self._passes(seconds), self.config.num_train_epochs)
+        shown = max(self._count(seconds), passes * len(self.conversations))
+        rate = learning_rate(shown / self.config.per_device_train_batch_size)
+        return self.config.model_copy(update={"lr": rate})
 
     def imitated_in(self, seconds: float | None) -> list[Conversation]:
         """The demonstrations to imitate: where there is no time for all, as many as there is time for.
@@ -129,12 +147,13 @@ class Imitation:
         """
         if settings.conversations is not None:
             given = load_conversations(settings.conversations)
-            return cls(given, [], settings.config or planned(given, seed))
+            return cls(given, [], settings.config or planned(given, seed), rated=settings.config is not None)
         executed = [scenario for scenario in varied(training) if scenario.plan.executed]
         shown = Renamer(tools, held_out, seed).rename(executed)
         imitated = [_answers_alone(conversation) for conversation in demonstrations(shown, tools, system)]
         measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or planned(imitated, seed), executed)
+        config = settings.config or planned(imitated, seed)
+        return cls(imitated, measured, config, executed, rated=settings.config is not None)
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:
@@ -168,6 +187,16 @@ def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
         (place / len(listed), index) for listed in alike.values() for place, (*_, index) in enumerate(sorted(listed))
     ]
     return [training[index] for _, index in sorted(places)]
+
+
+def learning_rate(updates: float) -> float:
+    """The learning rate of a warm start. It falls with the root of the number of updates: at a rate that is best for
+    50 updates, those after some hundred unlearn to copy values that they have not seen.
+
+    Args:
+        updates: How many updates there will be, about.
+    """
+    return min(_HIGHEST_RATE, RATE * math.sqrt(RATED / max(updates, 1.0)))
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
@@ -225,7 +254,7 @@ async def warm_start(
         name = key if attempt == 1 else f"{key}-attempt-{attempt}"
         job = await client.find_step(policy, name)
         if job is None:
-            config = imitation.config
+            config = imitation.config_in(seconds)
             if seconds is not None and config.max_seconds is None:
                 config = config.model_copy(update={"max_seconds": max(1.0, seconds)})
             return await client.sft(

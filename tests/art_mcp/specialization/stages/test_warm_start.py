@@ -6,8 +6,8 @@ import pytest
 
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
-from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, planned, varied
-from trainer_server.wire import Conversation
+from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, learning_rate, planned, varied
+from trainer_server.wire import Conversation, SFTConfig
 
 
 def conversations(count: int, tools: int, own: int) -> list[Conversation]:
@@ -44,6 +44,16 @@ def test_without_time_for_all_the_first_demonstrations_are_imitated() -> None:
     imitation = Imitation(conversations(40, 500, 8_000), [], planned(conversations(40, 500, 8_000), 0))
     assert len(imitation.imitated_in(None)) == len(imitation.imitated_in(3_600)) == 40
     assert 10 < len(imitation.imitated_in(120)) < 30
+
+
+def test_the_learning_rate_falls_with_the_root_of_the_updates_that_there_is_time_for() -> None:
+    assert (learning_rate(1), learning_rate(25), learning_rate(400)) == pytest.approx((4e-3, 4e-3, 1e-3))
+    shown = conversations(40, 500, 8_000)
+    imitation = Imitation(shown, [], planned(shown, 0))
+    short, long = imitation.config_in(240), imitation.config_in(None)
+    assert short.lr == pytest.approx(learning_rate(len(imitation.imitated_in(240)) / 2))
+    assert long.lr == pytest.approx(learning_rate(40 * EPOCHS / 2))
+    assert Imitation(shown, [], SFTConfig(lr=1e-4), rated=True).config_in(None).lr == 1e-4
 
 
 def test_the_scenarios_that_were_shown_are_known() -> None:
