@@ -55,8 +55,12 @@ async def test_a_job_that_cannot_be_finished_fails_alone(
         failed = board.job(bad.id)
         assert failed is not None
         assert (failed.status, failed.error) == (JobStatus.failed, "RuntimeError: nobody expected this")
+        damaged = board.job(lost.id)
+        assert damaged is not None
+        assert damaged.status == JobStatus.failed
+        assert "job.json in the server's home cannot be read" in str(damaged.error)
         assert list(service.open) == []
-        assert [job.id for job in service.status.jobs()] == [good.id, bad.id]
+        assert [job.id for job in service.status.jobs()] == [good.id, lost.id, bad.id]
     finally:
         await service.finisher.stop()
 
