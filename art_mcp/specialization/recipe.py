@@ -104,7 +104,10 @@ class Recipe:
         imitates = settings.conversations is not None or any(scenario.plan.executed for scenario in self._training)
         if self.training.steps is not None or not imitates:
             return
-        earlier = self.course.directory.journal.of("skip", "rl")
+        journal = self.course.directory.journal
+        earlier, begun = journal.of("skip", "rl"), journal.of("begin", "warm start")
+        if begun and not earlier:
+            return  # an earlier process has decided that there is time for them
         why = earlier[0]["why"] if earlier else self._too_few_steps()
         if why is None:
             return

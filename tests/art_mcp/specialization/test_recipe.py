@@ -131,6 +131,18 @@ async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> 
     assert "fewer than 12" in later.made.notes[0]
 
 
+async def test_a_training_that_an_earlier_process_has_planned_is_not_left_out_later(tmp_path: Path) -> None:
+    first = begun(tmp_path, Trainer(), cost=0.5)
+    first.weigh_training(WarmStart())
+    with pytest.raises(Killed):
+        await first.warm_start(WarmStart())
+    first.course.directory.close()
+    later = begun(tmp_path, Trainer(), spent=3_400.0, cost=0.5)  # too little is left for a dozen steps
+    later.weigh_training(WarmStart())
+    later.course.directory.close()
+    assert later.training.steps is None
+
+
 async def test_steps_that_were_asked_for_are_made_however_few_fit(tmp_path: Path) -> None:
     asked = begun(tmp_path, Trainer(), cost=5.0)
     asked.training = TrainingSettings(groups_per_step=2, steps=3)
