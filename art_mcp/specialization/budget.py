@@ -82,26 +82,18 @@ class Budget:
         Args:
             stage: The stage. All stages before it have ended.
         """
-        if self.left is None:
-            return None
-        self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(stage)])
-        return self._seconds(stage)
+        return self.foresees(stage, now=stage)
 
-    def foresees(self, stage: str, after: str) -> float | None:
+    def foresees(self, stage: str, now: str) -> float | None:
         """Seconds that a stage gets, if those before it take what they may. None: there is no limit.
 
         Args:
             stage: The stage.
-            after: The last stage that has ended.
+            now: The stage that begins now. All stages before it have ended.
         """
         if self.left is None:
             return None
-        self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(after) + 1])
-        return self._seconds(stage)
-
-    def _seconds(self, stage: str) -> float:
-        """What a stage gets of the seconds that are left."""
-        assert self.left is not None
+        self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(now)])
         later = {name: weight for name, weight in self._open.items() if name != stage}
         needs = {name: seconds for name, seconds in self._needs.items() if name in later}
         free = max(0.0, self.left - REPORT - sum(needs.values()))

@@ -113,14 +113,11 @@ class Recipe:
             return
         self.training = replace(self.training, steps=0)
         self.course.budget.leave_out("difficulty", "rl", "selection", "after")
-        if earlier:
-            self.made.notes.append(_left_out("rl", why))
-        else:
-            self._without("rl", why)
+        self._without("rl", why)
 
     def _too_few_steps(self) -> str | None:
         """Why too few steps would fit; None: enough do, or nobody knows, or there is no limit."""
-        seconds, cost = self.course.budget.foresees("rl", after="prompted"), self.measured.measurer.cost
+        seconds, cost = self.course.budget.foresees("rl", now="warm start"), self.measured.measurer.cost
         if seconds is None or not cost:
             return None
         step = _STEP_COST * cost * self.training.groups_per_step * self.training.n
@@ -335,12 +332,8 @@ class Recipe:
 
     def _without(self, stage: str, why: str) -> None:
         """Leaves a stage out."""
-        self.made.notes.append(_left_out(stage, why))
+        self.made.notes.append(f"{stage} was left out: {why}")
         self.course.skip(stage, why)
-
-
-def _left_out(stage: str, why: str) -> str:
-    return f"{stage} was left out: {why}"
 
 
 def _imitated(metrics: dict[str, object]) -> str:

@@ -436,6 +436,7 @@ class JobBoard:
         """Writes done.json, the final state of a job."""
         faults.point("finishing")
         write_atomic(self.root / job.id / "done.json", job.model_dump_json())
+        self._accepted.pop(job.id, None)
         faults.point("done")
 
     def tell(self, job: Job) -> None:
@@ -452,7 +453,6 @@ class JobBoard:
             if (done := directory / "done.json").exists():
                 job = Job.model_validate_json(done.read_text())
                 self._ended[job_id] = job.status
-                self._accepted.pop(job_id, None)
                 return job
             accepted = self._accepted.get(job_id) if self.exists(job_id) else None
             if accepted is None:

@@ -25,8 +25,9 @@ from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 log = logging.getLogger("art_mcp")
 
 RATE = 2e-3
-"""Learning rate of a warm start of RATED updates; see `learning_rate`."""
-RATED = 100
+"""Learning rate of a warm start of _RATED updates; see `learning_rate`."""
+_RATED = 100
+"""Updates of a warm start whose learning rate is RATE."""
 _HIGHEST_RATE = 4e-3
 """Learning rate of very short warm starts: 50 updates learn most with it (docs/benchmarks/imitation.md)."""
 UPDATES = 160
@@ -196,7 +197,7 @@ def learning_rate(updates: float) -> float:
     Args:
         updates: How many updates there will be, about.
     """
-    return min(_HIGHEST_RATE, RATE * math.sqrt(RATED / max(updates, 1.0)))
+    return min(_HIGHEST_RATE, RATE * math.sqrt(_RATED / max(updates, 1.0)))
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:

@@ -59,11 +59,11 @@ def test_what_is_left_out_goes_to_the_others() -> None:
     clock = Clock()
     budget = Budget(1_010.0, skipped=PROMPTED, clock=clock.monotonic)
     later = {"warm start", "after_sft", "rl", "selection", "after"}
-    assert budget.foresees("rl", after="prompted") == pytest.approx(
+    assert budget.foresees("rl", now="warm start") == pytest.approx(
         1_000 * WEIGHTS["rl"] / sum(WEIGHTS[name] for name in later)
     )
     budget.leave_out("rl", "selection", "after")
     budget.reserve("after", 100.0)  # nobody waits for it
     both = WEIGHTS["warm start"] + WEIGHTS["after_sft"]
     assert budget.allows("warm start") == pytest.approx(1_000 * WEIGHTS["warm start"] / both)
-    assert Budget(None).foresees("rl", after="prompted") is None
+    assert Budget(None).foresees("rl", now="warm start") is None
