@@ -21,6 +21,7 @@ from art_mcp.client.copies.placing import check_target
 from art_mcp.client.copies.pool import Pool
 from art_mcp.client.in_world import InWorld
 from art_mcp.client.live import Isolation, Live, Source
+from art_mcp.client.masking import Masked, secrets_of
 from art_mcp.client.reset import AfterReset, Reset, ResetQueue
 from art_mcp.client.result import MAX_RESULT, CallResult
 from art_mcp.client.tools import as_langchain_tool
@@ -215,7 +216,8 @@ async def connect(
     Args:
         server: An http(s) URL, or a command as a string or a list.
         env: Environment variables for a command. The process gets these and the few that the SDK passes on, such as
-            HOME and PATH.
+            HOME and PATH. In what the server answers, the values of those that are named like a secret (GITHUB_TOKEN)
+            are replaced by their names; so are those of headers.
         cwd: Working directory of a command. None takes that of this process.
         headers: HTTP headers for a URL.
         auth: Authentication for a URL, as the SDK's HTTP client takes it, such as the SDK's OAuthClientProvider.
@@ -274,8 +276,11 @@ async def connect(
             )
             return AfterReset(own, queue, rollout.rollout_id) if queue and rollout else own
 
-        live = Live(connection, "session" if world or queue else isolation)
-        source: Source = cassette.over(live) if cassette else live
+        source: Source = Live(connection, "session" if world or queue else isolation)
+        if secrets := secrets_of(target):
+            source = Masked(source, secrets)
+        if cassette:
+            source = cassette.over(source)
         stack.push_async_callback(source.close)
         info = await source.request("initialize", {})
         connected = Server(source, info, max_result, world, serial=queue is not None)

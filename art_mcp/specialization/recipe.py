@@ -33,9 +33,9 @@ _LEAST = 20.0
 _FEWEST_STEPS = 12
 """Steps of a training at least: fewer gained nothing beyond chance (docs/benchmarks/settings.md), and a warm start
 makes better use of their time."""
-_STEP_COST = 2.0
-"""What a run of a step costs, compared with one of the last measurement: it is trained on, and some are replaced. On
-git a step took 0.8 times as long as this says, on memory 2.5 times: runs get longer once the policy calls tools."""
+_STEP_COST = 3.0
+"""What a run of a step costs, compared with one of the last measurement: it is trained on, some are replaced, and runs
+get longer once the policy calls tools. It was 1.6 on git, more than 3.2 on filesystem, and 5 on memory."""
 _STEPS_OF_NEW = 2
 """Steps for which there must be scenarios that the warm start has not imitated, so that these alone are trained on."""
 
@@ -153,7 +153,6 @@ class Recipe:
             return self._without("warm start", f"only {allowed:.0f} s are left for it")
         about = f"imitating {len(imitation.conversations)} demonstrations"
         with self.course.stage("warm start", about) as stage:
-            self._shown = self._sent(imitation, stage)
             result = await warm_start(
                 self.trainer,
                 self.made.policy,
@@ -163,6 +162,7 @@ class Recipe:
                 progress=self.progress,
             )
             metrics = result.metrics
+            self._shown = imitation.shown(metrics)
             trained = round(metrics.get("tokens_unique", 0) * metrics.get("epochs", 0))
             stage.facts |= {
                 "version": result.version,
@@ -172,15 +172,6 @@ class Recipe:
             }
             self.made.warm_start, self.made.version = metrics, result.version
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
-
-    def _sent(self, imitation: Imitation, stage: Stage) -> list[str]:
-        """Ids of the scenarios that the warm start imitates, which are noted before it is sent: what a killed process
-        has sent is waited for, and it had more time than is left now."""
-        journal = self.course.directory.journal
-        if not journal.of("send", stage.name):
-            journal.note("send", stage=stage.name, scenarios=imitation.scenarios_in(stage.seconds))
-        sent: list[str] = journal.of("send", stage.name)[0]["scenarios"]
-        return sent
 
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""

@@ -23,7 +23,6 @@ job twice is harmless: its version is published once, under the job's id.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -36,10 +35,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
-
 from trainer_server.jobs.demonstrations import Demonstrations
+from trainer_server.jobs.job_file import JobFile
+from trainer_server.jobs.keys import IdempotencyKeys
+from trainer_server.jobs.progress import Progress
 from trainer_server.jobs.teaching import Teaching
+from trainer_server.jobs.trained import CANCELLED, Trained
 from trainer_server.process import faults
 from trainer_server.process.files import create_exclusive, may_pass, write_atomic
 from trainer_server.wire import (
@@ -50,7 +51,6 @@ from trainer_server.wire import (
     PolicySpec,
     SFTRequest,
     StepRequest,
-    StepResult,
     TrainingError,
 )
 
@@ -58,122 +58,10 @@ log = logging.getLogger("trainer_server")
 
 _TURN = "turn.json"
 _ROWS, _TEACHING = "rows.json", "teaching.json"
-_KEYS = "keys"
 _ENDED = "ended.jsonl"
-_KEY_BEFORE_JOB = 3600.0
 _AWAITED = 3600.0
 """Seconds after its end in which a client may still ask for a job, or send its request again."""
-"""Seconds for which a key may be there without its job."""
 _ID = re.compile(r"job-(\d{19})-")
-
-
-class JobFile(BaseModel):
-    """Content of job.json. Exactly one of `spec` (kind create) and `request` (kinds step and sft) is set.
-
-    Attributes:
-        id: Id of the job; ids sort by time of acceptance.
-        kind: What the job makes.
-        policy: Name of the policy.
-        created: Unix time, seconds.
-        spec: The policy to create.
-        request: The step or the warm start.
-    """
-
-    id: str
-    kind: JobKind
-    policy: str
-    created: float
-    spec: PolicySpec | None = None
-    request: StepRequest | SFTRequest | None = None
-    trace: str | None = None
-    """The value of `traceparent` of the request that made the job; None: it belongs to no trace."""
-
-    @property
-    def key(self) -> str | None:
-        """The idempotency key of the request; None: it has none."""
-        return self.request.idempotency_key if self.request else None
-
-    def as_accepted(self) -> Job:
-        """The job as clients see it before anything was done."""
-        return Job(id=self.id, kind=self.kind, policy=self.policy, created=self.created, status=JobStatus.queued)
-
-    @property
-    def completions(self) -> list[str]:
-        """Ids of the completions that the job needs from the ledger."""
-        if isinstance(self.request, SFTRequest):
-            trajectories = self.request.trajectories + self.request.validation_trajectories
-        else:
-            groups = self.request.groups if self.request else ()
-            trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-        return [completion_id for trajectory in trajectories for completion_id in trajectory.completions]
-
-    @property
-    def needs_teaching(self) -> bool:
-        """Whether the step needs something of an engine before the trainer can compute it."""
-        if not isinstance(self.request, StepRequest):
-            return False
-        distill = self.request.config.distill
-        return (distill is not None and distill.url is not None) or bool(self.request.hints)
-
-    @property
-    def versions(self) -> set[tuple[str, int]]:
-        """(policy, version) pairs that the job's request names: the source of a fork, the version that a step goes on
-        from, the reference version, and the version that teaches."""
-        if self.spec and self.spec.fork_of:
-            return {(self.spec.fork_of.policy, self.spec.fork_of.version)}
-        if not isinstance(self.request, StepRequest):
-            return set()
-        config = self.request.config
-        named = {(self.policy, config.reference_version)} if config.beta > 0 else set()
-        if self.request.from_version is not None:
-            named.add((self.policy, self.request.from_version))
-        teacher = config.distill.version if config.distill else None
-        if teacher is not None and isinstance(teacher.version, int):
-            named.add((teacher.policy, teacher.version))
-        return named
-
-
-class Progress(BaseModel):
-    """How far the trainer is with a running job; the fields are those of Job."""
-
-    share: float | None = None
-    measured: dict[str, float] = Field(default_factory=dict)
-
-
-class Trained(BaseModel):
-    """Content of trained.json: how the trainer's part of a job ended."""
-
-    result: StepResult | None = None
-    """What the job made; None where it failed or was cancelled."""
-    error: str | None = None
-    """Why the job failed or was cancelled; None otherwise."""
-    cancelled: bool = False
-    """Whether a client cancelled the job; `error` says when."""
-    seconds: float = Field(default=0.0, description="wall time in the trainer")
-
-
-CANCELLED = Trained(
-    cancelled=True,
-    error="A client cancelled this job before the trainer took it up. The policy stays at the version it had; to train "
-    "after all, send the request again under another idempotency key.",
-)
-BROKEN_OFF = Trained(
-    cancelled=True,
-    error="A client cancelled this job while the trainer was at it. No version was made, and the policy stays at the "
-    "version it had; to train after all, send the request again under another idempotency key.",
-)
-
-
-class KeyFile(BaseModel):
-    """Content of keys/<digest>.json.
-
-    Attributes:
-        job: Id of the job that was accepted under the key.
-        request: Digest of its request.
-    """
-
-    job: str
-    request: str
 
 
 class JobBoard:
@@ -183,10 +71,14 @@ class JobBoard:
 
     Args:
         root: The directory.
+
+    Attributes:
+        keys: The idempotency keys of its jobs.
     """
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.keys = IdempotencyKeys(root)
         self._needs: dict[str, str | None] = {}
         self._jobs: set[str] = set()
         """Directories that hold a job."""
@@ -239,9 +131,7 @@ class JobBoard:
         except ValueError as error:  # half a surrogate pair or an infinite number: JSON cannot express them
             raise ConfigError(f"the request cannot be written down and read again: {error}") from None
         faults.point("accepting")
-        if file.request and file.key:  # before the job: else a request that is sent again after a crash makes another
-            known = KeyFile(job=file.id, request=digest(file.request))
-            write_atomic(self._key_path(policy, file.key), known.model_dump_json())
+        self.keys.write(file)  # before the job: else a request that is sent again after a crash makes another
         write_atomic(self.root / file.id / "job.json", text)
         with suppress(OSError):  # not fatal: this only makes the trainer see the job at once
             os.utime(self.root)
@@ -293,17 +183,6 @@ class JobBoard:
             raise TrainingError(f"{name} cannot be read: {error}") from None
         except ValueError as error:
             raise TrainingError(f"{name} cannot be read: {error}") from None
-
-    def keyed(self, policy: str, key: str) -> KeyFile | None:
-        """The job that was accepted under an idempotency key; None: there is none, or it was deleted."""
-        try:
-            known = KeyFile.model_validate_json(self._key_path(policy, key).read_text())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            log.error("a damaged file in jobs/keys is left out, for key %r of %s: %s", key, policy, error)
-            return None
-        return known if (self.root / known.job / "job.json").exists() else None
 
     def write_rows(self, job_id: str, rows: Demonstrations) -> None:
         """Writes the rows that a warm start imitates. From then on the trainer may start the job."""
@@ -521,7 +400,7 @@ class JobBoard:
                 if moment < time.time() - _AWAITED and excess > 0 and job_id in sizes and self._pruned(job_id):
                     excess -= sizes[job_id]
                     deleted += 1
-        self._prune_keys()
+        self.keys.prune()
         return deleted
 
     def _pruned(self, job_id: str) -> bool:
@@ -568,7 +447,7 @@ class JobBoard:
         if policy is not None and ended.exists():
             lines = ended.read_text(encoding="utf-8").splitlines(keepends=True)
             write_atomic(ended, "".join(line for line in lines if json.loads(line).get("policy") != policy))
-        self._prune_keys()
+        self.keys.prune()
 
     def _delete(self, job_id: str, line: str) -> None:
         """Deletes a job's directory, after its outcome was written down."""
@@ -583,14 +462,6 @@ class JobBoard:
         self._accepted.pop(job_id, None)
         self._needs.pop(job_id, None)
 
-    def _prune_keys(self) -> None:
-        """Deletes the keys of jobs that are gone, or were never written. A key is written just before its job."""
-        for path in (self.root / _KEYS).glob("*.json"):
-            with suppress(OSError, ValueError):
-                known = KeyFile.model_validate_json(path.read_text())
-                if path.stat().st_mtime < time.time() - _KEY_BEFORE_JOB and not self.exists(known.job):
-                    path.unlink()
-
     @staticmethod
     def _line(done: Path) -> str:
         """The line of ended.jsonl for a job; of a damaged done.json, its text."""
@@ -600,10 +471,6 @@ class JobBoard:
         except ValueError:
             return json.dumps({"id": done.parent.name, "damaged": text}) + "\n"
 
-    def _key_path(self, policy: str, key: str) -> Path:
-        name = hashlib.sha256(json.dumps([policy, key]).encode()).hexdigest()
-        return self.root / _KEYS / f"{name}.json"
-
 
 def _size(directory: Path) -> int:
     """Bytes of the files in a directory. Those that are deleted meanwhile have none."""
@@ -612,8 +479,3 @@ def _size(directory: Path) -> int:
         with suppress(OSError):
             size += path.stat().st_size
     return size
-
-
-def digest(request: StepRequest | SFTRequest) -> str:
-    """Digest of a request: two requests with one idempotency key must be equal."""
-    return hashlib.sha256(request.model_dump_json().encode()).hexdigest()

@@ -32,6 +32,8 @@ class Row(BaseModel):
     """Token ids."""
     loss_spans: list[tuple[int, int]]
     """[start, stop) of the tokens with a loss; ascending, without overlap."""
+    source: int = 0
+    """Where it comes from: index of the conversation in the request, or of the trajectory, counted on after them."""
 
     @property
     def loss_tokens(self) -> int:
@@ -95,6 +97,8 @@ class Collection:
     """
 
     config: SFTConfig
+    sources: int = 0
+    """Conversations and trajectories so far."""
     rows: list[Row] = field(default_factory=list)
     turns: int = 0
     turns_skipped: Counter[str] = field(default_factory=Counter)
@@ -117,7 +121,8 @@ class Collection:
             else:
                 kept.append(turn)
         self.turns += len(kept)
-        self.rows += join(kept)
+        self.rows += [row.model_copy(update={"source": self.sources}) for row in join(kept)]
+        self.sources += 1
         return self
 
     def add_trajectory(
@@ -133,6 +138,7 @@ class Collection:
         least = self.config.min_reward
         if least is not None and (trajectory.reward is None or trajectory.reward < least):
             self.trajectories_skipped["no_reward" if trajectory.reward is None else "low_reward"] += 1
+            self.sources += 1
             return
         if not trajectory.completions:
             self.trajectories_skipped["no_completions"] += 1

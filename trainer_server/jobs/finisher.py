@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager, suppress
 from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
-from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.cancellation import Cancellation, cancelled
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.jobs.trained import Trained
 from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention

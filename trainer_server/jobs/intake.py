@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from trainer_server.jobs.board import JobBoard, digest
+from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.keys import digest
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.jobs.teaching import Teachers
@@ -71,14 +72,14 @@ class Intake:
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
         """The step or warm start that was accepted under an idempotency key, or None."""
-        known = self._board.keyed(policy, idempotency_key)
+        known = self._board.keys.find(policy, idempotency_key)
         return self._board.job(known.job) if known else None
 
     async def _known(self, policy: str, request: StepRequest | SFTRequest) -> Job | None:
         """The job that an equal request with the same key made. Raises Conflict where that request was another."""
         if not request.idempotency_key:
             return None
-        known = await asyncio.to_thread(self._board.keyed, policy, request.idempotency_key)
+        known = await asyncio.to_thread(self._board.keys.find, policy, request.idempotency_key)
         if known is None:
             return None
         if known.request != digest(request):

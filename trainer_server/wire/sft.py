@@ -21,6 +21,9 @@ class SFTConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     lr: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
+    lr_updates: int | None = Field(default=None, ge=1, le=MOST_UPDATES)
+    """The number of updates that `lr` is meant for. With another number, as many as `max_seconds` leaves time for, the
+    peak is lr * sqrt(lr_updates / updates), and at most twice `lr`. None: the peak is `lr`."""
     num_train_epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS, description="passes over the rows")
     per_device_train_batch_size: int = Field(default=8, ge=1, le=MOST_ROWS)
     """Demonstrations of an optimizer update. What they have in common is computed once for each update. Trainer
@@ -33,6 +36,11 @@ class SFTConfig(BaseModel):
     shuffle_dataset: bool = True
     """Whether each pass takes the rows in a random order. False: in the order in which they were given, so that what is
     easy can come first."""
+    fit_to_time: bool = False
+    """Whether rows for which `max_seconds` leaves no time are left out, the last ones first. Then no row comes twice
+    before all have come once, the first updates take the first rows, and what they took tells how many of the others
+    are imitated, these in a random order. Held-out losses are measured from the second pass on. Has no effect without
+    `max_seconds`."""
     detach_prefix: bool = False
     """Whether no gradient goes through the keys and values of what all demonstrations that are computed at once begin
     with, such as the tools and the system prompt: these are computed once, without a backward pass. An update then

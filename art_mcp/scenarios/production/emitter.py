@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from art_mcp.scenarios.drafting.draft import Tried
 from art_mcp.scenarios.plan import Kind, MCPScenario, Split
@@ -29,6 +30,7 @@ MISSES = 25
 _SETS: tuple[Split, ...] = ("train", "values", "phrasings")
 
 Make = Callable[[Split], MCPScenario | None]
+_Source = TypeVar("_Source", Tried, tuple[Tried, Tried])
 
 
 class Emitter:
@@ -105,10 +107,13 @@ class Emitter:
         able: Sequence[Tried] = [done for done in listed if done.told[split] < most]
         if not able:
             return None
-        able = self._shortest(able)
-        least = min(done.told[split] for done in able)
-        chosen = self._rng.choice([done for done in able if done.told[split] == least])
-        chosen.told[split] += 1
+        return self._by_turns(self._shortest(able), split, lambda done: done)
+
+    def _by_turns(self, able: Sequence[_Source], split: Split, counter: Callable[[_Source], Tried]) -> _Source:
+        """One of those of which the fewest tasks of a set were made. counter: the draft that counts its tasks."""
+        least = min(counter(each).told[split] for each in able)
+        chosen = self._rng.choice([each for each in able if counter(each).told[split] == least])
+        counter(chosen).told[split] += 1
         return chosen
 
     def _shortest(self, listed: Sequence[Tried]) -> Sequence[Tried]:
@@ -162,9 +167,7 @@ class Emitter:
         ]
         if not able:
             return None
-        least = min(first.told[split] for first, _ in able)
-        first, second = self._rng.choice([pair for pair in able if pair[0].told[split] == least])
-        first.told[split] += 1
+        first, second = self._by_turns(able, split, lambda pair: pair[0])
         return self._composer.pair(first, second, split)
 
     def _follow_up(self, split: Split) -> MCPScenario | None:

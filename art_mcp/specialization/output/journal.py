@@ -14,8 +14,7 @@ class Journal:
     """The events of a run, those of earlier processes included.
 
     Each event has `event`, `time` (Unix time) and `spent` (seconds of the run until then). Events of a stage have its
-    name in `stage`: "begin", "end", and between them "part" (of a measurement), "send" (of the warm start) and "step"
-    (of the training).
+    name in `stage`: "begin", "end", and between them "part" (of a measurement) and "step" (of the training).
 
     Args:
         path: The JSONL file. None: events are kept in memory only.

@@ -12,6 +12,8 @@ from typing import Any
 
 KIND = sys.argv[1] if len(sys.argv) > 1 else ""
 TOOLS = ["echo", "count", "big", "picture", "grow", "leave_child", "slow_steps", "dawdle", "stop", "pid"]
+if KIND == "open":
+    TOOLS.append("environment")
 state = {"count": 0}
 
 
@@ -65,6 +67,8 @@ def call(name: str, arguments: dict[str, Any], token: Any) -> dict[str, Any]:
             os._exit(3)
         case "pid":
             return text(os.getpid())
+        case "environment":
+            return text("\n".join(f"{name}={value}" for name, value in os.environ.items()))
         case _:
             raise KeyError(name)
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer_server.jobs.board import BROKEN_OFF, JobBoard, Trained
+from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.trained import BROKEN_OFF, Trained
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
@@ -193,8 +194,8 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
     for again in (board, JobBoard(tmp_path)):
         assert again.ids() == [young, waiting]
         assert again.open_ids() == [waiting]
-        assert again.keyed("p", "old") is None
-        known = again.keyed("p", "young")
+        assert again.keys.find("p", "old") is None
+        known = again.keys.find("p", "young")
         assert known is not None
         assert known.job == young
     lines = [json.loads(line) for line in (tmp_path / "ended.jsonl").read_text().splitlines()]

@@ -16,8 +16,9 @@ from tests.support.homes.job_service import STEP, WARM_START, service_of, sleepi
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from trainer_server.jobs import supervisor
-from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
+from trainer_server.jobs.trained import Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Conflict, Home, JobStatus, NotFound, NotStored, PolicySpec, StepResult
 

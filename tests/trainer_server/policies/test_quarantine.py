@@ -19,7 +19,8 @@ from tests.support.homes.jobs import ask, finish, groups, version_of
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
-from trainer_server.jobs.board import JobBoard, Trained
+from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.trained import Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult
 

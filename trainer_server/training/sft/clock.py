@@ -35,6 +35,11 @@ class Clock:
         """Seconds since the beginning, by this process's clock."""
         return time.monotonic() - self._started
 
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, by this process's clock; None: there is no limit."""
+        return None if self._limit is None else max(0.0, self._limit - self.elapsed)
+
     def look(self, needed: float) -> Moment:
         """The moment before an update; the same for all ranks, which all call it.
 

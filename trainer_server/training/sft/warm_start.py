@@ -13,7 +13,6 @@ Shapes: R read-outs (tokens that have a loss) of a packed row.
 from __future__ import annotations
 
 import math
-import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -27,13 +26,17 @@ from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.schedule import scheduled
-from trainer_server.training.sft.batches import Paths, batches, families
+from trainer_server.training.sft.batches import Paths
 from trainer_server.training.sft.clock import Clock
 from trainer_server.training.sft.held_out import HeldOut
+from trainer_server.training.sft.order import Order
 from trainer_server.wire import SFTConfig, TrainingError
 
 MEASURED_UPDATES = 32
 """Updates between two measurements of the held-out loss at most: longer epochs are measured at even intervals."""
+
+_MOST_RAISED = 2.0
+"""Factor on `lr` for few updates at most."""
 
 Progress = Callable[[float, dict[str, float]], None]
 """Called after each update, with the share of the work that is done and what was measured, see `Job`."""
@@ -67,20 +70,18 @@ def warm_start(
         TrainingError: A loss, gradient or weight is not finite.
     """
     clock = Clock(config.max_seconds, ranks)
-    torch.manual_seed(config.seed)  # of what follows the warm start: it draws from `rng` alone
-    rng = random.Random(config.seed)
+    torch.manual_seed(config.seed)  # of what follows the warm start: it draws from the order's generator alone
     rows, counts = demonstrations.rows, _counts(demonstrations)
     if not rows:
         return {**counts, "skipped": demonstrations.why_nothing("imitate")}
-    size = config.per_device_train_batch_size * config.gradient_accumulation_steps
-    epoch = math.ceil(len(rows) / size)
+    order = Order(rows, config, ranks)
+    fits, epoch = order.fits, order.epoch
     total = epoch * config.num_train_epochs
     measured_after = _measured_after(epoch)
-    family_of = families(rows)
     optimizer = make_optimizer(model, config)
     weights = [weight for _, weight in model.parameters()]
     held_out = None
-    if demonstrations.validation:
+    if demonstrations.validation and not fits:
         held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
         held_out.measure(0)
 
@@ -88,17 +89,19 @@ def warm_start(
     norms: list[float] = []
     seconds: list[float] = []
     computed, detached, stopped = 0, 0, "epochs"
-    order: list[list[int]] = []
+    rate = config.lr
     while (update := len(losses)) < total:
         measuring = held_out.seconds[-1] if held_out else 0.0
         moment = clock.look(statistics.fmean(seconds) + measuring if seconds else 0.0)
         if moment.over and update:
             stopped = "max_seconds"
             break
+        taken = order.take(clock.left)
+        if demonstrations.validation and fits and order.passes == 1 and not held_out:
+            held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
+            held_out.measure(update)
         started = time.monotonic()
-        if update % epoch == 0:
-            order = batches(family_of, size, rng if config.shuffle_dataset else None)
-        chosen = [rows[index] for index in order[update % epoch]]
+        chosen = [rows[index] for index in taken]
         packing = Paths.of(chosen).packed(config.token_budget, share=model.share, ranks=ranks.count)
         optimizer.zero_grad(set_to_none=True)
         loss_tokens = sum(row.loss_tokens for row in chosen)
@@ -110,12 +113,14 @@ def warm_start(
                 f"the loss of update {update + 1} is {losses[-1]} and the gradient norm {norms[-1]}, after a loss of "
                 f"{losses[0]} in the first: no version was made; try a smaller lr"
             )
-        optimizer.param_groups[0]["lr"] = _learning_rate(config, max(update, moment.share * total), total)
+        rate = _peak(config, min(total, update / moment.share) if update and moment.share else total)
+        optimizer.param_groups[0]["lr"] = _learning_rate(config, rate, max(update, moment.share * total), total)
         optimizer.step()
         computed += packing.unique + packing.repeated
         if config.detach_prefix and model.detaches:
             detached += sum(row.trunk for row in packing.rows)
         seconds.append(time.monotonic() - started)
+        order.took(taken, seconds[-1])
         if held_out and update % epoch + 1 in measured_after:
             held_out.measure(update + 1)
         share = max((update + 1) / total, min(1.0, moment.share))
@@ -135,6 +140,8 @@ def warm_start(
         "updates": len(losses),
         "updates_kept": held_out.updates[held_out.best] if held_out else len(losses),
         "epochs": len(losses) / epoch,
+        "lr": rate,
+        **({"imitated": sorted({rows[index].source for index in order.imitated})} if fits else {}),
         "stopped": stopped,
         "validation_losses": held_out.losses if held_out else [],
         "validation_updates": held_out.updates if held_out else [],
@@ -183,10 +190,17 @@ def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks
     return loss.item()
 
 
-def _learning_rate(config: SFTConfig, update: float, total: int) -> float:
+def _peak(config: SFTConfig, updates: float) -> float:
+    """The peak learning rate of so many updates."""
+    if config.lr_updates is None:
+        return config.lr
+    return config.lr * min(_MOST_RAISED, math.sqrt(config.lr_updates / updates))
+
+
+def _learning_rate(config: SFTConfig, peak: float, update: float, total: int) -> float:
     """A fraction as `warmup_steps` is rounded down: a single update must not be one with a rate of 0."""
     warmup = int(config.warmup_steps if config.warmup_steps >= 1 else config.warmup_steps * total)
-    return scheduled(config.lr, config.lr_scheduler_type, update, warmup=warmup, total=total)
+    return scheduled(peak, config.lr_scheduler_type, update, warmup=warmup, total=total)
 
 
 def _measured_after(epoch: int) -> set[int]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
-from art_mcp.specialization.stages.warm_start import EPOCHS, Imitation, learning_rate, planned, varied
+from art_mcp.specialization.stages.warm_start import EPOCHS, RATED, Imitation, planned, varied, warm_start
 from trainer_server.wire import Conversation, SFTConfig
 
 
@@ -40,20 +42,26 @@ def test_few_demonstrations_are_imitated_more_often() -> None:
     assert planned(conversations(2_000, 6_000, 1_000), 0).num_train_epochs == 2
 
 
-def test_without_time_for_all_the_first_demonstrations_are_imitated() -> None:
-    imitation = Imitation(conversations(40, 500, 8_000), [], planned(conversations(40, 500, 8_000), 0))
-    assert len(imitation.imitated_in(None)) == len(imitation.imitated_in(3_600)) == 40
-    assert 10 < len(imitation.imitated_in(120)) < 30
+async def test_the_server_is_told_the_time_and_takes_the_demonstrations_that_fit() -> None:
+    asked: list[tuple[int, SFTConfig]] = []
 
+    class Client:
+        async def find_step(self, *_: Any) -> None:
+            return None
 
-def test_the_learning_rate_falls_with_the_root_of_the_updates_that_there_is_time_for() -> None:
-    assert (learning_rate(1), learning_rate(25), learning_rate(400)) == pytest.approx((4e-3, 4e-3, 1e-3))
+        async def sft(self, policy: str, shown: list[Conversation], config: SFTConfig, **_: Any) -> None:
+            asked.append((len(shown), config))
+
+    client: Any = Client()
     shown = conversations(40, 500, 8_000)
-    imitation = Imitation(shown, [], planned(shown, 0))
-    short, long = imitation.config_in(240), imitation.config_in(None)
-    assert short.lr == pytest.approx(learning_rate(len(imitation.imitated_in(240)) / 2))
-    assert long.lr == pytest.approx(learning_rate(40 * EPOCHS / 2))
-    assert Imitation(shown, [], SFTConfig(lr=1e-4), rated=True).config_in(None).lr == 1e-4
+    own = SFTConfig(lr=1e-4, max_seconds=30)
+    for seconds, config in ((60.0, planned(shown, 0)), (None, planned(shown, 0)), (60.0, own)):
+        await warm_start(client, "p", Imitation(shown, [], config), seconds=seconds, key="k", progress=False)
+    (timed, free, given) = (config for _, config in asked)
+    assert [count for count, _ in asked] == [40, 40, 40]
+    assert (timed.max_seconds, timed.fit_to_time, timed.lr_updates) == (60.0, True, RATED)
+    assert (free.max_seconds, free.fit_to_time, free.lr_updates) == (None, False, RATED)
+    assert given == own
 
 
 def test_the_scenarios_that_were_shown_are_known() -> None:
@@ -61,8 +69,8 @@ def test_the_scenarios_that_were_shown_are_known() -> None:
     executed = [MCPScenario.make(f"Look, {number}.", plan) for number in range(40)]
     never = MCPScenario.make("Look.", Plan(reference=[Step(tool="look")]))
     imitation = Imitation.of(WarmStart(), [never, *executed], [], [], "s" * 100_000, seed=0)
-    assert sorted(imitation.scenarios_in(None)) == sorted(one.id for one in executed)
-    assert len(imitation.scenarios_in(10)) == len(imitation.imitated_in(10)) < 40
+    assert sorted(imitation.shown({})) == sorted(one.id for one in executed)
+    assert imitation.shown({"imitated": [0, 3]}) == [imitation.scenarios[0].id, imitation.scenarios[3].id]
 
 
 def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_words() -> None:
@@ -91,7 +99,4 @@ def test_of_the_same_tools_those_with_short_results_are_imitated_first() -> None
     lengths = (300, 2_000, 40, 9_000)
     listed = [scenario(number, length) for number, length in enumerate(lengths)]
     imitation = Imitation.of(WarmStart(), listed, [], [], "system", seed=0)
-    assert imitation.scenarios_in(None) == [listed[at].id for at in (2, 0, 1, 3)]
-    short = imitation.scenarios_in(2)
-    assert short == imitation.scenarios_in(None)[: len(short)]
-    assert len(short) < len(listed)
+    assert imitation.shown({}) == [listed[at].id for at in (2, 0, 1, 3)]

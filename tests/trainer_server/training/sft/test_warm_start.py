@@ -140,6 +140,7 @@ def test_losses_and_weights_are_those_of_trl(tmp_path: Path) -> None:
     both = pair(ARCHITECTURES["llama"], tmp_path / "model")
     metrics = warm_start(both.ours, Demonstrations(rows=SHARING, turns=5), config)
     own = {"lr", "train_on", "min_reward", "token_budget", "patience", "max_seconds", "detach_prefix"}
+    own |= {"fit_to_time", "lr_updates"}
     arguments = Arguments(
         output_dir=str(tmp_path / "trl"), learning_rate=config.lr, **config.model_dump(exclude=own), use_cpu=True,
         bf16=False, gradient_checkpointing=False, dataset_kwargs={"skip_prepare_dataset": True}, logging_steps=1,
@@ -180,6 +181,33 @@ def test_what_all_demonstrations_begin_with_is_detached(worker: Worker) -> None:
     """1 2 begins all of them; what predicts the first token of an answer has a gradient."""
     metrics = sft(worker, SHARING, SFTConfig(num_train_epochs=1, detach_prefix=True)).result.metrics
     assert (metrics["tokens_unique"], metrics["tokens_detached"]) == (9, 1)
+
+
+def test_rows_for_which_there_is_no_time_are_left_out_the_last_first(worker: Worker) -> None:
+    """Each row is a conversation; the one before the second row has none, as if it had been skipped."""
+    rows = [Row(ids=[1, 2, 3, n % 9], loss_spans=[(3, 4)], source=n + (n > 0)) for n in range(5_000)]
+    config = SFTConfig(per_device_train_batch_size=1, num_train_epochs=1, fit_to_time=True, max_seconds=0.3)
+    metrics = sft(worker, rows, config).result.metrics
+    assert metrics["stopped"] == "max_seconds"
+    assert 1 <= metrics["updates"] == len(metrics["imitated"]) < 5_000
+    assert metrics["imitated"][0] == 0
+    assert 1 not in metrics["imitated"]
+
+
+def test_with_time_for_all_rows_held_out_losses_are_measured_from_the_second_pass_on(worker: Worker) -> None:
+    config = SFTConfig(per_device_train_batch_size=1, num_train_epochs=3, fit_to_time=True, max_seconds=600)
+    demonstrations = given(SHARING[:2]).model_copy(update={"validation": given(ROWS[1:])})
+    metrics = warm_start(worker.model, demonstrations, config.model_copy(update={"patience": None}))
+    assert metrics["validation_updates"] == [2, 4, 6]
+    assert metrics["imitated"] == [0]
+
+
+@pytest.mark.parametrize(("updates", "expected"), [(None, 1e-3), (8, 2e-3), (2, 1e-3), (1, math.sqrt(0.5) * 1e-3)])
+def test_the_learning_rate_falls_with_the_root_of_the_updates(
+    worker: Worker, updates: int | None, expected: float
+) -> None:
+    config = SFTConfig(lr=1e-3, lr_updates=updates, per_device_train_batch_size=1, num_train_epochs=1)
+    assert warm_start(worker.model, given(SHARING[:2]), config)["lr"] == pytest.approx(expected)
 
 
 def test_a_single_update_learns(worker: Worker) -> None:

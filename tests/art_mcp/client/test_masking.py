@@ -1,0 +1,76 @@
+"""Secrets that a server was given do not come back in its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from art_mcp import Cassette, MCPError, connect
+from art_mcp.client.connection.sdk import Http, Progress, Stdio, Target
+from art_mcp.client.masking import Masked, secrets_of
+from art_mcp.worlds.change import Change
+from tests.support.mcp.commands import ODD
+
+
+@pytest.mark.parametrize(
+    ("target", "secrets"),
+    [
+        (Stdio(("s",), {"GITHUB_TOKEN": "ghp_12345678"}), {"ghp_12345678": "[GITHUB_TOKEN]"}),
+        (Stdio(("s",), {"apiKey": "k" * 8, "PASSWORD": "short", "GIT_AUTHOR_NAME": "Ada Lovelace"}),
+         {"k" * 8: "[apiKey]"}),
+        (Stdio(("s",), {"DATABASE": "postgres://ada:p%40ssword1@db/shop"}),
+         {"p%40ssword1": "[DATABASE]", "p@ssword1": "[DATABASE]"}),
+        (Stdio(("s",), {"DATABASE": "postgres://[::1"}), {}),
+        (Http("http://s/mcp", {"Authorization": "Bearer abcdefghij", "Accept": "application/json"}),
+         {"Bearer abcdefghij": "[Authorization]", "abcdefghij": "[Authorization]"}),
+    ],
+)  # fmt: skip
+def test_secrets_are_known_by_the_names_of_their_variables(target: Target, secrets: dict[str, str]) -> None:
+    assert list(secrets_of(target).items()) == list(secrets.items())
+
+
+class Telling:
+    """A source that answers with what it is asked, or refuses with it."""
+
+    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+        if method == "refuse":
+            raise MCPError(f"not with {params}", failure="limited", code=429)
+        if progress:
+            await progress(1.0, None, str(params))
+        return {"content": [{"text": str(params)}], "structuredContent": dict(params), "isError": False}
+
+    async def changes(self) -> list[Change] | None:
+        return []
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_texts_keys_errors_and_progress_name_the_secret_instead() -> None:
+    masked = Masked(Telling(), {"hunter2-hunter2": "[PIN_TOKEN]"})
+    told: list[str | None] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        told.append(message)
+
+    answer = await masked.request("tools/call", {"hunter2-hunter2": ["x hunter2-hunter2", 3, None]}, note)
+    assert answer["structuredContent"] == {"[PIN_TOKEN]": ["x [PIN_TOKEN]", 3, None]}
+    assert answer["isError"] is False
+    assert "hunter2" not in str(answer) + str(told)
+    with pytest.raises(MCPError, match="PIN_TOKEN") as refused:
+        await masked.request("refuse", {"a": "hunter2-hunter2"})
+    assert (refused.value.failure, refused.value.code) == ("limited", 429)
+
+
+@pytest.mark.slow
+async def test_a_server_that_tells_its_environment_tells_no_secret(tmp_path: Path) -> None:
+    cassette = Cassette(tmp_path / "tape.jsonl", "record")
+    env = {"SHOP_TOKEN": "s3cret-of-the-shop", "CITY": "Amsterdam"}
+    async with connect([*ODD, "open"], env=env, cassette=cassette) as server:
+        result = await server.call("environment", {})
+    assert "SHOP_TOKEN=[SHOP_TOKEN]" in result.text
+    assert "CITY=Amsterdam" in result.text
+    assert "s3cret" not in cassette.path.read_text()
