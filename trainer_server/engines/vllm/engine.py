@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
@@ -27,10 +26,11 @@ from trainer_server.engines.vllm.command import (
 )
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
 from trainer_server.engines.vllm.last_words import cause
-from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, Parsers, parsers_of
+from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
+from trainer_server.engines.vllm.silence import PATIENCE, Silence
 from trainer_server.engines.vllm.sockets import new_socket, prepare_socket
 from trainer_server.process.child import Child
-from trainer_server.wire import ConfigError, EngineError
+from trainer_server.wire import EngineError
 
 log = logging.getLogger("trainer_server")
 
@@ -42,13 +42,8 @@ _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Seconds before an engine is started again, by the number of tries and deaths before."""
 _STEADY = 300.0
 """Seconds that an engine must be ready until earlier tries and deaths no longer count."""
-_PATIENCE = 60.0
-"""Seconds for which an engine may leave health checks unanswered while its process runs. A front end that answers
-hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
 _LOG_LINES = 1000
 """Lines of vLLM's log in which the cause of a failed start is looked for."""
-_PATIENT_CHECKS = 5
-"""Health checks that must fail in that time, one after another."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
@@ -57,73 +52,6 @@ could block the trainer for ever."""
 
 UNKNOWN = "unknown"
 """What `describe` says of the parser of an engine that does not tell."""
-_RESERVED = ("--host", "--port", "--uds", "--api-key", "--root-path", "--ssl-keyfile", "--ssl-certfile")
-"""Flags of vLLM that would keep the server from reaching it."""
-
-
-def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
-    """Makes an engine for each of `settings.urls`, or, without URLs, an engine to start for each of `settings.gpus`.
-
-    Raises:
-        ConfigError: Settings exclude each other, or a URL is invalid.
-    """
-    if settings.urls:
-        given = {
-            "--engine-args": settings.args,
-            "--engine-gpus": settings.gpus,
-            "--engine-env": settings.env,
-            TOOL_FLAG: settings.tool_call_parser != AUTO,
-            REASONING_FLAG: settings.reasoning_parser != AUTO,
-        }
-        if flag := next((flag for flag, value in given.items() if value), None):
-            raise ConfigError(f"{flag} is for engines that are started here: give it where {settings.urls[0]} is")
-        urls = [_root(url) for url in settings.urls]
-        if len(set(urls)) < len(urls):
-            raise ConfigError(f"--engine-url names an engine twice: {', '.join(urls)}")
-        return [VLLMEngine.at(url, settings) for url in urls]
-    if settings.share_gpu and settings.cpu:
-        raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
-    if taken := [word for word in settings.args if word.partition("=")[0] in _RESERVED]:
-        raise ConfigError(
-            f"--engine-args {taken[0]}: the server chooses where the vLLM that it starts listens, and its key. Start a "
-            "vLLM of your own by `art-langgraph engine command`, and name it by --engine-url"
-        )
-    many = len(settings.gpus) > 1
-    return [
-        VLLMEngine.launched(settings, name=f"engine-{at}" if many else "engine", gpus=gpus)
-        for at, gpus in enumerate(settings.gpus or (None,))
-    ]
-
-
-def _root(url: str) -> str:
-    if url.startswith("unix:/"):
-        return url
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError(f"--engine-url {url}: it must look like http://host:8000, or unix:/path/of/socket")
-    if "@" in parts.netloc:
-        raise ConfigError(
-            f"--engine-url has a name or a password for {parts.hostname}: give its key in ART_ENGINE_API_KEY"
-        )
-    return url.rstrip("/").removesuffix("/v1")
-
-
-class Silence:
-    """Counts health checks that failed one after another, and for how long they have."""
-
-    def __init__(self) -> None:
-        self._since: float | None = None
-        self._checks = 0
-
-    def lasts(self) -> bool:
-        """Counts one more failed check. Returns whether the engine has been silent for too long."""
-        self._since = time.monotonic() if self._since is None else self._since
-        self._checks += 1
-        return self._checks >= _PATIENT_CHECKS and time.monotonic() - self._since >= _PATIENCE
-
-    def over(self) -> None:
-        """Forgets the failed checks: the engine has answered."""
-        self._since, self._checks = None, 0
 
 
 def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
@@ -547,7 +475,7 @@ class VLLMEngine:
             if await self.client.healthy():
                 return True
             if self._silence.lasts():
-                log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, _PATIENCE)
+                log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, PATIENCE)
                 return False
             await asyncio.sleep(0.1)
         return False
