@@ -39,8 +39,7 @@ class SFTConfig(BaseModel):
     fit_to_time: bool = False
     """Whether rows for which `max_seconds` leaves no time are left out, the last ones first. Then no row comes twice
     before all have come once, the first updates take the first rows, and what they took tells how many of the others
-    are imitated, these in a random order. Held-out losses are measured from the second pass on. Has no effect without
-    `max_seconds`."""
+    are imitated, these in a random order. Held-out losses are measured from the second pass on. Needs `max_seconds`."""
     detach_prefix: bool = False
     """Whether no gradient goes through the keys and values of what all demonstrations that are computed at once begin
     with, such as the tools and the system prompt: these are computed once, without a backward pass. An update then
@@ -70,6 +69,12 @@ class SFTConfig(BaseModel):
     min_reward: float | None = Field(default=None, allow_inf_nan=False)
     """Only trajectories with at least this reward are imitated; None: all. Conversations have no reward and are always
     imitated."""
+
+    @model_validator(mode="after")
+    def _fits_to_a_time(self) -> Self:
+        if self.fit_to_time and self.max_seconds is None:
+            raise ValueError("fit_to_time=True needs the time that there is: set max_seconds")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -20,6 +20,13 @@ def sft_command(
     policy: Annotated[str, typer.Argument(help="Policy to start warm.")],
     file: Annotated[Path, typer.Argument(help="JSONL, a conversation per line: {'messages': [...], 'tools': [...]}.")],
     lr: Annotated[float, typer.Option(help="Peak learning rate.", min=0.0)] = _SFT.lr,
+    lr_updates: Annotated[
+        int | None,
+        typer.Option(
+            help="Number of updates that --lr is meant for: with four times as many it is halved.",
+            min=1,
+        ),
+    ] = _SFT.lr_updates,
     epochs: Annotated[int, typer.Option(help="Passes over the file.", min=1)] = _SFT.num_train_epochs,
     batch_size: Annotated[
         int, typer.Option(help="Conversations of an update.", min=1)
@@ -39,6 +46,14 @@ def sft_command(
     max_seconds: Annotated[
         float | None, typer.Option(help="Seconds for training; the version is made of what was learnt by then.")
     ] = _SFT.max_seconds,
+    fit_to_time: Annotated[
+        bool,
+        typer.Option(
+            "--fit-to-time",
+            help="With --max-seconds: leave the last conversations of FILE out if there is no time for all, instead of "
+            "any of them.",
+        ),
+    ] = _SFT.fit_to_time,
     detach_prefix: Annotated[
         bool,
         typer.Option(
@@ -62,10 +77,14 @@ def sft_command(
     """
     if max_seconds is not None and max_seconds <= 0:
         raise ConfigError(f"--max-seconds {max_seconds:g} must be above 0")
+    if fit_to_time and max_seconds is None:
+        raise ConfigError("--fit-to-time needs the time: give --max-seconds too")
     config = SFTConfig(
         lr=lr,
+        lr_updates=lr_updates,
         num_train_epochs=epochs,
         per_device_train_batch_size=batch_size,
+        fit_to_time=fit_to_time,
         detach_prefix=detach_prefix,
         max_length=max_length,
         seed=seed,

@@ -40,7 +40,7 @@ class Order:
         self._rng = random.Random(config.seed) if config.shuffle_dataset else None
         self._ranks = ranks
         self._costs = _costs(rows, self._family_of, self._size, detached=config.detach_prefix)
-        self._come = 0 if config.fit_to_time and config.max_seconds is not None else len(rows)
+        self._come = 0 if config.fit_to_time else len(rows)
         self._queue: deque[list[int]] = deque()
         self._cost, self._seconds = 0.0, 0.0
         self.passes = 0
