@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art_mcp.scenarios.execute import Execution, Trial, resolved
+from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import parsed
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish
@@ -117,10 +118,16 @@ def parted(draft: Draft, trial: Trial, rng: random.Random) -> tuple[Tried, Tried
 
 
 def tried(draft: Draft, trial: Trial, rng: random.Random) -> Tried:
-    """A draft with its trial, and with the questions about what it gave."""
+    """A draft with its trial, and with the questions about what its last call gave: those that no earlier result
+    answers, or the last call would not be needed."""
     outcome = Tried(draft, trial)
     if trial.second is None or outcome.acts:
         return outcome
     first, second = (parsed(done.results[-1].text, done.results[-1].structured) for done in (trial.first, trial.second))
-    outcome.questions = draft.ask(first, second, rng)
+    earlier = [result.text for result in trial.first.results[:-1]]
+    outcome.questions = [
+        question
+        for question in draft.ask(first, second, rng)
+        if not any(mentions(text, question.value) for text in earlier)
+    ]
     return outcome
