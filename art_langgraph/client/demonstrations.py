@@ -75,8 +75,16 @@ def sft_request(
             f"{len(conversations) + len(held_out)} of the demonstrations are conversations, which have no nodes: leave "
             "nodes= out, or pass trajectories"
         )
+    tools = [conversation.tools for conversation in (*conversations, *held_out)]
+    common = tools[0] if tools and all(each == tools[0] for each in tools) else None
+    if common is not None:  # sent once: a thousand copies of a large server's tools would be too much for a request
+        conversations, held_out = (
+            [conversation.model_copy(update={"tools": None}) for conversation in each]
+            for each in (conversations, held_out)
+        )
     return SFTRequest(
         conversations=conversations,
+        tools=common,
         trajectories=trajectories,
         validation=held_out,
         validation_trajectories=held_out_trajectories,

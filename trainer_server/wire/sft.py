@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from trainer_server.wire.steps import LEARNING_RATE, MOST_TOKENS, MOST_UPDATES, TimeLimit, TrajectoryRef, renamed
 
@@ -13,6 +13,18 @@ MOST_EPOCHS = 10_000
 MOST_ROWS = 100_000
 """Rows of a batch, and batches of an update."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def _named_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    for at, tool in enumerate(tools):
+        function = tool.get("function")
+        if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
+            raise ValueError(f'tool {at} (counted from 0) must be {{"type": "function", "function": {{"name": …}}}}')
+    return tools
+
+
+Tools = Annotated[list[dict[str, Any]], AfterValidator(_named_tools)]
+"""Tools that the model may call, in the format of a chat request."""
 
 
 class SFTConfig(BaseModel):
@@ -92,7 +104,7 @@ class Conversation(BaseModel):
 
     messages: list[dict[str, Any]] = Field(min_length=1)
     """Messages in OpenAI's format."""
-    tools: list[dict[str, Any]] | None = None
+    tools: Tools | None = None
     """Tools that the model may call, in the format of a chat request. Use the tools that the graph will send."""
     parallel_tool_calls: bool | None = None
     """Part of OpenAI's format. It has no effect here."""
@@ -106,17 +118,6 @@ class Conversation(BaseModel):
             if problem := _problem(message, first=at == 0):
                 raise ValueError(f"message {at} (counted from 0): {problem}")
         return messages
-
-    @field_validator("tools")
-    @classmethod
-    def _named_tools(cls, tools: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
-        for at, tool in enumerate(tools or ()):
-            function = tool.get("function")
-            if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
-                raise ValueError(
-                    f'tool {at} (counted from 0) must be {{"type": "function", "function": {{"name": …}}}}'
-                )
-        return tools
 
     def answers(self, train_on: Literal["all", "last"]) -> list[int]:
         """Indices of the assistant messages that are imitated.
@@ -139,6 +140,9 @@ class SFTRequest(BaseModel):
 
     conversations: list[Conversation] = Field(default_factory=list)
     """Conversations, which the server renders with the engine's chat template."""
+    tools: Tools | None = None
+    """Tools of the conversations that have no `tools`, those of the validation too: what all have in common is sent
+    once. A conversation without any then says `"tools": []`."""
     trajectories: list[TrajectoryRef] = Field(default_factory=list)
     """Trajectories whose completions are imitated with the tokens that were sampled. They may come from any policy, at
     any temperature."""

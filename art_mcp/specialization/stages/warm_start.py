@@ -34,6 +34,8 @@ UPDATES = 160
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
 EPOCHS = 6
 """Passes over the demonstrations at most."""
+TIMES = 2
+"""How often each scenario is demonstrated in a pass, with other values each time."""
 PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
 _SIZES = (2, 4, 8, 16)
@@ -51,8 +53,8 @@ class Imitation:
         conversations: The demonstrations, those first that teach most in their time.
         validation: Demonstrations of which the loss is measured. Empty: none is.
         config: Settings of the SFT.
-        scenarios: The scenarios whose references the demonstrations are, in the same order. Empty: they are a user's
-            own.
+        scenarios: The scenarios whose references the demonstrations are, in the same order, each TIMES times. Empty:
+            they are a user's own.
     """
 
     conversations: list[Conversation]
@@ -66,8 +68,10 @@ class Imitation:
         Args:
             metrics: Of the warm start.
         """
+        if not self.scenarios:
+            return []
         imitated = metrics.get("imitated", range(len(self.scenarios)))
-        return [self.scenarios[index].id for index in imitated if index < len(self.scenarios)]
+        return list(dict.fromkeys(self.scenarios[index].id for index in imitated))
 
     @classmethod
     def of(
@@ -96,7 +100,7 @@ class Imitation:
             measured: list[Conversation] = []
             executed: list[MCPScenario] = []
         else:
-            executed = [scenario for scenario in varied(training) if scenario.plan.executed]
+            executed = [scenario for scenario in varied(training) if scenario.plan.executed] * TIMES
             shown = Renamer(tools, held_out, seed).rename(executed)
             imitated = [_answers_alone(conversation) for conversation in demonstrations(shown, tools, system)]
             measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]

@@ -79,6 +79,16 @@ def test_a_share_is_set_aside_for_validation_and_the_seed_draws_it() -> None:
     assert (len(given.conversations), [one.messages for one in given.validation]) == (20, [lines[0]["messages"]])
 
 
+def test_tools_that_all_demonstrations_have_are_sent_once() -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    request = sft_request([{**LINES[0], "tools": tools}] * 3, validation=[{**LINES[0], "tools": tools}])
+    assert request.tools == tools
+    assert [one.tools for one in (*request.conversations, *request.validation)] == [None] * 4
+    mixed = sft_request([{**LINES[0], "tools": tools}, LINES[1]])
+    assert (mixed.tools, [one.tools for one in mixed.conversations]) == (None, [tools, []])
+    assert sft_request(LINES[:1]).tools is None
+
+
 @pytest.mark.parametrize(
     ("validation", "what"),
     [

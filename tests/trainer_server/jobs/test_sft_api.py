@@ -102,6 +102,14 @@ def test_rows_are_what_the_gateway_prompts_with_and_gets_back(server: TrainerSer
     assert asked["tools"] == [TOOL]
 
 
+def test_tools_of_the_request_are_those_of_conversations_without_any(server: TrainerServer) -> None:
+    messages = [said("user", "hi"), said("assistant", "ho")]
+    start(server, [{"messages": messages}], tools=[TOOL], validation=[{"messages": [said("user", "h"), messages[1]]}])
+    assert server.engine["tokenized"][-1]["tools"] == [TOOL]
+    start(server, [{"messages": messages, "tools": []}], tools=[TOOL])
+    assert not server.engine["tokenized"][-1].get("tools")
+
+
 def test_every_answer_of_a_conversation_is_learnt_or_just_the_last(server: TrainerServer) -> None:
     messages = [
         said("system", "be brief"), said("user", "add"), called("add", "{}"), said("tool", "3", tool_call_id="c1"),

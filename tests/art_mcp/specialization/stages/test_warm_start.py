@@ -73,6 +73,20 @@ def test_the_scenarios_that_were_shown_are_known() -> None:
     assert imitation.shown({"imitated": [0, 3]}) == [imitation.scenarios[0].id, imitation.scenarios[3].id]
 
 
+def test_each_scenario_is_shown_again_with_other_values_after_all_were_shown() -> None:
+    def scenario(name: str) -> MCPScenario:
+        seen = Observation(text=f"The owner of {name} is Wilhelmina.")
+        plan = Plan(reference=[Step(tool="look", arguments={"name": name})], observations=[seen], facts=["Wilhelmina"])
+        return MCPScenario.make(f"Who owns {name}?", plan)
+
+    imitation = Imitation.of(WarmStart(), [scenario("marigold"), scenario("buttercup")], [], [], "system", seed=0)
+    asked = [str(conversation.messages[1]["content"]) for conversation in imitation.conversations]
+    assert sorted(asked[:2]) == ["Who owns buttercup?", "Who owns marigold?"]
+    assert len(set(asked)) == 4
+    assert [one.id for one in imitation.scenarios] == imitation.shown({}) * 2
+    assert imitation.shown({"imitated": [1, 2, 3]}) == [imitation.scenarios[at].id for at in (1, 0)]
+
+
 def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_words() -> None:
     def scenario(task: str, kind: Kind, *tools: str) -> MCPScenario:
         return MCPScenario.make(task, Plan(reference=[Step(tool=tool) for tool in tools], kind=kind))
