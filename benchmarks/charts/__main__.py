@@ -90,7 +90,6 @@ CHARTS = [
             "before": "before",
             "prompted": "with demonstrations in the prompt",
             "after the warm start": "after the warm start",
-            "after GRPO": "after GRPO",
         },
         title="specialize on six MCP servers",
         about="success on held-out tasks, 95 % intervals; two CPU cores, 20 minutes each",

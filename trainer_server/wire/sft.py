@@ -51,7 +51,8 @@ class SFTConfig(BaseModel):
     fit_to_time: bool = False
     """Whether rows for which `max_seconds` leaves no time are left out, the last ones first. Then no row comes twice
     before all have come once, the first updates take the first rows, and what they took tells how many of the others
-    are imitated, these in a random order. Held-out losses are measured from the second pass on. Needs `max_seconds`."""
+    are imitated, these in a random order. Held-out losses are measured from the second pass on. The time for
+    rendering counts too. Needs `max_seconds`."""
     detach_prefix: bool = False
     """Whether no gradient goes through the keys and values of what all demonstrations that are computed at once begin
     with, such as the tools and the system prompt: these are computed once, without a backward pass. An update then

@@ -24,11 +24,12 @@ class Clock:
     Args:
         limit: Seconds that the warm start may take; None: any.
         ranks: The processes that train together.
+        spent: Seconds that it has taken before.
     """
 
-    def __init__(self, limit: float | None, ranks: Ranks) -> None:
+    def __init__(self, limit: float | None, ranks: Ranks, spent: float = 0.0) -> None:
         self._limit, self._ranks = limit, ranks
-        self._started = time.monotonic()
+        self._started = time.monotonic() - spent
 
     @property
     def elapsed(self) -> float:

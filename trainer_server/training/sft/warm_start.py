@@ -69,7 +69,7 @@ def warm_start(
     Raises:
         TrainingError: A loss, gradient or weight is not finite.
     """
-    clock = Clock(config.max_seconds, ranks)
+    clock = Clock(config.max_seconds, ranks, spent=demonstrations.seconds if config.fit_to_time else 0.0)
     torch.manual_seed(config.seed)  # of what follows the warm start: it draws from the order's generator alone
     rows, counts = demonstrations.rows, _counts(demonstrations)
     if not rows:

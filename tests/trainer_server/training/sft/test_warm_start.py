@@ -194,6 +194,12 @@ def test_rows_for_which_there_is_no_time_are_left_out_the_last_first(worker: Wor
     assert 1 not in metrics["imitated"]
 
 
+def test_the_time_for_rendering_counts_where_rows_must_fit(worker: Worker) -> None:
+    config = SFTConfig(per_device_train_batch_size=1, fit_to_time=True, max_seconds=60)
+    metrics = warm_start(worker.model, given(ROWS).model_copy(update={"seconds": 59.9999}), config)
+    assert (metrics["updates"], metrics["stopped"]) == (1, "max_seconds")
+
+
 def test_with_time_for_all_rows_held_out_losses_are_measured_from_the_second_pass_on(worker: Worker) -> None:
     config = SFTConfig(per_device_train_batch_size=1, num_train_epochs=3, fit_to_time=True, max_seconds=600)
     demonstrations = given(SHARING[:2]).model_copy(update={"validation": given(ROWS[1:])})
