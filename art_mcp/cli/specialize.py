@@ -30,7 +30,7 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
-from trainer_server.wire import ARTError, ConfigError, SFTConfig
+from trainer_server.wire import ARTError, ConfigError
 
 if TYPE_CHECKING:
     from art_mcp.specialization.settings import WarmStart
@@ -155,7 +155,7 @@ def specialize_command(
                     resources=resource,
                     allow_destructive=allow_destructive,
                 ),
-                warm_start=_warm_start(warm_start, sft_lr, sft_epochs, seed, own_agent=graph is not None),
+                warm_start=_warm_start(warm_start, sft_lr, sft_epochs, own_agent=graph is not None),
                 training=TrainingSettings(
                     steps=steps,
                     groups_per_step=groups,
@@ -197,19 +197,15 @@ def specialize_command(
     print(f"use {made.model}; the report is {output / 'report.html'}")
 
 
-def _warm_start(given: str, lr: float | None, epochs: int | None, seed: int, *, own_agent: bool) -> WarmStart | None:
+def _warm_start(given: str, lr: float | None, epochs: int | None, *, own_agent: bool) -> WarmStart | None:
     """The warm start that the options ask for. None: none."""
     from art_mcp.specialization.settings import WarmStart
-    from art_mcp.specialization.stages.warm_start import RATE
 
     if given == "none" or (given == "auto" and own_agent):
         if lr is not None or epochs is not None:
             raise ConfigError("--sft-lr and --sft-epochs are for a warm start: give --warm-start reference or a file")
         return None
-    config = None
-    if lr is not None or epochs is not None:
-        config = SFTConfig(lr=lr or RATE, num_train_epochs=epochs or SFTConfig().num_train_epochs, seed=seed)
-    return WarmStart(conversations=None if given in ("auto", "reference") else given, config=config)
+    return WarmStart(conversations=None if given in ("auto", "reference") else given, lr=lr or None, epochs=epochs)
 
 
 def _stage_printer(*, stderr: bool) -> Callable[[str], None]:

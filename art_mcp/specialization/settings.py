@@ -52,11 +52,15 @@ class WarmStart:
 
     Args:
         conversations: A JSONL file of conversations to imitate. None takes the references of the training scenarios.
-        config: Settings of the SFT. None chooses them by the number and the length of the demonstrations, with the
-            seed of `specialize`.
+        lr: Learning rate. None chooses it by the number of updates.
+        epochs: Most passes over the demonstrations. None chooses them by their number.
+        config: Settings of the SFT; then `lr` and `epochs` have no effect. None chooses them by the number and the
+            length of the demonstrations, with the seed of `specialize`.
     """
 
     conversations: str | Path | None = None
+    lr: float | None = None
+    epochs: int | None = None
     config: SFTConfig | None = None
 
 

@@ -104,7 +104,7 @@ class Imitation:
             shown = Renamer(tools, held_out, seed).rename(executed)
             imitated = [_answers_alone(conversation) for conversation in demonstrations(shown, tools, system)]
             measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or planned(imitated, seed), executed)
+        return cls(imitated, measured, settings.config or _asked(settings, planned(imitated, seed)), executed)
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:
@@ -138,6 +138,16 @@ def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
         (place / len(listed), index) for listed in alike.values() for place, (*_, index) in enumerate(sorted(listed))
     ]
     return [training[index] for _, index in sorted(places)]
+
+
+def _asked(settings: WarmStart, config: SFTConfig) -> SFTConfig:
+    """The configuration with what was asked for."""
+    update: dict[str, Any] = {}
+    if settings.lr is not None:
+        update |= {"lr": settings.lr, "lr_updates": None}
+    if settings.epochs is not None:
+        update["num_train_epochs"] = settings.epochs
+    return config.model_copy(update=update)
 
 
 def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:

@@ -64,6 +64,16 @@ async def test_the_server_is_told_the_time_and_takes_the_demonstrations_that_fit
     assert given == own
 
 
+def test_a_learning_rate_or_passes_that_are_asked_for_change_nothing_else() -> None:
+    plan = Plan(reference=[Step(tool="look")], observations=[Observation(text="42")], facts=["42"])
+    executed = [MCPScenario.make(f"Look, {number}.", plan) for number in range(40)]
+    asked = (WarmStart(), WarmStart(lr=1e-4), WarmStart(epochs=1), WarmStart(config=SFTConfig(lr=1e-5)))
+    plain, slow, once, own = (Imitation.of(each, executed, [], [], "s", seed=4).config for each in asked)
+    assert slow == plain.model_copy(update={"lr": 1e-4, "lr_updates": None})
+    assert once == plain.model_copy(update={"num_train_epochs": 1})
+    assert own == SFTConfig(lr=1e-5)
+
+
 def test_the_scenarios_that_were_shown_are_known() -> None:
     plan = Plan(reference=[Step(tool="look")], observations=[Observation(text="42")], facts=["42"])
     executed = [MCPScenario.make(f"Look, {number}.", plan) for number in range(40)]
