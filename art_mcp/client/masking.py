@@ -29,8 +29,8 @@ def secrets_of(target: Target) -> dict[str, str]:
         target: The server.
     """
     given = target.env if isinstance(target, Stdio) else target.headers
-    found = {secret: f"[{name}]" for name, value in given.items() for secret in _secrets(name, value)}
-    return {secret: found[secret] for secret in sorted(found, key=len, reverse=True)}
+    secrets = {secret: f"[{name}]" for name, value in given.items() for secret in _secrets(name, value)}
+    return {secret: secrets[secret] for secret in sorted(secrets, key=len, reverse=True)}
 
 
 def _secrets(name: str, value: str) -> Iterator[str]:

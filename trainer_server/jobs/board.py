@@ -36,11 +36,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.jobs.demonstrations import Demonstrations
-from trainer_server.jobs.job_file import JobFile
-from trainer_server.jobs.keys import IdempotencyKeys
-from trainer_server.jobs.progress import Progress
+from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.files.keys import IdempotencyKeys
+from trainer_server.jobs.files.progress import Progress
+from trainer_server.jobs.files.trained import CANCELLED, Trained
 from trainer_server.jobs.teaching import Teaching
-from trainer_server.jobs.trained import CANCELLED, Trained
 from trainer_server.process import faults
 from trainer_server.process.files import create_exclusive, may_pass, write_atomic
 from trainer_server.wire import (

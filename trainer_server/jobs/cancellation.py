@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.files.trained import BROKEN_OFF, CANCELLED, Trained
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.supervisor import TrainerProcess
-from trainer_server.jobs.trained import BROKEN_OFF, CANCELLED, Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Conflict, Job, JobStatus, NotFound, NotStored
 

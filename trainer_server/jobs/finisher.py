@@ -13,10 +13,10 @@ from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.cancellation import Cancellation, cancelled
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.supervisor import TrainerProcess
-from trainer_server.jobs.trained import Trained
 from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.keys import digest
+from trainer_server.jobs.files.keys import digest
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.jobs.teaching import Teachers

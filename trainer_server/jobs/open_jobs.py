@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from trainer_server.engines.slots import Key
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.job_file import JobFile
+from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.retention import Needs
 from trainer_server.wire import TrainingError

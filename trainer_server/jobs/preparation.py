@@ -9,9 +9,9 @@ import time
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.vllm.teacher import TeacherLost
 from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.jobs.rendering import Renderer
 from trainer_server.jobs.teaching import Teachers
-from trainer_server.jobs.trained import Trained
 from trainer_server.ledger.base import Ledger
 from trainer_server.wire import EngineError, SFTRequest, TrainingError
 

@@ -10,6 +10,7 @@ from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.cancellation import Cancellation
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.jobs.finisher import Finisher
 from trainer_server.jobs.intake import Intake
 from trainer_server.jobs.open_jobs import OpenJobs
@@ -17,7 +18,6 @@ from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.status import Status
 from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings
 from trainer_server.jobs.teaching import Teachers
-from trainer_server.jobs.trained import Trained
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.retention import Retention

@@ -19,7 +19,7 @@ import yaml
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.trained import Trained
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.ledger.registry import ADDRESS, is_address
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.job_file import JobFile
-from trainer_server.jobs.progress import Progress
+from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.files.progress import Progress
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.step_tokens import write_step_tokens
 from trainer_server.policies.store import OPTIMIZER, AdapterStore

@@ -15,8 +15,8 @@ from typing import get_args
 import torch
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.job_file import JobFile
-from trainer_server.jobs.trained import CANCELLED, Trained
+from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.files.trained import CANCELLED, Trained
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import ADDRESS, LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore

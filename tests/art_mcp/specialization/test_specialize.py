@@ -78,7 +78,7 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
     assert list(made.measurements) == ["before", "prompted", "after_sft", "after"]
     assert made.after.headline == 0.5
     assert made.warm_start is not None
-    assert made.warm_start["rows"] == 4
+    assert made.warm_start["rows"] == 8  # each scenario twice, with other values
     stages = ["scenarios", "before", "prompted", "warm start", "after_sft", "difficulty", "rl", "after"]
     assert list(made.seconds) == stages
     assert made.tokens["before"].sampled > 0

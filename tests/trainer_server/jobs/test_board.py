@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.trained import BROKEN_OFF, Trained
+from trainer_server.jobs.files.trained import BROKEN_OFF, Trained
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (

@@ -17,8 +17,8 @@ from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from trainer_server.jobs import supervisor
 from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.jobs.service import JobService
-from trainer_server.jobs.trained import Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Conflict, Home, JobStatus, NotFound, NotStored, PolicySpec, StepResult
 

@@ -13,8 +13,8 @@ from tests.support.engines.letters import LettersEngine
 from tests.support.homes.job_service import STEP, service_of
 from tests.support.homes.versions import publish
 from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.jobs.service import JobService
-from trainer_server.jobs.trained import Trained
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Home, Job, JobStatus, PolicySpec, StepResult

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.homes.job_service import STEP, WARM_START, service_of
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.job_file import JobFile
+from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.wire import Conflict, Home, JobKind, PolicySpec
 
 

@@ -20,7 +20,7 @@ from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.trained import Trained
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult
 

@@ -25,10 +25,10 @@ from trainer_server.engines.vllm.command import (
     traces_environment,
 )
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
-from trainer_server.engines.vllm.last_words import cause
 from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
-from trainer_server.engines.vllm.silence import PATIENCE, Silence
-from trainer_server.engines.vllm.sockets import new_socket, prepare_socket
+from trainer_server.engines.vllm.process.last_words import cause
+from trainer_server.engines.vllm.process.silence import PATIENCE, Silence
+from trainer_server.engines.vllm.process.sockets import new_socket, prepare_socket
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
 

@@ -28,11 +28,11 @@ from tests.support.servers.serving import serving
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
-from trainer_server.engines.vllm import silence
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.engine import VLLMEngine
+from trainer_server.engines.vllm.process import silence
+from trainer_server.engines.vllm.process.sockets import prepare_socket
 from trainer_server.engines.vllm.settings import vllm_engines
-from trainer_server.engines.vllm.sockets import prepare_socket
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError, Home
 

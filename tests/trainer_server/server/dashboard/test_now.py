@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.trained import Trained
+from trainer_server.jobs.files.trained import Trained
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.server.dashboard.curves import curves, flat
 from trainer_server.server.dashboard.now import running_jobs, throughput

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from trainer_server.jobs.job_file import JobFile
+from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import SFTRequest, StepRequest
 

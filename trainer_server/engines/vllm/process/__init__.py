@@ -1,0 +1,1 @@
+"""A vLLM that is started here: its sockets, how long it may be silent, why it ended."""
