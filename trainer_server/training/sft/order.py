@@ -39,8 +39,11 @@ class Order:
         self._family_of = families(rows)
         self._rng = random.Random(config.seed) if config.shuffle_dataset else None
         self._ranks = ranks
-        self._costs = _costs(rows, self._family_of, self._size, detached=config.detach_prefix)
-        self._come = 0 if config.fit_to_time else len(rows)
+        self._costs: list[float] = []
+        self._come = len(rows)
+        if config.fit_to_time:
+            self._costs = _costs(rows, self._family_of, self._size, detached=config.detach_prefix)
+            self._come = 0
         self._queue: deque[list[int]] = deque()
         self._cost, self._seconds = 0.0, 0.0
         self.passes = 0
@@ -77,8 +80,9 @@ class Order:
             taken: Its rows, as `take` gave them.
             seconds: What it took.
         """
-        self._cost += sum(self._costs[index] for index in taken)
-        self._seconds += seconds
+        if self._costs:
+            self._cost += sum(self._costs[index] for index in taken)
+            self._seconds += seconds
 
     def _pass(self) -> list[list[int]]:
         self.passes += 1
