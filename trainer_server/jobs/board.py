@@ -311,6 +311,15 @@ class JobBoard:
                 raise
             return Trained(error=f"jobs/{job_id}/trained.json in the server's home cannot be read: {error}")
 
+    def put_in_service(self, job_id: str) -> None:
+        """Records that the policy's name means the version of a job. The server calls this before it means it: a
+        server that is started again must not answer with an older version."""
+        write_atomic(self.root / job_id / "in_service.json", json.dumps({"time": time.time()}))
+
+    def in_service(self, job_id: str) -> bool:
+        """Whether the policy's name may have meant the version of an open job."""
+        return (self.root / job_id / "in_service.json").exists()
+
     def finish(self, job: Job) -> None:
         """Writes done.json, the final state of a job."""
         faults.point("finishing")

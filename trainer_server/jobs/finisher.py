@@ -191,7 +191,7 @@ class Finisher:
                     self._names.forget(job.policy)
                     await self._share()
                     await self._slots.drop(job.policy)
-                job.seconds["swap"] = await self._swap(job.policy, trained.result.version)
+                job.seconds["swap"] = await self._swap(job, trained.result.version)
             except TrainingError as error:
                 job.error = str(error)
             faults.point("swapped")
@@ -257,8 +257,8 @@ class Finisher:
                 log.error("the other servers are told again what policies' names mean: %s", error)
                 await asyncio.sleep(_RETRY)
 
-    async def _swap(self, policy: str, version: int) -> float:
-        """Puts a version into service. Waits for the engines for as long as they take.
+    async def _swap(self, job: Job, version: int) -> float:
+        """Puts the version of a job into service. Waits for the engines for as long as they take.
 
         A version that healthy engines refuse several times is quarantined, and nowhere else: the version was made just
         now, and the same engines serve the version before it. Refusals while an engine is down do not count.
@@ -268,7 +268,9 @@ class Finisher:
 
         Raises:
             TrainingError: The engines refuse the version, or its files are damaged or gone.
+            OSError: That it is in service cannot be written down.
         """
+        policy = job.policy
         started, refusals = time.monotonic(), 0
         while self._names.newest.get(policy, -1) < version:
             if reason := self._store.quarantined(policy).get(version):
@@ -278,6 +280,7 @@ class Finisher:
             engines = self._engines.live
             try:
                 async with self._slots.use((policy, version)):
+                    await asyncio.to_thread(self._board.put_in_service, job.id)
                     self._names.serve((policy, version))
                 await self._share()
             except (EngineError, LedgerError, NoFreeSlot) as error:

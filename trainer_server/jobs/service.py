@@ -126,10 +126,14 @@ class JobService:
         return self.board.prune(days, most_bytes)
 
     def served(self, policy: str) -> int | None:
-        """The newest version whose job has ended, which a policy's name means when the server starts; None: none."""
+        """The newest version that was put into service, which a policy's name means when the server starts; None: none.
+
+        Its job may still be open: a server may have been killed after it answered with the version. A version that no
+        engine has taken yet is not meant before its job has ended.
+        """
         for number in reversed(self._store.versions(policy)):
             record = self._store.version(policy, number)
-            if record and record.job_id not in self.open:
+            if record and (record.job_id not in self.open or self.board.in_service(record.job_id)):
                 return number
         return None
 

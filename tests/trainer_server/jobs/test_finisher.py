@@ -234,6 +234,35 @@ async def test_the_rewards_of_a_step_are_credited_to_the_versions_that_sampled(
     assert service.retention.best("p") == 0
 
 
+async def test_a_server_killed_before_the_end_of_a_job_means_the_version_that_it_answered_with(
+    tmp_path: Path, base_model: Path
+) -> None:
+    """Rollouts had answers of version 1: a server that is started again must not go back to version 0."""
+    home = Home(tmp_path)
+    board, store = Failing(home.jobs, errno.ENOSPC, times=1), AdapterStore(home.policies)
+    engine = LettersEngine("base")
+    await engine.start()
+    service = service_of(board, home, base_model, engine)
+    publish(store, "p", 0)
+    service.finisher._names.serve(("p", 0))
+    job = await service.intake.train("p", STEP)
+    publish(store, "p", 1, job_id=job.id)
+    board.use(job.id, ["t1"])
+    board.report(job.id, Trained(result=StepResult(version=1)))
+    again = service_of(JobBoard(home.jobs), home, base_model, engine)
+    assert again.served("p") == 0, "no engine has taken version 1 yet"
+    await service.finisher.end_next()
+    assert service.finisher._names.meant("p") == 1
+    assert job.id in service.open, "the end is not written down"
+    again = service_of(JobBoard(home.jobs), home, base_model, engine)
+    assert again.served("p") == 1
+    again.finisher._names.serve(("p", 1))
+    await again.finisher.end_next()
+    done = again.board.job(job.id)
+    assert done is not None
+    assert done.status == JobStatus.succeeded, done.error
+
+
 async def test_clients_learn_of_an_end_that_cannot_be_written(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
