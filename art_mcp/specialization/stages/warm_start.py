@@ -20,6 +20,7 @@ from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.split import combination
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
+from art_mcp.specialization.stages.continued import continuations, continued
 from art_mcp.specialization.stages.renamed import Renamer
 from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
@@ -34,8 +35,9 @@ UPDATES = 160
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
 EPOCHS = 6
 """Passes over the demonstrations at most."""
-TIMES = 2
-"""How often each scenario is demonstrated in a pass, with other values each time."""
+LONGEST = 32_768
+"""Tokens of a demonstration at most: tools of a large server alone may take thousands. The engine's context is the real
+limit: a longer one cannot be rendered."""
 PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
 _SIZES = (2, 4, 8, 16)
@@ -53,14 +55,14 @@ class Imitation:
         conversations: The demonstrations, those first that teach most in their time.
         validation: Demonstrations of which the loss is measured. Empty: none is.
         config: Settings of the SFT.
-        scenarios: The scenarios whose references the demonstrations are, in the same order, each TIMES times. Empty:
+        scenarios: The scenarios whose references each conversation shows, in the order of the conversations. Empty:
             they are a user's own.
     """
 
     conversations: list[Conversation]
     validation: list[Conversation]
     config: SFTConfig
-    scenarios: list[MCPScenario] = field(default_factory=list)
+    scenarios: list[tuple[MCPScenario, ...]] = field(default_factory=list)
 
     def shown(self, metrics: Mapping[str, Any]) -> list[str]:
         """Ids of the scenarios that were imitated: all of them, or those for which there was time.
@@ -68,10 +70,10 @@ class Imitation:
         Args:
             metrics: Of the warm start.
         """
-        if not self.scenarios:
+        if not self.scenarios or "skipped" in metrics:
             return []
         imitated = metrics.get("imitated", range(len(self.scenarios)))
-        return list(dict.fromkeys(self.scenarios[index].id for index in imitated))
+        return list(dict.fromkeys(scenario.id for index in imitated for scenario in self.scenarios[index]))
 
     @classmethod
     def of(
@@ -98,13 +100,38 @@ class Imitation:
         if settings.conversations is not None:
             imitated = load_conversations(settings.conversations)
             measured: list[Conversation] = []
-            executed: list[MCPScenario] = []
+            shown: list[tuple[MCPScenario, ...]] = []
         else:
-            executed = [scenario for scenario in varied(training) if scenario.plan.executed] * TIMES
-            shown = Renamer(tools, held_out, seed).rename(executed)
-            imitated = [_answers_alone(conversation) for conversation in demonstrations(shown, tools, system)]
+            executed = [scenario for scenario in varied(training) if scenario.plan.executed]
+            twice = Renamer(tools, held_out, seed).rename([*executed, *executed])
+            alone = [_answers_alone(conversation) for conversation in demonstrations(twice, tools, system)]
+            imitated, shown = _in_conversations(executed, alone, seed)
             measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or _asked(settings, planned(imitated, seed)), executed)
+        return cls(imitated, measured, settings.config or _asked(settings, planned(imitated, seed)), shown)
+
+
+def _in_conversations(
+    executed: Sequence[MCPScenario], alone: Sequence[Conversation], seed: int
+) -> tuple[list[Conversation], list[tuple[MCPScenario, ...]]]:
+    """The demonstrations of scenarios, of which some follow on others in one conversation.
+
+    Args:
+        executed: The scenarios.
+        alone: Demonstrations of all of them, and then of all of them again, with other values.
+        seed: Seed of which follow on which.
+
+    Returns:
+        The conversations, those first that show a scenario for the first time, and the scenarios of each.
+    """
+    following = continuations(executed, seed)
+    conversations, shown = list[Conversation](), list[tuple[MCPScenario, ...]]()
+    for scenario, first, index in zip(executed, alone, following, strict=False):
+        conversations.append(first if index is None else continued(first, alone[len(executed) + index]))
+        shown.append((scenario,) if index is None else (scenario, executed[index]))
+    for index in sorted(set(range(len(executed))).difference(following)):
+        conversations.append(alone[len(executed) + index])
+        shown.append((executed[index],))
+    return conversations, shown
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:
@@ -169,6 +196,7 @@ def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
         num_train_epochs=min(EPOCHS, max(2, epochs)),
         per_device_train_batch_size=size,
         detach_prefix=True,
+        max_length=LONGEST,
         patience=PATIENCE,
         seed=seed,
     )

@@ -8,6 +8,7 @@ import pytest
 
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
+from art_mcp.specialization.stages.continued import continuations
 from art_mcp.specialization.stages.warm_start import EPOCHS, RATED, Imitation, planned, varied, warm_start
 from trainer_server.wire import Conversation, SFTConfig
 
@@ -80,7 +81,7 @@ def test_the_scenarios_that_were_shown_are_known() -> None:
     never = MCPScenario.make("Look.", Plan(reference=[Step(tool="look")]))
     imitation = Imitation.of(WarmStart(), [never, *executed], [], [], "s" * 100_000, seed=0)
     assert sorted(imitation.shown({})) == sorted(one.id for one in executed)
-    assert imitation.shown({"imitated": [0, 3]}) == [imitation.scenarios[0].id, imitation.scenarios[3].id]
+    assert imitation.shown({"imitated": [0, 3]}) == [imitation.scenarios[at][0].id for at in (0, 3)]
 
 
 def test_each_scenario_is_shown_again_with_other_values_after_all_were_shown() -> None:
@@ -93,8 +94,41 @@ def test_each_scenario_is_shown_again_with_other_values_after_all_were_shown() -
     asked = [str(conversation.messages[1]["content"]) for conversation in imitation.conversations]
     assert sorted(asked[:2]) == ["Who owns buttercup?", "Who owns marigold?"]
     assert len(set(asked)) == 4
-    assert [one.id for one in imitation.scenarios] == imitation.shown({}) * 2
-    assert imitation.shown({"imitated": [1, 2, 3]}) == [imitation.scenarios[at].id for at in (1, 0)]
+    assert [one.id for (one,) in imitation.scenarios] == imitation.shown({}) * 2
+    assert imitation.shown({"imitated": [1, 2, 3]}) == [imitation.scenarios[at][0].id for at in (1, 0)]
+
+
+def test_some_conversations_go_on_with_a_task_of_another_tool() -> None:
+    def scenario(tool: str, number: int) -> MCPScenario:
+        step, seen = Step(tool=tool, arguments={"at": number}), Observation(text=f"It is {number + 1}.")
+        return MCPScenario.make(f"{tool}, {number}?", Plan(reference=[step], observations=[seen], facts=["It"]))
+
+    executed = [scenario(tool, number) for tool in ("look", "list") for number in range(300, 310)]
+    imitation = Imitation.of(WarmStart(), executed, [], [], "system", seed=0)
+    longer = [at for at, shown in enumerate(imitation.scenarios) if len(shown) == 2]
+    assert 5 <= len(longer) <= 10
+    assert len(imitation.conversations) == len(imitation.scenarios) == 40 - len(longer)
+    for at in longer:
+        first, second = imitation.scenarios[at]
+        assert first.tools != second.tools
+        messages = imitation.conversations[at].messages
+        assert [message["role"] for message in messages] == ["system", *["user", "assistant", "tool", "assistant"] * 2]
+        assert [message["tool_calls"][0]["id"] for message in messages if "tool_calls" in message] == [
+            "call_0",
+            "call_1",
+        ]
+        assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ["call_0", "call_1"]
+        assert len(imitation.conversations[at].answers("all")) == 4
+        assert imitation.shown({"imitated": [at]}) == [first.id, second.id]
+    shown = [one.id for scenarios in imitation.scenarios for one in scenarios]
+    assert sorted(shown) == sorted([one.id for one in executed] * 2), "each is shown twice"
+
+
+def test_conversations_with_long_results_do_not_go_on() -> None:
+    def scenario(tool: str, length: int) -> MCPScenario:
+        return MCPScenario.make(tool, Plan(reference=[Step(tool=tool)], observations=[Observation(text="4" * length)]))
+
+    assert continuations([scenario("look", 900), scenario("list", 900)] * 4, seed=0) == [None] * 8
 
 
 def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_words() -> None:
