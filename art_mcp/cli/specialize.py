@@ -101,7 +101,12 @@ def specialize_command(
         typer.Option("--evaluate-every", help="Measure on the selection scenarios after so many steps.", min=1),
     ] = None,
     patience: Annotated[
-        int | None, typer.Option(help="Stop after so many of these measurements without a gain beyond chance.", min=1)
+        int | None,
+        typer.Option(
+            help="Stop after so many of these measurements without a gain beyond chance. Alone it measures after each "
+            "step.",
+            min=1,
+        ),
     ] = None,
     keep_best: Annotated[
         bool,

@@ -172,6 +172,10 @@ class Recipe:
             }
             self.made.warm_start, self.made.version = metrics, result.version
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
+            if left_out := {reason: count for reason, count in metrics.get("turns_skipped", {}).items() if count}:
+                reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+                self.made.notes.append(f"answers that the warm start did not imitate: {reasons}")
+                self.course.tell(self.made.notes[-1])
 
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
@@ -221,6 +225,10 @@ class Recipe:
             with self.course.stage("rl", "no time is left for another step") as stage:
                 await self._end_of_training(stage)
             return
+        if self.training.watched and not self._selection:
+            why = "too few training scenarios to put any aside: --evaluate-every and --patience measure nothing"
+            self.made.notes.append(why)
+            self.course.tell(why)
         least = _STEPS_OF_NEW * self.training.groups_per_step
         scenarios = to_train_on(self._training, self._shown, least, self.seed)
         about = (
@@ -281,15 +289,18 @@ class Recipe:
         earlier, last = self.measured.before_training.version, self.made.version
         if not self.training.keep_best or last == earlier:
             self.made.selection = f"version {last} is the last one"
-            return
+            return await self._promote()
         count = self._affordable(len(self._selection), versions=2)
         if not count:
             self.made.selection = f"version {last} is the last one: there was no time, or no scenario, to compare it"
-            return self.course.skip("selection", self.made.selection)
+            self.course.skip("selection", self.made.selection)
+            return await self._promote()
         scenarios = self._selection[:count]
+        if count < len(self._selection):  # others were measured on more scenarios, so they cannot be compared
+            self._selected.clear()
         with self.course.stage("selection", f"comparing versions on {count} scenarios put aside for it") as stage:
             for version in (earlier, last):
-                if version not in self._selected or count < len(self._selection):
+                if version not in self._selected:
                     try:
                         self._selected[version] = await self.measured.measurer.measure(self.agent, scenarios, version)
                     except RolloutsFailed as error:
@@ -300,7 +311,7 @@ class Recipe:
             tokens = Tokens.of(runs).summary()
             stage.facts |= {"version": self.made.version, "why": self.made.selection, "rates": rates, "tokens": tokens}
             self.course.tell(self.made.selection)
-            await self._promote(last)
+            await self._promote()
 
     def _affordable(self, count: int, versions: int) -> int:
         """How many scenarios there is time for, for so many versions. 0: too few to tell anything."""
@@ -309,11 +320,11 @@ class Recipe:
             count = min(count, int(seconds / (versions * cost)))
         return count if count >= 8 else 0
 
-    async def _promote(self, last: int) -> None:
+    async def _promote(self) -> None:
         """Lets the policy's name mean the version that is taken, unless somebody has promoted another one."""
-        if self.made.version == last:
-            return
         known = await self.trainer.policy(self.made.policy)
+        if self.made.version == (known.latest if known.promoted is None else known.promoted):
+            return
         if known.promoted is None:
             await self.trainer.promote(self.made.policy, self.made.version)
         else:

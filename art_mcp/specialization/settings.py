@@ -88,7 +88,8 @@ class TrainingSettings:
         judge: Language model that compares the runs of a scenario (`Ruler`), as "provider/name" or an LLM. None: the
             reward is that of `verify` alone.
         judge_weight: Weight of the judge's score, which is added to the reward of `verify`.
-        evaluate_every: Steps between two measurements on the selection scenarios. None: only those of `keep_best`.
+        evaluate_every: Steps between two measurements on the selection scenarios. None: only those of `keep_best`,
+            and where `patience` is given one after each step.
         patience: Ends the training after so many of these measurements without a gain beyond chance. None: never.
         keep_best: Whether versions are compared on the selection scenarios, and the best one is taken in place of the
             last one. Selection scenarios are put aside from the training scenarios; no held-out set takes part.

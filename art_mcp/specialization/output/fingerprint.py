@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel
 
 from art_langgraph.llm.llm import LLM
@@ -33,10 +34,10 @@ def _plain(value: Any) -> Any:
     """A value as JSON."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
+    if isinstance(value, LLM | BaseChatModel):  # not the settings of a chat model, which may have keys
+        return LLM.of(value).model
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
-    if isinstance(value, LLM):
-        return value.model
     if isinstance(value, Mapping):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, Path):

@@ -155,7 +155,7 @@ def reinforce(
         run=run,
         first_step=first_step,
         held_out=HeldOut(selection, verify(), solved) if training.watched and selection else None,
-        evaluate_every=training.evaluate_every if selection else None,
+        evaluate_every=(training.evaluate_every or (1 if training.patience else None)) if selection else None,
         stop_when=rules,
         progress=progress,
     )

@@ -46,7 +46,7 @@ def selected(measured: Mapping[int, Evaluation], last: int) -> tuple[int, str]:
         measured: An evaluation on the same scenarios for each version.
         last: The last version.
     """
-    if last not in measured:
+    if last not in measured or len(measured) < 2:
         return last, f"version {last} is the last one; it could not be compared"
     best = max(measured, key=lambda version: (*_success(measured[version]), version))
     if best == last:

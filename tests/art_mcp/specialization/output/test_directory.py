@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from langchain_openai import ChatOpenAI
 
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.output.fingerprint import fingerprint
-from art_mcp.specialization.settings import RunSettings, TrainingSettings
+from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings
 from trainer_server.wire import ConfigError
 
 SETTINGS = {"seed": 0, "policy": "agent"}
@@ -85,3 +87,11 @@ def test_settings_are_compared_by_their_names() -> None:
     assert found["training.config"] == "art_mcp.specialization.output.fingerprint.fingerprint"
     assert found["runs.max_concurrency"] == 48
     assert (found["output"], found["graph"]) == ("a", None)
+
+
+def test_keys_of_a_chat_model_are_not_kept() -> None:
+    model = ChatOpenAI(model="gpt-x", api_key="sk-1", default_headers={"Authorization": "Bearer sk-2"})
+    found = fingerprint(generation=GenerationSettings(model=model), judge=model)
+    assert found["generation.model"] == found["judge"]
+    assert "gpt-x" in found["judge"]
+    assert "sk-" not in json.dumps(found)

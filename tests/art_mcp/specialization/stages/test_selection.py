@@ -49,3 +49,4 @@ def test_of_equals_the_one_with_more_reward_is_taken_and_then_the_last() -> None
     assert version == 1
     assert "as many" in why
     assert selected({1: evaluation(1, "yyyyy")}, last=5)[0] == 5
+    assert "could not be compared" in selected({5: evaluation(5, "yyyyy")}, last=5)[1]
