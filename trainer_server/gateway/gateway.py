@@ -225,6 +225,8 @@ class Gateway:
                 return name, await self._leases.pin(rollout, name, newest, asked=model) if rollout else newest
             wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
+                if rollout:  # so that it is not deleted between two calls of the run
+                    await self._leases.pin(rollout, name, wanted, asked=model)
                 return name, wanted
             message = self._store.quarantined(name).get(wanted) if wanted is not None else None
             message = message or f"policy {name!r} has no version {number!r}"

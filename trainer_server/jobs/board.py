@@ -454,14 +454,18 @@ class JobBoard:
                 self._delete(job_id, self._line(self.root / job_id / "done.json"))
         ended = self.root / _ENDED
         if policy is not None and ended.exists():
-            lines = ended.read_text(encoding="utf-8").splitlines(keepends=True)
-            write_atomic(ended, "".join(line for line in lines if json.loads(line).get("policy") != policy))
+            lines = ended.read_text(encoding="utf-8", errors="replace").split("\n")
+            write_atomic(ended, "".join(f"{line}\n" for line in lines if line and not _may_be_of(line, policy)))
         self.keys.prune()
 
     def _delete(self, job_id: str, line: str) -> None:
         """Deletes a job's directory, after its outcome was written down."""
-        with (self.root / _ENDED).open("a", encoding="utf-8") as ended:
-            ended.write(line)
+        with (self.root / _ENDED).open("a+b") as ended:
+            if ended.tell():
+                ended.seek(-1, os.SEEK_END)
+                if ended.read() != b"\n":  # a full disk tore the last line
+                    ended.write(b"\n")
+            ended.write(line.encode())
             ended.flush()
             os.fsync(ended.fileno())
         aside = self.root / f".deleted-{job_id}"
@@ -479,6 +483,15 @@ class JobBoard:
             return Job.model_validate_json(text).without_trajectories().model_dump_json() + "\n"
         except ValueError:
             return json.dumps({"id": done.parent.name, "damaged": text}) + "\n"
+
+
+def _may_be_of(line: str, policy: str) -> bool:
+    """Whether a line of ended.jsonl is of a policy. One that cannot be read may be of any: an interrupted write tore
+    it."""
+    try:
+        return bool(json.loads(line).get("policy") == policy)
+    except (ValueError, AttributeError):
+        return True
 
 
 def _size(directory: Path) -> int:

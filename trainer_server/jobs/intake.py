@@ -18,6 +18,7 @@ from trainer_server.wire import (
     PolicySpec,
     SFTRequest,
     StepRequest,
+    TrainingError,
     Unprocessable,
 )
 from trainer_server.wire.watching import tracing
@@ -82,13 +83,22 @@ class Intake:
         known = await asyncio.to_thread(self._board.keys.find, policy, request.idempotency_key)
         if known is None:
             return None
-        if known.request != digest(request):
+        if known.request != digest(request) and not await asyncio.to_thread(self._equal, known.job, request):
             raise Conflict(
                 f"idempotency key {request.idempotency_key!r} was used for another request ({known.job})",
                 code="idempotency_key_reused",
                 param="idempotency_key",
             )
         return await asyncio.to_thread(self._board.job, known.job)
+
+    def _equal(self, job_id: str, request: StepRequest | SFTRequest) -> bool:
+        """Whether a job was accepted for an equal request, as this release reads it: an earlier one that knew fewer
+        settings wrote another digest."""
+        try:
+            accepted = self._board.file(job_id).request
+        except TrainingError:
+            return False
+        return accepted is not None and digest(accepted) == digest(request)
 
     async def _train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
         if isinstance(request, StepRequest):

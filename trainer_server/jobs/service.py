@@ -133,7 +133,8 @@ class JobService:
         """
         for number in reversed(self._store.versions(policy)):
             record = self._store.version(policy, number)
-            if record and (record.job_id not in self.open or self.board.in_service(record.job_id)):
+            job_id = record.job_id if record else None
+            if record and (job_id is None or job_id not in self.open or self.board.in_service(job_id)):
                 return number
         return None
 

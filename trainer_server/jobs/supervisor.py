@@ -278,8 +278,8 @@ class TrainerProcess:
     def _count_death(self, status: int) -> None:
         """Fails the current job if the trainer died during it several times, so that later jobs can run."""
         job_id = next((open_id for open_id in self._open if self._board.trained(open_id) is None), None)
-        if job_id is None or not self._board.started(job_id):
-            return
+        if job_id is None or not self._board.started(job_id) or not self.ready:
+            return  # it died while it loaded its model: the job is not what it died of
         self._deaths[job_id] += 1
         if self._deaths[job_id] < _DEATHS or self._store.made_by(self._board.file(job_id).policy, job_id):
             return

@@ -257,7 +257,8 @@ class JobKinds:
         def note_progress(share: float, measured: dict[str, float]) -> None:
             nonlocal noted
             if self._ranks.first and time.monotonic() - noted >= _PROGRESS_EVERY:
-                self._board.progress(job.id, Progress(share=share, measured=measured))
+                with suppress(OSError):  # a full disk: a progress bar is not worth the warm start
+                    self._board.progress(job.id, Progress(share=share, measured=measured))
                 noted = time.monotonic()
 
         return warm_start(self._model, demonstrations, request.config, progress=note_progress, ranks=self._ranks)

@@ -205,6 +205,19 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
     assert len(list((tmp_path / "keys").iterdir())) == 2, "of the young job, and of what is being accepted"
 
 
+def test_a_torn_line_of_ended_jobs_keeps_no_policy_from_being_erased(tmp_path: Path) -> None:
+    board = JobBoard(tmp_path)
+    ended_file = tmp_path / "ended.jsonl"
+    ended_file.write_bytes(b'{"policy": "p", "error": "caf\xc3')  # the disk was full
+    board.erase([ended(board, 1)])
+    first, second, *rest = ended_file.read_bytes().split(b"\n")
+    assert (first, rest) == (b'{"policy": "p", "error": "caf\xc3', [b""])
+    other = json.dumps({"policy": "q", "error": "a\u2028b"}, ensure_ascii=False)
+    ended_file.write_bytes(b"\n".join((first, second, other.encode(), b"")))
+    board.erase([], "p")
+    assert ended_file.read_text() == f"{other}\n", "what cannot be read may be of the policy"
+
+
 def test_jobs_that_ended_first_go_where_all_jobs_are_too_large(tmp_path: Path) -> None:
     board = JobBoard(tmp_path)
     waiting = board.accept("create", "p", spec=SPEC).id

@@ -12,6 +12,7 @@ import pytest
 from tests.support.homes.job_service import STEP, WARM_START, service_of
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.files.keys import KeyFile
 from trainer_server.wire import Conflict, Home, JobKind, PolicySpec
 
 
@@ -51,6 +52,19 @@ async def test_a_key_makes_one_job_also_after_a_restart(tmp_path: Path, base_mod
         with pytest.raises(Conflict, match="was used for another request"):
             await again.intake.train("p", request.model_copy(update={"time_limit": 5.0}))
     assert job.id != other.id
+
+
+async def test_a_key_of_an_earlier_release_names_its_job(tmp_path: Path, base_model: Path) -> None:
+    """A release with more settings writes another digest of the same request."""
+    home = Home(tmp_path)
+    request = STEP.model_copy(update={"idempotency_key": "k"})
+    service = service_of(JobBoard(home.jobs), home, base_model)
+    job = await service.intake.train("p", request)
+    (key,) = (home.jobs / "keys").iterdir()
+    key.write_text(KeyFile(job=job.id, request="of fewer settings").model_dump_json())
+    assert (await service.intake.train("p", request)).id == job.id
+    with pytest.raises(Conflict):
+        await service.intake.train("p", request.model_copy(update={"time_limit": 5.0}))
 
 
 async def test_a_key_whose_job_was_never_written_makes_a_job(

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.support.homes.job_service import STEP
 from tests.support.homes.jobs import finish, groups
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
@@ -272,6 +273,22 @@ async def test_where_trainer_and_engine_share_cores_answers_come_first(
         assert computing[0].nice() == min(19, psutil.Process().nice() + behind)
     finally:
         await trainer.stop()
+
+
+@pytest.mark.parametrize(("ready", "failed"), [(True, True), (False, False)])
+def test_a_job_does_not_fail_by_deaths_before_the_trainer_was_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ready: bool, failed: bool
+) -> None:
+    """Another process has the GPU, so that the model cannot be loaded: smaller batches would not help."""
+    home = Home(tmp_path)
+    board = JobBoard(home.jobs)
+    job = board.accept("step", "p", request=STEP)
+    board.start(job.id)
+    trainer = TrainerProcess(settings(tmp_path), board=board, store=AdapterStore(home.policies), open_ids=[job.id])
+    monkeypatch.setattr(TrainerProcess, "ready", ready)
+    for _ in range(3):
+        trainer._count_death(1)
+    assert (board.trained(job.id) is not None) is failed
 
 
 async def test_a_trainer_that_cannot_be_started_again_is_said_and_tried_again(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.homes.job_service import service_of
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
 from tests.support.training.worker import completion
+from trainer_server.engines.vllm import teacher
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.teacher import TeacherLost
@@ -109,6 +111,23 @@ async def test_a_teacher_that_is_away_or_refuses_the_key_says_so(tmp_path: Path,
     refuses = pytest.raises(TrainingError, match="refuses the key: set ART_TEACHER_API_KEY")
     with serving(make_app(base="big", key="secret")) as url, refuses:
         await teachers(tmp_path, url).teaching(request(url), engine, ledger)
+
+
+async def test_a_teacher_that_never_answers_counts_as_lost(
+    tmp_path: Path, engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its front end lives and its engine hangs: no connection ends."""
+    monkeypatch.setattr(teacher, "ANSWER_WITHIN", 0.05)
+
+    async def never(*_: Any) -> list[float | None]:
+        await asyncio.Future()
+        return []
+
+    monkeypatch.setattr(VLLMClient, "prompt_logprobs", never)
+    with serving(make_app(base="big")) as url:
+        ledger = await ledger_of(tmp_path, SAMPLED)
+        with pytest.raises(TeacherLost, match=r"did not score c0 within 0\.05 s"):
+            await teachers(tmp_path, url).teaching(request(url), engine, ledger)
 
 
 async def test_a_step_whose_teacher_stays_away_fails(tmp_path: Path, base_model: Path, engine: Any) -> None:

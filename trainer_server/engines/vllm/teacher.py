@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -17,6 +18,8 @@ PROBES = (
 """Texts in which tokenizers differ: numbers, white space, code, other scripts, joined emoji, markup of tool calls."""
 COMPARED_COMPLETIONS = 64
 """How many completions are read by both tokenizers, token by token, before any is scored."""
+ANSWER_WITHIN = 180.0
+"""Seconds in which a teacher must score a completion. One that accepts requests and never answers counts as lost."""
 KEY_VARIABLE = "ART_TEACHER_API_KEY"
 """Where `serve` finds the key of its teachers."""
 
@@ -103,12 +106,15 @@ class VLLMTeacher:
             None where it refuses the completion, for example because it is longer than its context; see `refusal`.
 
         Raises:
-            TeacherLost: It went away.
+            TeacherLost: It went away, or did not answer within ANSWER_WITHIN seconds.
         """
         tokens = [*completion.prompt_token_ids, *completion.token_ids]
         try:
             with _as_teacher_lost():
-                return await self._client.prompt_logprobs(tokens, len(completion.token_ids))
+                async with asyncio.timeout(ANSWER_WITHIN):
+                    return await self._client.prompt_logprobs(tokens, len(completion.token_ids))
+        except TimeoutError:
+            raise TeacherLost(f"{self.url} did not score {completion.id} within {ANSWER_WITHIN:g} s") from None
         except (RequestRefused, MalformedAnswer) as refusal:
             self.refusal = self.refusal or str(refusal)
             return None

@@ -19,7 +19,7 @@ connection for ever."""
 class Bodies(Layer):
     """Reads the bodies of requests, and answers 413 to those that are too large, and 408 to those that stop coming.
 
-    Requests without a token come here for open routes only. These read no body, so none is read for them.
+    Requests without a token come here for open routes only. Of these only the login reads a body, by itself.
 
     Args:
         app: The application behind it.

@@ -102,6 +102,17 @@ def test_a_rollout_keeps_its_version_while_others_move_on(server: TrainerServer)
         assert version_of(http, ask(http, "say c", "q", rollout="r1")) == 1
 
 
+def test_a_version_that_a_rollout_names_stays_between_its_calls(server: TrainerServer) -> None:
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "named"})
+        finish(http, http.post("/api/policies/named/steps", json={"groups": groups(http, 1.0, 0.0, model="named")}))
+        assert version_of(http, ask(http, "say a", "named@0", rollout="n1")) == 0
+        assert http.delete("/api/policies/named/versions/0").status_code == 409
+        assert version_of(http, ask(http, "say a", "named", rollout="n1")) == 1, "its name means what it meant"
+        assert http.delete("/api/rollouts/n1").status_code == 204
+        assert http.delete("/api/policies/named/versions/0").status_code == 204
+
+
 def test_swapping_drops_no_request(server: TrainerServer) -> None:
     failures: list[str] = []
     stop = threading.Event()
