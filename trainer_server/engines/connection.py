@@ -26,8 +26,12 @@ _CONNECT_TIMEOUT = 10.0
 _KEPT = 2.0
 """Seconds for which an idle connection is kept. vLLM closes one that was idle for 5 s; a request that is sent in this
 moment is lost."""
-_KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
-"""TCP options that detect when the engine's machine is gone: after 15 + 3 * 5 s on a quiet connection, or after
+_TCP = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *((socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _TCP.items() if hasattr(socket, name)),
+]
+"""Socket options that detect when the other machine is gone: after 15 + 3 * 5 s on a quiet connection, or after
 30,000 ms with unconfirmed bytes. A read timeout cannot detect it: an engine may send nothing until a generation ends.
 Options that a platform lacks are left out."""
 _NOT_REACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
@@ -216,10 +220,8 @@ def _watched_socket(address: Any) -> socket.socket:
     """A socket that notices when the other machine is gone. address: an entry of getaddrinfo."""
     family, kind, protocol, *_ = address
     made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE.items():
-        if hasattr(socket, name):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    for option in KEEPALIVE:
+        made.setsockopt(*option)
     return made
 
 

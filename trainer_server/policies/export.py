@@ -72,7 +72,11 @@ class Exports:
         self._base, self._store, self._retention, self._logs = base, store, retention, home.logs
         self._root = home.root / "exports"
         self._turn = asyncio.Lock()
-        shutil.rmtree(self._root, ignore_errors=True)  # what a killed server left
+
+    def discard_all(self) -> None:
+        """Deletes what a killed server left. Only for the server that leads, before it makes exports: all servers of a
+        fleet have one home."""
+        shutil.rmtree(self._root, ignore_errors=True)
 
     async def make(
         self, policy: str, version: int, format: ExportFormat, gone: Callable[[], Awaitable[bool]]

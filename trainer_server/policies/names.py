@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 
 from trainer_server.engines.slots import Key, adapter_name
 from trainer_server.ledger.storage.fleet import SharedPins
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import Candidate
+from trainer_server.wire import NAME_PATTERN, Candidate
 
 log = logging.getLogger("trainer_server")
 
@@ -64,13 +65,13 @@ class PolicyNames:
 
     def serve(self, key: Key) -> None:
         """A version is in service: from now on it is the newest, unless a newer one is in service already."""
-        self._changed.add(key[0])
+        self._note(key[0])
         self.newest[key[0]] = max(key[1], self.newest.get(key[0], 0))
 
     def promote(self, policy: str, version: int | None) -> None:
         """The policy's name means a version from now on, whatever is newer; None: it means the newest again. That ends
         a candidate."""
-        self._changed.add(policy)
+        self._note(policy)
         self.candidates.pop(policy, None)
         if version is None:
             self.promoted.pop(policy, None)
@@ -79,13 +80,13 @@ class PolicyNames:
 
     def forget(self, policy: str) -> None:
         """The policy is made anew: its name means nothing until a version is in service."""
-        self._changed.add(policy)
+        self._note(policy)
         for meanings in (self.newest, self.promoted, self.candidates):
             meanings.pop(policy, None)
 
     def withhold(self, policy: str, why: str | None) -> None:
         """The policy cannot be served from now on, and why; None: it can."""
-        self._changed.add(policy)
+        self._note(policy)
         if why is None:
             self.unserved.pop(policy, None)
         else:
@@ -112,8 +113,11 @@ class PolicyNames:
             await self.announce()
 
     async def refresh(self, policy: str | None = None) -> None:
-        """Asks what the elected server decided of a policy; None: of all. Raises LedgerError."""
-        if self._shared is None or self.leads:
+        """Asks what the elected server decided of a policy; None: of all. Raises LedgerError.
+
+        What cannot be a policy's name is not asked: any text may come from a request.
+        """
+        if self._shared is None or self.leads or (policy is not None and not re.fullmatch(NAME_PATTERN, policy)):
             return
         if policy is not None:
             texts = {policy: await self._shared.meaning(policy)}
@@ -154,9 +158,15 @@ class PolicyNames:
         if why is not None:
             self.unserved[policy] = why
 
+    def _note(self, policy: str) -> None:
+        """The others are to be told of a policy. Only the server that leads notes it: another one takes up every name
+        that a request has, and would keep it for as long as it lives."""
+        if self.leads:
+            self._changed.add(policy)
+
     def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
         """A version is tried beside the promoted one from now on; None: none is."""
-        self._changed.add(policy)
+        self._note(policy)
         if candidate is None:
             self.candidates.pop(policy, None)
         else:
@@ -188,7 +198,7 @@ class PolicyNames:
     def step_back(self, policy: str) -> None:
         """Where the newest version is in quarantine, the one before it is the newest; a promoted version that is in
         quarantine is no longer promoted, and a candidate is no longer tried."""
-        self._changed.add(policy)
+        self._note(policy)
         quarantined = self._store.quarantined(policy)
         candidate = self.candidates.get(policy)
         if candidate is not None and not {candidate.version, candidate.beside}.isdisjoint(quarantined):

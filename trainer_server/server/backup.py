@@ -21,8 +21,8 @@ from trainer_server.process.files import fsync_directory, write_atomic
 from trainer_server.wire import ConfigError, Home
 
 MANIFEST = "backup.json"
-_LEFT_OUT = {"lock", "tokens.lock", "server.json", "trainer.json", "exports", "logs", MANIFEST}
-"""What a running server has for itself; and logs."""
+_LEFT_OUT = {"lock", "tokens.lock", "server.json", "trainer.json", "connection.json", "exports", "logs", MANIFEST}
+"""What a running server has for itself; the token of another server, which `connect` wrote; and logs."""
 _LINKED = ".safetensors"
 _PAGES = 8192
 """Pages of a database that are copied before progress is told."""

@@ -268,6 +268,7 @@ class Server:
         await self.slots.start()
         if self.leads:
             await self.names.announce_all()
+            await asyncio.to_thread(self.exports.discard_all)
             await self.jobs.start()
             self._purging.start()
         if self.fleet:
@@ -278,15 +279,25 @@ class Server:
     async def lead(self) -> None:
         """This server trains from now on, and decides what names mean: the one that did is gone.
 
+        Where it raises, this server does not lead, and nothing that was begun goes on. Then it may be called again.
+
         Raises:
             LedgerError: The others cannot be told.
+            OSError: The home cannot be read or written, or the trainer cannot be started.
         """
         self.jobs, self.exports, self.erasure = await asyncio.to_thread(self._work)
         names = await asyncio.to_thread(self._looked_up)
-        self.leads = self.names.leads = True
+        self.names.leads = True
         self.names.become(names)
-        await self.names.announce_all()
-        await self.jobs.start()
+        try:
+            await self.names.announce_all()
+            await asyncio.to_thread(self.exports.discard_all)
+            await self.jobs.start()
+        except BaseException:  # also when it is cancelled
+            self.names.leads = False
+            await self.jobs.stop()
+            raise
+        self.leads = True  # last: requests must not reach jobs that may be stopped again
         self._purging.start()
 
     async def stop(self) -> None:

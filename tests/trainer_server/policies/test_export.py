@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -213,6 +213,17 @@ async def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) 
         await exports.make("p", 0, "peft", gone)
     assert (error.value.code, answer(error.value).status_code) == ("not_found", 404)
     assert list((tmp_path / "exports").glob("*")) == []
+
+
+def test_only_a_server_that_leads_deletes_exports_of_an_earlier_one(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    left = tmp_path / "exports" / "0123" / "peft"
+    left.mkdir(parents=True)
+    parts = (home, ServedModel("base", str(tmp_path)), AdapterStore(home.policies), cast(Retention, None))
+    exports = Exports(*parts)
+    assert left.exists(), "another server of the fleet may be sending it"
+    exports.discard_all()
+    assert not left.exists()
 
 
 def test_a_client_that_goes_away_ends_the_merging(trained: TrainerServer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -129,3 +130,36 @@ async def test_other_servers_learn_what_the_one_that_leads_decides(store: Adapte
     assert leads.meant("agent") == 9
     for fleet in fleets:
         await fleet.gateways.leave()
+
+
+class Pins:
+    """What servers tell one another, without a database. It notes which names were asked and published."""
+
+    def __init__(self, **meanings: str) -> None:
+        self.told: dict[str, str] = meanings
+        self.asked: list[str] = []
+        self.published: list[str] = []
+
+    async def meaning(self, policy: str) -> str | None:
+        self.asked.append(policy)
+        return self.told.get(policy)
+
+    async def meanings(self) -> dict[str, str]:
+        return self.told
+
+    async def publish(self, meanings: dict[str, str | None]) -> None:
+        self.published += meanings
+
+
+async def test_a_server_that_does_not_lead_keeps_no_names_of_requests(store: AdapterStore) -> None:
+    pins = Pins(agent='{"newest": 3, "promoted": null, "candidate": null, "unserved": null}')
+    names = PolicyNames(store, cast(Any, pins))
+    names.leads = False
+    for asked in ("agent", "unknown", "a\0b", "../x", "", "x" * 10_000):
+        await names.refresh(asked)
+    assert names.newest == {"agent": 3}
+    assert pins.asked == ["agent", "unknown"], "what cannot be a policy's name is not asked"
+    assert names._changed == set()
+    names.leads = True
+    await names.announce_all()
+    assert pins.published == ["agent"]

@@ -37,7 +37,7 @@ def home_with_a_policy(root: Path) -> Home:
     (store.root / "p" / "versions" / ".deleted-7").mkdir()
     (home.jobs / "job-1").mkdir(parents=True)
     (home.jobs / "job-1" / "job.json").write_text("{}")
-    for name in ("token", "lock", "server.json"):
+    for name in ("token", "lock", "server.json", "connection.json"):
         (home.root / name).write_text(name)
     return home
 
@@ -72,7 +72,7 @@ def test_a_copy_is_whole_while_the_ledger_is_written(tmp_path: Path) -> None:
     assert os.path.samefile(home.root / weights, tmp_path / "copies" / "one" / weights), "a hard link takes no space"
     assert AdapterStore(new.policies).problem("p", 0) is None
     assert (new.root / "token").read_text() == "token"
-    assert not {"lock", "server.json", MANIFEST} & {path.name for path in new.root.iterdir()}
+    assert not {"lock", "server.json", "connection.json", MANIFEST} & {path.name for path in new.root.iterdir()}
     assert not any(".deleted" in path for path in sizes)
     for path in new.root.rglob("*"):
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or path.suffix == ".safetensors", path

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
+import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,6 +17,7 @@ import httpx
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainer_server.engines.connection import KEEPALIVE
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.server.access.bodies import next_part
@@ -39,14 +42,18 @@ _HOPS = {
     "host",
 }
 """Headers of one connection, which are not passed on."""
+_TRAINING = re.compile(r"/api/policies/[^/]+/(?:steps|sft)")
+"""Addresses at which a request that is sent twice makes two jobs, unless it has an idempotency key."""
 
 
 class ToLeader(Layer):
     """Passes requests on to the elected server, while this one is not, but for those that every server answers.
 
     A request is sent again when the elected server dies before it answers: all requests to a trainer server may be
-    repeated. It stands behind `BearerAuth`, so that nothing of a request without a token is read or passed on. What the
-    token may do, and the body, are checked by the elected server.
+    repeated. Those that queue a job get an idempotency key for it.
+
+    It stands behind `BearerAuth`, so that nothing of a request without a token is read or passed on. What the token may
+    do, and the body, are checked by the elected server.
 
     Args:
         app: The application behind it.
@@ -74,6 +81,7 @@ class ToLeader(Layer):
         if self._leads() or answered_anywhere(scope["method"], scope["path"]):
             await self.app(scope, receive, send)
             return
+        _give_key(scope)
         body = await _small_body(scope, receive)
         if body is None:
             await self._pass_on(scope, receive, send, None)
@@ -132,10 +140,11 @@ class ToLeader(Layer):
         )
         if self._client is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
-            timeout = httpx.Timeout(None, connect=5.0)
-            self._client = httpx.AsyncClient(
-                verify=_trusting(self._certificate), limits=limits, timeout=timeout, trust_env=False
+            transport = httpx.AsyncHTTPTransport(
+                verify=_trusting(self._certificate), limits=limits, trust_env=False, socket_options=KEEPALIVE
             )
+            timeout = httpx.Timeout(None, connect=5.0)
+            self._client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False)
         response = await self._client.send(request, stream=True)
         async with aclosing(response):
             raw = [(name.lower(), value) for name, value in response.headers.raw]
@@ -147,6 +156,19 @@ class ToLeader(Layer):
             except httpx.TransportError as error:  # the connection is closed in the middle, which clients notice
                 raise ConnectionError(f"the server that trains went away during its answer: {error}") from error
             await send({"type": "http.response.body", "body": b""})
+
+
+def _give_key(scope: Scope) -> None:
+    """Gives a request that queues a job an idempotency key, unless its headers have one; a key in its body counts more.
+
+    So the next server finds the job that was queued before the last one died. The scope is changed, not copied: layers
+    in front of this one read from it what later ones note.
+    """
+    if scope["method"] != "POST" or not _TRAINING.fullmatch(scope["path"]):
+        return
+    if not Headers(scope=scope).get("Idempotency-Key"):  # an empty one is none
+        others = [(name, value) for name, value in scope["headers"] if name.lower() != b"idempotency-key"]
+        scope["headers"] = [*others, (b"idempotency-key", secrets.token_hex(16).encode())]
 
 
 async def _small_body(scope: Scope, receive: Receive) -> bytes | None:

@@ -45,7 +45,8 @@ class Succession:
 
     def __init__(self, election: Election, server: Server, *, url: str, address: str) -> None:
         self._election, self._server, self._url, self._address = election, server, url, address
-        self._elected = False
+        self._elected = self._leads = False
+        """Whether this server is elected; and whether it has begun to lead, which may fail at first."""
         self._lock: TextIOWrapper | None = None
         self._rounds = Rounds("the election", self._next)
 
@@ -71,8 +72,9 @@ class Succession:
             watch(self._election)
         while not self._claimed():  # the server that was elected before is ending
             await asyncio.sleep(_LOOK / 2)
-        if not self._server.leads:
+        if not self._leads:
             await self._server.lead()
+            self._leads = True
         await asyncio.to_thread(self._election.announce, self._address)
         home = self._server.config.home
         await asyncio.to_thread(write_atomic, home.server, json.dumps({"url": self._url, "pid": os.getpid()}))

@@ -46,7 +46,7 @@ def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
 async def _queue(server: Server, request: Request, name: str, body: StepRequest | SFTRequest, key: str | None) -> Job:
     await asyncio.to_thread(get_policy, server, name)
     refuse_unserved(server, name)
-    if body.idempotency_key is None and key is not None:
+    if key and not body.idempotency_key:  # an empty one is none
         body = body.model_copy(update={"idempotency_key": key})
     job = await server.jobs.intake.train(name, body)
     note(request.scope, target=f"{name}, {job.id}")

@@ -152,6 +152,71 @@ def test_a_request_waits_for_a_server_to_be_elected_and_is_sent_again(leader: tu
     assert (answer.json()["by"], answer.json()["size"]) == ("leader", 3)
 
 
+@pytest.mark.parametrize("address", ["/api/policies/p/steps", "/api/policies/p/sft"])
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": ""}])
+def test_a_job_that_is_queued_again_has_the_key_that_it_had(
+    leader: tuple[Told, str], address: str, headers: dict[str, str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as killed:
+        received: list[bytes] = []
+
+        def end_when_asked() -> None:
+            connection, _ = killed.accept()
+            with connection:
+                received.append(connection.recv(10_000))
+
+        thread = threading.Thread(target=end_when_asked)
+        thread.start()
+        places = [f"http://127.0.0.1:{killed.getsockname()[1]}"]
+        with serving(follower(lambda: places.pop(0) if places else leader[1])) as url:
+            again = httpx.post(f"{url}{address}", content=b"abc", headers=headers, timeout=30).json()
+            other = httpx.post(f"{url}{address}", content=b"abc", headers=headers, timeout=30).json()
+        thread.join()
+    key = again["headers"]["idempotency-key"]
+    lines = received[0].partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
+    assert [line for line in lines if line.startswith(b"idempotency-key")] == [f"idempotency-key: {key}".encode()]
+    assert len(key) == 32
+    assert other["headers"]["idempotency-key"] != key, "another request is another job"
+
+
+def test_a_server_that_is_elected_meanwhile_gets_the_key_too(leader: tuple[Told, str]) -> None:
+    asked: list[int] = []
+
+    def nobody() -> str | None:
+        asked.append(1)
+        return None
+
+    with serving(follower(nobody, lambda: len(asked) > 1)) as url:
+        told = httpx.post(f"{url}/api/policies/p/steps", content=b"abc").json()
+    assert (told["by"], len(told["headers"]["idempotency-key"])) == ("follower", 32)
+
+
+def test_only_requests_that_queue_jobs_get_a_key_and_a_key_of_the_client_stays(leader: tuple[Told, str]) -> None:
+    with serving(follower(lambda: leader[1])) as url, httpx.Client(base_url=url) as http:
+        for method, path in (
+            ("GET", "/api/policies/p/steps"),
+            ("POST", "/api/policies"),
+            ("POST", "/api/jobs/j/cancel"),
+        ):
+            assert "idempotency-key" not in http.request(method, path).json()["headers"]
+        told = http.post("/api/policies/p/steps", headers={"Idempotency-Key": "mine"}).json()
+        assert told["headers"]["idempotency-key"] == "mine"
+
+
+async def test_an_elected_server_whose_machine_vanishes_is_noticed(leader: tuple[Told, str]) -> None:
+    layer = follower(lambda: leader[1])
+    transport = httpx.ASGITransport(app=layer)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+        assert (await http.get("/api/jobs")).json()["by"] == "leader"
+    assert layer._client is not None
+    (kept,) = layer._client._transport._pool.connections  # type: ignore[attr-defined]
+    made = kept._connection._network_stream.get_extra_info("socket")
+    assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 15
+    assert made.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+    await layer._client.aclose()
+
+
 def test_without_a_server_that_trains_the_reason_is_told() -> None:
     def away() -> str | None:
         raise LedgerError("the database is away")

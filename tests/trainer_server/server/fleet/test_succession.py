@@ -15,7 +15,9 @@ from typing import Any, cast
 import pytest
 
 from tests.support.patience import until
+from trainer_server.jobs.service import JobService
 from trainer_server.ledger.base import LedgerError
+from trainer_server.server.config import ServerConfig
 from trainer_server.server.fleet import succession
 from trainer_server.server.fleet.succession import Succession
 from trainer_server.server.server import Server
@@ -115,3 +117,81 @@ async def test_an_elected_server_stops_when_it_is_elected_no_longer(
     election.lost("another server was elected")
     assert sent == [(os.getpid(), signal.SIGTERM)]
     await next_one.stop()
+
+
+async def test_a_server_that_could_not_begin_to_lead_tries_again(tmp_path: Path) -> None:
+    election, tries = Election(True), list[int]()
+    next_one, server = standing(tmp_path, election)
+
+    async def lead() -> None:
+        server.leads = True
+        tries.append(1)
+        if len(tries) < 3:
+            raise LedgerError("the database is away")
+
+    server.lead = lead
+    next_one._rounds._pause = 0.01
+    next_one.start()
+    await until(lambda: bool(election.announced))
+    assert (len(tries), election.stood) == (3, 1)
+    await next_one.stop()
+
+
+@pytest.mark.parametrize("fails", ["announce_all", "start"])
+async def test_what_a_server_had_begun_is_stopped_when_it_cannot_lead(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    engine = "tests.support.engines.letters:make"
+    left = tmp_path / "exports" / "0123"
+    left.mkdir(parents=True)
+    server = Server(ServerConfig(Home(tmp_path), model=str(base_model), engine=engine), leads=False)
+    assert left.exists(), "the server that leads may be sending it"
+    under_way, begun, broken = set[JobService](), list[JobService](), True
+
+    async def start(jobs: JobService) -> None:
+        assert not server.leads, "no request reaches jobs that may be stopped again"
+        under_way.add(jobs)
+        begun.append(jobs)
+        if broken and fails == "start":
+            raise OSError("too many processes")
+
+    async def stop(jobs: JobService) -> None:
+        under_way.discard(jobs)
+
+    async def announce_all() -> None:
+        assert server.names.leads
+        if broken and fails == "announce_all":
+            raise LedgerError("the database is away")
+
+    monkeypatch.setattr(JobService, "start", start)
+    monkeypatch.setattr(JobService, "stop", stop)
+    monkeypatch.setattr(server.names, "announce_all", announce_all)
+    with pytest.raises((OSError, LedgerError)):
+        await server.lead()
+    assert (server.leads, server.names.leads, under_way) == (False, False, set())
+    assert not server._purging.begun
+    broken = False
+    await server.lead()
+    assert (server.leads, server.names.leads, under_way) == (True, True, {server.jobs})
+    assert len(begun) == (2 if fails == "start" else 1)
+    assert server._purging.begun
+    assert not left.exists()
+    await server.stop()
+
+
+async def test_a_server_that_leads_from_its_start_deletes_what_a_killed_one_left(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(_jobs: JobService) -> None:
+        pass
+
+    monkeypatch.setattr(JobService, "start", nothing)
+    monkeypatch.setattr(JobService, "stop", nothing)
+    left = tmp_path / "exports" / "0123"
+    for leads in (False, True):
+        left.mkdir(parents=True, exist_ok=True)
+        config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+        server = Server(config, leads=leads)
+        await server.start()
+        assert left.exists() is not leads
+        await server.stop()
