@@ -61,7 +61,8 @@ class Evaluation:
 
     Args:
         trajectories: All runs, those that raised or have no reward included.
-        version: The version that was asked for: a number, or numbers by policy. None: the newest.
+        version: The version that was asked for: a number, or numbers by policy. None: the one that the
+            policy's name means.
         success: Whether a scored run solved its scenario. By default: its reward is at least 1.
     """
 

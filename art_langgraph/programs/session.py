@@ -41,7 +41,7 @@ class session:
         scenario: The task, in any form that `rollout` takes. Sessions of the same scenario are compared.
         store: Where the trajectory is kept as well.
         temperature: Sampling temperature of the policies; None: that of each request.
-        version: Version of the policies, for all of them or by name; None: the newest.
+        version: Version of the policies, for all of them or by name; None: the one that each name means.
         evaluation: The session evaluates a version, and is never trained on.
         metadata: Your data, kept in the trajectory.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,12 @@ from art_mcp.client.connect import Server
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import REMEDY, Catalog
+from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import changes_with_time, is_local, parsed, picked, problem, stable_facts
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import MCPScenario, Observation, Reading, Step, is_reference
 from art_mcp.scenarios.scenario_set import Dropped, drop
+from art_mcp.scenarios.schemas import properties_of
 from art_mcp.worlds.change import Change, agreed
 
 APART = 1.2
@@ -34,7 +36,7 @@ MAX_ASKED = 64
 """Characters of a value that a written task asks for, at most."""
 
 SAMPLE = 2_000
-"""Characters of a result that a scenario keeps if no later step takes a value from it."""
+"""Characters of a result that a scenario keeps if neither a later step nor the answer needs the rest."""
 
 
 class StepFailed(Exception):
@@ -84,10 +86,26 @@ class Trial:
         """The steps with what the execution told of them."""
         return self.first.steps
 
-    def observations(self) -> list[Observation]:
-        """The results of the first execution. One that a later step takes a value from is whole, others are cut."""
-        needed = {need for step in self.steps for need in step.needs}
-        return [_observation(result, index in needed) for index, result in enumerate(self.first.results)]
+    def observations(self, facts: Iterable[str] = (), readings: Iterable[Reading] = ()) -> list[Observation]:
+        """The results of the first execution. Those that a later step or the answer needs are whole, others are cut: a
+        demonstration must show what its answer tells.
+
+        Args:
+            facts: Values that the answer mentions.
+            readings: Values that it reads off the results. An empty path stands for the whole text.
+        """
+        results = self.first.results
+        whole = {need for step in self.steps for need in step.needs}
+        cut = [_cut(result) for result in results]
+        for reading in readings:
+            value = _picked(results[reading.step], reading)
+            if value is None or canonical(value) != canonical(_picked(cut[reading.step], reading)):
+                whole.add(reading.step)
+        for fact in facts:
+            if not any(mentions(seen.text, fact) for seen in cut):
+                telling = {index for index, result in enumerate(results) if mentions(result.text, fact)}
+                whole |= telling or set(range(len(results)))
+        return [_whole(result) if index in whole else cut[index] for index, result in enumerate(results)]
 
 
 class Trials:
@@ -226,7 +244,7 @@ def _executed(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPS
     facts, readings = ([], []) if refused else _asked(scenario, outcome)
     return scenario.with_plan(
         reference=outcome.steps,
-        observations=outcome.observations(),
+        observations=outcome.observations(facts, [] if refused else scenario.plan.readings),
         facts=facts,
         readings=readings,
         changes=outcome.changes,
@@ -283,7 +301,7 @@ def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) ->
             raise StepFailed("destructive", f"{tool.name} may change something: {tool.why_changing}. {REMEDY}")
         if any(not 0 <= need < index for need in step.needs):
             raise StepFailed("invalid", f"step {index + 1} takes a result of a step that does not come before it")
-        properties = tool.input_schema.get("properties", {})
+        properties = properties_of(tool)
         defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
         filled.append(step.model_copy(update={"defaults": defaults, "reads": tool.reads}))
     return filled
@@ -415,9 +433,20 @@ def _values(arguments: dict[str, Any]) -> list[Any]:
     return [item for value in arguments.values() for item in (value if isinstance(value, list) else [value])]
 
 
-def _observation(result: CallResult, whole: bool) -> Observation:
-    """The part of a result that a scenario keeps. whole: later steps take a value from it, so that it is not cut."""
-    if whole:
-        return Observation(text=result.text, structured=result.structured, is_error=result.is_error)
+def _whole(result: CallResult) -> Observation:
+    """A result as a scenario keeps it."""
+    return Observation(text=result.text, structured=result.structured, is_error=result.is_error)
+
+
+def _cut(result: CallResult) -> Observation:
+    """The beginning of a result."""
     keep = result.structured if len(str(result.structured)) <= SAMPLE else None
     return Observation(text=result.text[:SAMPLE], structured=keep, is_error=result.is_error)
+
+
+def _picked(result: CallResult | Observation, reading: Reading) -> Any:
+    """What a result has where a value is read off. None: it has nothing there."""
+    try:
+        return picked(result.text, result.structured, reading.path)
+    except (LookupError, TypeError):
+        return None

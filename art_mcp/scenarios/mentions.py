@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 
 def mentions(text: str, fact: str) -> bool:
@@ -14,7 +15,8 @@ def mentions(text: str, fact: str) -> bool:
     """
     plain, wanted = _plain(text), _plain(fact)
     if re.fullmatch(r"-?\d+(\.\d+)?", wanted):
-        return any(float(number) == float(wanted) for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", plain))
+        value = Decimal(wanted)  # a float would take long ids for one another
+        return any(Decimal(number) == value for number in re.findall(r"(?<![\w.])-?\d+(?:\.\d+)?", plain))
     return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", plain) is not None
 
 

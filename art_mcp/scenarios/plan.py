@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from art_langgraph.trajectory import Scenario, scenario_id
 from art_mcp.canonical import canonical
+from art_mcp.scenarios.observe import picked
 from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
@@ -62,7 +63,8 @@ class Step(BaseModel):
 
 
 class Observation(BaseModel):
-    """The result of a step when the reference was executed, cut to a sample if no later step needs it.
+    """The result of a step when the reference was executed, cut to a sample if neither a later step nor the answer needs
+    more of it.
 
     Args:
         text: Text of the result.
@@ -149,8 +151,17 @@ class Plan(BaseModel):
 
     @property
     def executed(self) -> bool:
-        """Whether the result of each call is known, so that the reference can be shown."""
-        return len(self.observations) == len(self.reference)
+        """Whether the result of each call is known, with the values that the answer reads off, so that the reference can
+        be shown. Sets of earlier versions have results that were cut before such a value."""
+        return len(self.observations) == len(self.reference) and all(map(self._has, self.readings))
+
+    def _has(self, reading: Reading) -> bool:
+        try:
+            seen = self.observations[reading.step]
+            picked(seen.text, seen.structured, reading.path)
+        except (LookupError, TypeError):
+            return False
+        return True
 
     @property
     def calls(self) -> str:

@@ -22,7 +22,7 @@ def demonstrations(
     """Converts references to conversations. Tools and system prompt are as `build_agent` sends them to the model.
 
     Args:
-        scenarios: The scenarios. Those whose references were not executed are left out.
+        scenarios: The scenarios. Those whose references cannot be shown are left out: `Plan.executed`.
         tools: The tools of the agent.
         system: System prompt of the agent.
 
@@ -53,11 +53,12 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
         scenario: A scenario whose reference was executed.
 
     Raises:
-        ConfigError: The reference was not executed, or a later step takes a value that the results do not have.
+        ConfigError: The reference was not executed, or a later step or the answer takes a value that the results do
+            not have.
     """
     plan = scenario.plan
     if not plan.executed:
-        raise ConfigError(f"scenario {scenario.id} was not executed: there are no results to show")
+        raise ConfigError(f"scenario {scenario.id} cannot be shown: it was not executed, or its results were cut")
     messages: list[dict[str, Any]] = [*scenario.messages]
     answer = answer_of(scenario)
     requests = _requests(scenario) if answer == plan.answer else []  # people may have changed the facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -34,8 +35,7 @@ _FEWEST_STEPS = 12
 """Steps of a training at least: fewer gained nothing beyond chance (docs/benchmarks/settings.md), and a warm start
 makes better use of their time."""
 _STEP_COST = 3.0
-"""What a run of a step costs, compared with one of the last measurement: it is trained on, some are replaced, and runs
-get longer once the policy calls tools. It was 1.6 on git, more than 3.2 on filesystem, and 5 on memory."""
+"""What a run of a step costs, compared with a measured one of as many calls: it is trained on, and some are replaced."""
 _STEPS_OF_NEW = 2
 """Steps for which there must be scenarios that the warm start has not imitated, so that these alone are trained on."""
 
@@ -120,7 +120,7 @@ class Recipe:
         seconds, cost = self.course.budget.foresees("rl", now="warm start"), self.measured.measurer.cost
         if seconds is None or not cost:
             return None
-        step = _STEP_COST * cost * self.training.groups_per_step * self.training.n
+        step = _STEP_COST * self._longer() * cost * self.training.groups_per_step * self.training.n
         if seconds >= _FEWEST_STEPS * step:
             return None
         return (
@@ -128,6 +128,17 @@ class Recipe:
             f"{_FEWEST_STEPS} rarely gain anything: the warm start gets the time (with more minutes more fit; "
             "--steps N makes N in any case)"
         )
+
+    def _longer(self) -> float:
+        """How many times as many calls of the model a run of the training makes as a run of the last measurement: an
+        untrained policy often calls no tool at all. 1 at least."""
+        measured = list(self.made.measurements.values())
+        runs = measured[-1].evaluation.trajectories if measured else []
+        if not runs or not self._training:
+            return 1.0
+        asked = statistics.fmean(len(run.completions) for run in runs)
+        needed = statistics.fmean(len(scenario.plan.reference) + 1 for scenario in self._training)
+        return max(1.0, needed / max(asked, 1.0))
 
     async def warm_start(self, settings: WarmStart) -> None:
         """Lets the policy imitate demonstrations."""

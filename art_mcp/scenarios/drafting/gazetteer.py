@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import zoneinfo
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, timedelta
@@ -11,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from art_mcp.client.effects import words
+from art_mcp.scenarios.schemas import fits_pattern
 
 WORDS = tuple(
     words(
@@ -201,6 +201,4 @@ def shaped(name: str, schema: Mapping[str, Any], rng: random.Random) -> str | No
     if form is None and words(name)[-1:] in (["email"], ["mail"]):
         form = "email"
     drawn = FORMATS[form](rng) if form in FORMATS else None
-    if drawn is None or (schema.get("pattern") and not re.search(schema["pattern"], drawn)):
-        return None
-    return drawn
+    return drawn if drawn is not None and fits_pattern(schema.get("pattern"), drawn) else None

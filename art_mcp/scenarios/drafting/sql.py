@@ -48,7 +48,7 @@ class Table:
     Args:
         name: Its name.
         columns: Names of its columns.
-        rows: Some of its rows.
+        rows: Some of its rows. Each has all columns: what a server leaves out is null.
     """
 
     name: str
@@ -77,6 +77,12 @@ class Table:
     def texts(self) -> list[str]:
         """The columns of short texts."""
         return [column for column in self.columns if all(_short(row[column], str) for row in self.rows)]
+
+
+def _table(name: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """A table of rows as a server gave them. Some servers leave out nulls, so that a row has some of the columns."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    return Table(name, columns, [{column: row.get(column) for column in columns} for row in rows])
 
 
 def _short(value: Any, kind: Any = str | int) -> bool:
@@ -126,7 +132,7 @@ class Sql:
                 for table_name in [str(each) for each in names if str(each).isidentifier()][:TABLES]:
                     rows = await run(tool, {parameter: f"SELECT * FROM {table_name} LIMIT {ROWS}"})
                     if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-                        self.tables.append(Table(table_name, [str(column) for column in rows[0]], rows))
+                        self.tables.append(_table(table_name, rows))
                 if self.tables:
                     break
         for table in self.tables:
@@ -290,11 +296,11 @@ class Sql:
 
     def _fresh(self, table: Table, column: str) -> Any:
         """A new value for a column, of the kind that it has."""
-        values = [row[column] for row in table.rows]
-        if all(isinstance(value, int | float) for value in values):
+        values = [row[column] for row in table.rows if row[column] is not None]
+        if values and all(isinstance(value, int | float) for value in values):
             return self._rng.randint(1, max(int(max(values)) * 2, 10))
         few = list(dict.fromkeys(str(value) for value in values))
-        if len(few) <= len(values) / 2:
+        if few and len(few) <= len(values) / 2:
             return self._rng.choice(few)
         listed_values = known_by("person" if column == "name" else column)
         return self._rng.choice(listed_values) if listed_values else new_name(self._rng)

@@ -15,7 +15,7 @@ from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.schemas import plain, properties_of
+from art_mcp.scenarios.schemas import fits_pattern, plain, properties_of
 from art_mcp.worlds.place import Place
 from trainer_server.wire import ConfigError
 
@@ -148,8 +148,7 @@ class Values:
             listed = listed or list(known_by(name, str(schema.get("description", ""))))
             if not listed and not results:
                 listed = [match[2] for match in _EXAMPLES.finditer(str(schema.get("description", "")))]
-        pattern = schema.get("pattern")
-        return [value for value in [*listed, *results] if not pattern or re.search(pattern, str(value))]
+        return [value for value in [*listed, *results] if fits_pattern(schema.get("pattern"), str(value))]
 
 
 def is_new(tool: CatalogTool, name: str) -> bool:

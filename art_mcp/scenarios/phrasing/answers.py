@@ -74,7 +74,7 @@ def answer_of(scenario: MCPScenario) -> str:
     one with a value of the last result if there are none.
 
     Args:
-        scenario: The scenario.
+        scenario: The scenario. Its results have what the plan reads off them: `Plan.executed`.
     """
     plan = scenario.plan
     if plan.answer and all(mentions(plan.answer, fact) for fact in plan.facts):

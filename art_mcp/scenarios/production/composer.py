@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 
-from art_mcp.scenarios.catalog import Catalog
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.draft import Draft, Tried
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.mentions import mentions
@@ -14,7 +14,7 @@ from art_mcp.scenarios.phrasing.answers import DONE, answer, both
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
 from art_mcp.scenarios.phrasing.questions.question import WEIGHTS, Question
 from art_mcp.scenarios.phrasing.values import spelled
-from art_mcp.scenarios.plan import MCPScenario, Plan, Reading, Split, Step, is_reference
+from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Split, Step, is_reference
 
 TRIES = 6
 """Attempts to find words for a task that say all values and give no answer away."""
@@ -59,8 +59,7 @@ class Composer:
         self._phraser = phraser
         self._rng = rng
         self._unsaid = dict(unsaid or {})
-        described = " ".join(f"{tool.name} {tool.title or ''} {tool.description}" for tool in catalog.tools)
-        self.errands = talk.errands(described.replace("_", " ").replace("-", " "))
+        self.errands = talk.errands(" ".join(map(_described, catalog.tools)))
 
     def task(self, done: Tried, split: Split) -> MCPScenario | None:
         """A task with one call, or with a chain. None: there are no good words for it."""
@@ -213,7 +212,9 @@ class Composer:
             difficulty=difficulty(steps, turns=1 + len(history)),
             kind="follow_up" if history else "pair" if len(done) > 1 else done[0].draft.kind,
             reference=steps,
-            observations=[seen for each in done for seen in each.trial.observations()],
+            observations=[
+                seen for each, question in zip(done, questions, strict=True) for seen in _observed(each, question)
+            ],
             facts=list(dict.fromkeys(facts)),
             readings=readings,
             answer=both(said[0], said[1]) if len(said) == 2 else "".join(said),
@@ -246,3 +247,21 @@ class Composer:
             }
         )
         return MCPScenario.make(text.text, plan, history)
+
+
+def _described(tool: CatalogTool) -> str:
+    """All that says what a tool can do, with the names of the values that it gives: some give a temperature, and say in
+    their descriptions only that they give data."""
+    gives = (tool.output_schema or {}).get("properties", {})
+    return " ".join([tool.name, tool.title or "", tool.description, *gives])
+
+
+def _observed(done: Tried, question: Question | None) -> list[Observation]:
+    """The results of an executed draft, with what the answer to a question needs of them."""
+    if question is None:
+        return done.trial.observations()
+    last = len(done.trial.steps) - 1
+    if question.asked in ("count", "contains", "last"):  # not told by a part of the result: all of it is looked through
+        return done.trial.observations(readings=[Reading(step=last, path=[])])
+    readings = [] if question.path is None else [Reading(step=last, path=list(question.path))]
+    return done.trial.observations(question.facts, readings)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
 from art_mcp.canonical import canonical
+from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.draft import Draft, Tried, paired, parted, tried
 from art_mcp.scenarios.drafting.drafter import Drafter
@@ -174,7 +175,7 @@ class Producer:
             changed = done.trial.changes
             return ("unstable", "it gave an error, and changed something") if changed else None
         if done.acts:
-            removes = any(VERBS[word].removes for word in done.draft.steps[-1].tool.split("_") if word in VERBS)
+            removes = any(VERBS[word].removes for word in words(done.draft.steps[-1].tool) if word in VERBS)
             if removes and done.trial.changes == []:
                 return "empty", "nothing was removed"
             if done.trial.changes == [] and self._pool.changes(done.trial.steps[-1].tool):

@@ -9,16 +9,20 @@ from typing import Any
 
 import pytest
 
+from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.watch.record import StepRecord
+from art_langgraph.trajectory import CompletionCall, Trajectory
 from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, WarmStart
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization import recipe as recipes
 from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.course import Course
+from art_mcp.specialization.measuring.measurement import Measurement
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.recipe import Recipe
 from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.verify import solved
 from trainer_server.wire import JobStatus, StepResult
 
 
@@ -129,6 +133,15 @@ async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> 
     assert later.training.steps == 0
     assert first.made.notes == later.made.notes
     assert "fewer than 12" in later.made.notes[0]
+
+
+async def test_steps_take_longer_than_runs_of_a_policy_that_calls_no_tool(tmp_path: Path) -> None:
+    recipe = begun(tmp_path, Trainer(), cost=0.5)
+    for number, calls in ((0, 1), (1, 4)):
+        runs = [Trajectory(scenario=scenario(0), completions=[CompletionCall(id="c")] * calls)]
+        recipe.made.measurements["before"] = Measurement("before", Evaluation(runs, 0, solved))
+        assert recipe._longer() == (2.0 if number == 0 else 1.0)
+    recipe.course.directory.close()
 
 
 async def test_a_training_that_an_earlier_process_has_planned_is_not_left_out_later(tmp_path: Path) -> None:
