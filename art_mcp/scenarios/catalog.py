@@ -257,9 +257,9 @@ _MEANT = frozenset({"default", "const"})
 def _normal(schema: Any) -> dict[str, Any]:
     """A schema in the form that all readers expect, so that none of them has to know the others.
 
-    A schema that is no object, such as `true`, becomes the empty one, which allows everything. That is right for `true`,
-    and for `false` the server decides. A null keyword is left out, and so is a list or an object of schemas that is
-    none. `additionalProperties` may stay a boolean: it is never read as a schema.
+    A schema that is no object, such as `true`, becomes the empty one, which allows everything. That is what `true`
+    means; where it was `false`, the execution of the call decides. A null keyword is left out, and so is one of a wrong
+    type. `additionalProperties` may stay a boolean: it is never read as a schema.
     """
     if not isinstance(schema, Mapping):
         return {}

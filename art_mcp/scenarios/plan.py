@@ -63,8 +63,8 @@ class Step(BaseModel):
 
 
 class Observation(BaseModel):
-    """The result of a step when the reference was executed, cut to a sample if neither a later step nor the answer needs
-    more of it.
+    """The result of a step when the reference was executed, cut to a sample if no later step and no answer needs the
+    rest.
 
     Args:
         text: Text of the result.
@@ -151,8 +151,8 @@ class Plan(BaseModel):
 
     @property
     def executed(self) -> bool:
-        """Whether the result of each call is known, with the values that the answer reads off, so that the reference can
-        be shown. Sets of earlier versions have results that were cut before such a value."""
+        """Whether the result of each call is known, and has the values that the answer reads off it. Then the reference
+        can be shown. Sets of earlier versions have results that were cut before such a value."""
         return len(self.observations) == len(self.reference) and all(map(self._has, self.readings))
 
     def _has(self, reading: Reading) -> bool:

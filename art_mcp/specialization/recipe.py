@@ -35,7 +35,8 @@ _FEWEST_STEPS = 12
 """Steps of a training at least: fewer gained nothing beyond chance (docs/benchmarks/settings.md), and a warm start
 makes better use of their time."""
 _STEP_COST = 3.0
-"""What a run of a step costs, compared with a measured one of as many calls: it is trained on, and some are replaced."""
+"""What a run of a step costs, compared with a measured one of as many calls: it is trained on, and some are
+replaced."""
 _STEPS_OF_NEW = 2
 """Steps for which there must be scenarios that the warm start has not imitated, so that these alone are trained on."""
 

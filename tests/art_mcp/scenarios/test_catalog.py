@@ -53,6 +53,35 @@ def test_tools_of_the_sdk_and_their_json_keep_their_schemas() -> None:
         Catalog.of_tools([7])
 
 
+def test_schemas_have_one_form() -> None:
+    given = {
+        "type": "object",
+        "properties": {
+            "any": True,
+            "list": {"type": "array", "items": True},
+            "pair": {"items": [{"type": "string"}, True]},
+            "object": {"type": "object", "properties": None, "required": None, "additionalProperties": False},
+            "either": {"anyOf": [True, {"type": "string", "enum": None, "default": None}]},
+            "required": {"type": "string", "required": True},
+        },
+        "$defs": {"none": False, "null": None},
+        "required": None,
+    }
+    assert tool(inputSchema=given).input_schema == {
+        "type": "object",
+        "properties": {
+            "any": {},
+            "list": {"type": "array", "items": {}},
+            "pair": {"prefixItems": [{"type": "string"}, {}]},
+            "object": {"type": "object", "additionalProperties": False},
+            "either": {"anyOf": [{}, {"type": "string", "default": None}]},
+            "required": {"type": "string"},
+        },
+        "$defs": {"none": {}, "null": {}},
+    }
+    assert tool(outputSchema={"properties": None}).output_schema == {}
+
+
 def test_what_is_left_out_is_named_with_the_reason() -> None:
     annotated = {"readOnlyHint": False}
     tools = [tool(name="purge_log"), tool(name="get_or_create"), tool(name="get", annotations=annotated)]

@@ -138,7 +138,7 @@ async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> 
 async def test_steps_take_longer_than_runs_of_a_policy_that_calls_no_tool(tmp_path: Path) -> None:
     recipe = begun(tmp_path, Trainer(), cost=0.5)
     for number, calls in ((0, 1), (1, 4)):
-        runs = [Trajectory(scenario=scenario(0), completions=[CompletionCall(id="c")] * calls)]
+        runs = [Trajectory(scenario=scenario(0), completions=[CompletionCall(id="c", started=0.0)] * calls)]
         recipe.made.measurements["before"] = Measurement("before", Evaluation(runs, 0, solved))
         assert recipe._longer() == (2.0 if number == 0 else 1.0)
     recipe.course.directory.close()

@@ -14,7 +14,7 @@ from art_langgraph import rollout
 from art_mcp import MCPScenario, connect, generate_scenarios, verify
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.drafting.reserve import Reserve
-from art_mcp.scenarios.drafting.sql import Sql, literal, sql_parameter
+from art_mcp.scenarios.drafting.sql import Sql, Table, literal, sql_parameter
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.specialization.verify import solved
 from tests.support.mcp.commands import ROWS
@@ -107,3 +107,27 @@ async def test_another_query_with_the_same_values_is_right(tmp_path: Path) -> No
 async def said(server: Any, scenario: MCPScenario, call: tuple[str, dict[str, Any]], answer: str) -> bool:
     run = await rollout(calling(server, call, answer=answer), scenario, verify())
     return solved(run)
+
+
+async def test_rows_that_leave_out_nulls_have_all_columns() -> None:
+    rows = [{"id": 1, "name": "Ada"}, {"id": 2, "name": "Bob", "town": "Oslo", "age": 7}, {"id": 3, "age": 8}]
+
+    async def run(_: CatalogTool, arguments: dict[str, Any]) -> Any:
+        return [{"name": "people"}] if "sqlite_master" in arguments["query"] else rows
+
+    sql = Sql([READ, WRITE], Reserve(), random.Random(0))
+    await sql.look(run)
+    (table,) = sql.tables
+    assert table.columns == ["id", "name", "town", "age"]
+    assert table.rows[2] == {"id": 3, "name": None, "town": None, "age": 8}
+    assert table.identifying() == ["id"]
+    for name in ("read_query", "write_query"):
+        drafts = [sql.draft(name, held=None) for _ in range(100)]
+        queries = [draft.steps[0].arguments["query"] for draft in drafts if draft is not None]
+        assert queries
+        assert not any("None" in query for query in queries)
+
+
+def test_a_column_without_values_gets_any_new_one() -> None:
+    sql = Sql([WRITE], Reserve(), random.Random(0))
+    assert sql._fresh(Table("people", ["note"], [{"note": None}] * 2), "note") not in (None, "None")
