@@ -30,6 +30,7 @@ async def test_kill_nine_loses_nothing(base_model: Path, tmp_path: Path, monkeyp
         starting: list[asyncio.Task[None]] = []
 
         async def restart() -> None:
+            await asyncio.gather(*starting)  # those that wait for the server must not see it killed
             assert running.server is not None
             running.server.kill()
             running.server.wait(PATIENCE)
