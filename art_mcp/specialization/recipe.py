@@ -186,8 +186,7 @@ class Recipe:
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
             if left_out := {reason: count for reason, count in metrics.get("turns_skipped", {}).items() if count}:
                 reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-                self.made.notes.append(f"answers that the warm start did not imitate: {reasons}")
-                self.course.tell(self.made.notes[-1])
+                self._note(f"answers that the warm start did not imitate: {reasons}")
 
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
@@ -238,9 +237,7 @@ class Recipe:
                 await self._end_of_training(stage)
             return
         if self.training.watched and not self._selection:
-            why = "too few training scenarios to put any aside: --evaluate-every and --patience measure nothing"
-            self.made.notes.append(why)
-            self.course.tell(why)
+            self._note("too few training scenarios to put any aside: --evaluate-every and --patience measure nothing")
         least = _STEPS_OF_NEW * self.training.groups_per_step
         scenarios = to_train_on(self._training, self._shown, least, self.seed)
         about = (
@@ -279,8 +276,7 @@ class Recipe:
                     self.course.tell(f"{record}{left}")
             except RolloutsFailed as error:  # what was made until then must not be lost with a training
                 stage.facts["failed"] = f"the training ended: {error}"
-                self.made.notes.append(stage.facts["failed"])
-                self.course.tell(stage.facts["failed"])
+                self._note(stage.facts["failed"])
             await self._end_of_training(stage)
 
     async def _end_of_training(self, stage: Stage) -> None:
@@ -343,6 +339,11 @@ class Recipe:
             self.made.notes.append(
                 f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.made.model}`"
             )
+
+    def _note(self, what: str) -> None:
+        """Tells something now, and in the report."""
+        self.made.notes.append(what)
+        self.course.tell(what)
 
     def _without(self, stage: str, why: str) -> None:
         """Leaves a stage out."""

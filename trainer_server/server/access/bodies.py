@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
@@ -35,29 +36,43 @@ class Bodies(Layer):
             await self.app(scope, receive, send)
             return
         most, declared = self._most_mib * 2**20, Headers(scope=scope).get("Content-Length", "")
-        body = bytearray()
-        more = not (declared.isdecimal() and int(declared) > most)
-        too_large = not more
-        while more:
-            message = await next_part(receive, len(body))
-            if message["type"] == "http.disconnect":
-                return
-            body += message.get("body", b"")
-            too_large = len(body) > most
-            more = message.get("more_body", False) and not too_large
-        if too_large:
+        try:
+            body = None if declared.isdecimal() and int(declared) > most else await read_body(receive, most)
+        except ClientDisconnect:
+            return
+        if body is None:
             raise APIError(
                 413,
                 f"the body is larger than {self._most_mib} MiB: send less at once, or serve with a larger "
                 "--max-body-mib",
                 code="body_too_large",
             )
-        whole: list[Message] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def read_before() -> Message:
             return whole.pop() if whole else await receive()
 
         await self.app(scope, read_before, send)
+
+
+async def read_body(receive: Receive, most: int) -> bytes | None:
+    """The body of a request. None: it has more than `most` bytes; what follows them is not read.
+
+    Raises:
+        APIError: See `next_part`.
+        ClientDisconnect: The client went away.
+    """
+    body = bytearray()
+    more = True
+    while more:
+        message = await next_part(receive, len(body))
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        if len(body) > most:
+            return None
+        more = message.get("more_body", False)
+    return bytes(body)
 
 
 async def next_part(receive: Receive, before: int) -> Message:

@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,22 +133,29 @@ def test_a_server_that_is_elected_meanwhile_answers_by_itself() -> None:
     assert (answer.json()["by"], answer.json()["size"]) == ("follower", 3)
 
 
-def test_a_request_waits_for_a_server_to_be_elected_and_is_sent_again(leader: tuple[Told, str]) -> None:
-    with socket.socket() as closed, socket.create_server(("127.0.0.1", 0)) as killed:
-        closed.bind(("127.0.0.1", 0))
+@contextmanager
+def dies_when_asked() -> Iterator[tuple[str, list[bytes]]]:
+    """The address of a server that closes the connection once it has received a request, and what it received."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
         received: list[bytes] = []
 
-        def end_when_asked() -> None:
-            connection, _ = killed.accept()
+        def receive() -> None:
+            connection, _ = listener.accept()
             with connection:
                 received.append(connection.recv(10_000))
 
-        thread = threading.Thread(target=end_when_asked)
+        thread = threading.Thread(target=receive)
         thread.start()
-        places = [None, *(f"http://127.0.0.1:{one.getsockname()[1]}" for one in (closed, killed))]
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", received
+        thread.join()
+
+
+def test_a_request_waits_for_a_server_to_be_elected_and_is_sent_again(leader: tuple[Told, str]) -> None:
+    with socket.socket() as closed, dies_when_asked() as (killed, received):
+        closed.bind(("127.0.0.1", 0))
+        places = [None, f"http://127.0.0.1:{closed.getsockname()[1]}", killed]
         with serving(follower(lambda: places.pop(0) if places else leader[1])) as url:
             answer = httpx.post(f"{url}/api/policies", content=b"abc", timeout=30)
-        thread.join()
     assert received[0].startswith(b"POST /api/policies HTTP/1.1")
     assert (answer.json()["by"], answer.json()["size"]) == ("leader", 3)
 
@@ -157,21 +165,11 @@ def test_a_request_waits_for_a_server_to_be_elected_and_is_sent_again(leader: tu
 def test_a_job_that_is_queued_again_has_the_key_that_it_had(
     leader: tuple[Told, str], address: str, headers: dict[str, str]
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as killed:
-        received: list[bytes] = []
-
-        def end_when_asked() -> None:
-            connection, _ = killed.accept()
-            with connection:
-                received.append(connection.recv(10_000))
-
-        thread = threading.Thread(target=end_when_asked)
-        thread.start()
-        places = [f"http://127.0.0.1:{killed.getsockname()[1]}"]
+    with dies_when_asked() as (killed, received):
+        places = [killed]
         with serving(follower(lambda: places.pop(0) if places else leader[1])) as url:
             again = httpx.post(f"{url}{address}", content=b"abc", headers=headers, timeout=30).json()
             other = httpx.post(f"{url}{address}", content=b"abc", headers=headers, timeout=30).json()
-        thread.join()
     key = again["headers"]["idempotency-key"]
     lines = received[0].partition(b"\r\n\r\n")[0].lower().split(b"\r\n")
     assert [line for line in lines if line.startswith(b"idempotency-key")] == [f"idempotency-key: {key}".encode()]

@@ -6,12 +6,11 @@ import mimetypes
 from urllib.parse import parse_qs, urlsplit
 
 from fastapi import APIRouter, Request, Response
-from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, RedirectResponse
 
 from trainer_server.server.access.audited import note
 from trainer_server.server.access.auth import authorized
-from trainer_server.server.access.bodies import next_part
+from trainer_server.server.access.bodies import read_body
 from trainer_server.server.dashboard.render import FOLDER, HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions
 from trainer_server.wire import ConfigError, NotFound
@@ -36,16 +35,9 @@ async def show_login(request: Request, next: str = "/") -> Response:
 async def log_in(request: Request) -> Response:
     """Takes the token, and gives a cookie for it."""
     sessions: Sessions = request.app.state.sessions
-    body = bytearray()
-    more = True
-    while more:
-        part = await next_part(request.receive, len(body))
-        if part["type"] == "http.disconnect":
-            raise ClientDisconnect
-        body += part.get("body", b"")
-        more = part.get("more_body", False)
-        if len(body) > _MOST_BYTES:
-            return page(request, "login.html", 413, next="/", problem="That is no token: it is too long.")
+    body = await read_body(request.receive, _MOST_BYTES)
+    if body is None:
+        return page(request, "login.html", 413, next="/", problem="That is no token: it is too long.")
     given = parse_qs(body.decode("utf-8", "replace"))
     next = _local(given.get("next", ["/"])[0])
     if sessions.too_many():
