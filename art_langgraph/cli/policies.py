@@ -40,7 +40,7 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def policies_command(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the policies of the trainer server, with their newest versions. `policies delete NAME` deletes one."""
+    """List the policies of the trainer server, with their newest versions. `create` makes one, `delete` deletes one."""
     if context.invoked_subcommand is not None:
         return
 
@@ -78,6 +78,58 @@ def policies_command(context: typer.Context, as_json: JsonOption = False) -> Non
         print(*broken, sep="\n", end="\n" if broken else "")
 
     asyncio.run(show())
+
+
+@app.command("create")
+def create_command(
+    name: Annotated[str, typer.Argument(help="Letters, digits, `.`, `_`, `-`; not the base model's name.")],
+    rank: Annotated[
+        int | None, typer.Option(help="LoRA rank: 1, 8, 16, 32, 64, 128 or 256; default 8.", show_default=False)
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(help="LoRA scale: the adapter adds (alpha / rank)·B·A; default 16.", show_default=False),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--target",
+            help="Linear layers that get an adapter, such as q_proj; once for each. Default: all of attention and MLP.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the first weights; default 0.", show_default=False)] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            help="Sampling temperature in place of the one that a graph sets. A graph with temperature 0 gives equal "
+            "runs, which teach nothing: give 1.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a policy: a LoRA adapter on the server's base model, untrained. A policy that exists stays as it is.
+
+    A policy that exists with other values is an error. `fork` creates one from a version of another policy.
+
+    Example: art-langgraph policies create agent --rank 16
+    """
+
+    async def run() -> None:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            made = await trainer.create_policy(
+                name, rank=rank, alpha=alpha, targets=target, seed=seed, temperature=temperature
+            )
+        if as_json:
+            print_json(made.model_dump(mode="json"))
+        else:
+            rated = "" if made.spec.temperature is None else f", temperature {made.spec.temperature:g}"
+            print(f"{made.name}: rank {made.spec.rank}{rated}, on {made.base_model}, at version {made.latest}")
+
+    asyncio.run(run())
 
 
 def export_command(

@@ -58,6 +58,16 @@ class Usage:
         tokens = f"{self.prompt_tokens} + {self.completion_tokens} tokens"
         return f"{self.calls} calls ({self.retries} retries, {self.cached} from the cache), {tokens}, {cost}"
 
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.calls + other.calls,
+            self.retries + other.retries,
+            self.cached + other.cached,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            total_cost([self, other]),
+        )
+
     def add(self, reply: Reply) -> None:
         """Adds the tokens and the price of an answer."""
         self.prompt_tokens += reply.prompt_tokens

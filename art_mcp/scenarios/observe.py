@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any
 
@@ -194,9 +195,11 @@ class Finding:
             name: The parameter.
             taken: Meanings of the parameters of the tool that gave the value.
         """
-        order = meanings(name)
+        order = _meanings(name)
+        if not order or (self.own and self.own[-1] != order[-1]):
+            return False
         wanted = frozenset(order)
-        if not order or not wanted <= self.about.union(self.own) or (self.own and self.own[-1] != order[-1]):
+        if not wanted <= self.about.union(self.own):
             return False
         return wanted <= set(self.own) or wanted not in taken
 
@@ -240,7 +243,12 @@ def is_file(text: str) -> bool:
 
 def meanings(name: str) -> list[str]:
     """The words of a name in order, singular, with one word for all synonyms: `tableNames` → table, name."""
-    return [_SAME.get(singular(word), singular(word)) for word in words(name)]
+    return list(_meanings(name))
+
+
+@lru_cache(maxsize=4096)
+def _meanings(name: str) -> tuple[str, ...]:
+    return tuple(_SAME.get(singular(word), singular(word)) for word in words(name))
 
 
 def singular(word: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,12 +38,28 @@ class Course:
         budget: The time.
         tell: Called with a line of text when a stage begins, and with its results.
         report: Writes the report of what is known so far. It is called after each stage.
+
+    Attributes:
+        notes: Remarks for readers of the report, those of earlier processes included. Always the same list.
     """
 
     directory: RunDirectory
     budget: Budget
     tell: Callable[[str], None]
     report: Callable[[], None]
+    notes: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.notes = [*self._remarks()]
+
+    def remark(self, about: str, text: str) -> None:
+        """Adds a remark, which survives a kill of the process. It replaces an earlier one about the same."""
+        self.directory.journal.note("remark", about=about, text=text)
+        self.notes[:] = self._remarks()
+
+    def _remarks(self) -> Collection[str]:
+        events = self.directory.journal.events
+        return {line["about"]: line["text"] for line in events if line["event"] == "remark"}.values()
 
     @contextmanager
     def stage(self, name: str, about: str) -> Iterator[Stage]:

@@ -186,7 +186,7 @@ class Recipe:
             self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
             if left_out := {reason: count for reason, count in metrics.get("turns_skipped", {}).items() if count}:
                 reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
-                self._note(f"answers that the warm start did not imitate: {reasons}")
+                self._note("imitated", f"answers that the warm start did not imitate: {reasons}")
 
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
@@ -220,13 +220,14 @@ class Recipe:
     async def reinforce(self) -> None:
         """Trains with GRPO, for as long as there is time, and goes on with a training that was interrupted."""
         journal, store = self.course.directory.journal, self.course.directory.store
-        self.made.steps = [line["row"] for line in journal.of("step", "rl")]
+        for line in journal.of("step", "rl"):
+            self.made.steps.append(line["row"])
+            if (measured := line["measured"]) is not None:
+                self._selected[measured] = self.course.directory.measurement(f"rl-{measured}", measured)
         if store is not None and self.made.steps:
             self.made.groups = groups_by_version(store.list(), self.made.policy)
         if done := self.course.ended("rl"):
             self.made.version = done["version"]
-            if "failed" in done:
-                self.made.notes.append(done["failed"])
             return
         allowed = self.course.budget.allows("rl")
         if allowed is not None and allowed < _LEAST and not self.made.steps:
@@ -237,7 +238,8 @@ class Recipe:
                 await self._end_of_training(stage)
             return
         if self.training.watched and not self._selection:
-            self._note("too few training scenarios to put any aside: --evaluate-every and --patience measure nothing")
+            why = "too few training scenarios to put any aside: --evaluate-every and --patience measure nothing"
+            self._note("selection scenarios", why)
         least = _STEPS_OF_NEW * self.training.groups_per_step
         scenarios = to_train_on(self._training, self._shown, least, self.seed)
         about = (
@@ -266,17 +268,19 @@ class Recipe:
                 ):
                     runs = [*runs_of(record.groups), *record.hinted]
                     own = Tokens.of(runs) + Tokens(trained=record.result.metrics.get("tokens_unique", 0))
-                    row = record.summary()
-                    journal.note("step", stage="rl", row=row, tokens=own.summary(), left=self.course.budget.left)
+                    row, measured = record.summary(), None
+                    if record.evaluation is not None:
+                        measured = record.result.version
+                        self._selected[measured] = record.evaluation
+                        self.course.directory.save_measurement(f"rl-{measured}", record.evaluation)
+                    facts = {"row": row, "tokens": own.summary(), "measured": measured}
+                    journal.note("step", stage="rl", **facts, left=self.course.budget.left)
                     self.made.steps.append(row)
                     self.made.groups += record.groups
-                    if record.evaluation is not None:
-                        self._selected[record.result.version] = record.evaluation
                     left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
                     self.course.tell(f"{record}{left}")
             except RolloutsFailed as error:  # what was made until then must not be lost with a training
-                stage.facts["failed"] = f"the training ended: {error}"
-                self._note(stage.facts["failed"])
+                self._note("rl", f"the training ended: {error}")
             await self._end_of_training(stage)
 
     async def _end_of_training(self, stage: Stage) -> None:
@@ -312,7 +316,7 @@ class Recipe:
                     try:
                         self._selected[version] = await self.measured.measurer.measure(self.agent, scenarios, version)
                     except RolloutsFailed as error:
-                        self.made.notes.append(f"version {version} could not be compared: {error}")
+                        self.course.remark(f"comparing {version}", f"version {version} could not be compared: {error}")
             self.made.version, self.made.selection = selected(self._selected, last)
             rates = {str(version): evaluation.success_rate for version, evaluation in self._selected.items()}
             runs = [run for evaluation in self._selected.values() for run in evaluation.trajectories]
@@ -336,18 +340,17 @@ class Recipe:
         if known.promoted is None:
             await self.trainer.promote(self.made.policy, self.made.version)
         else:
-            self.made.notes.append(
-                f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.made.model}`"
-            )
+            why = f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.made.model}`"
+            self.course.remark("promoted", why)
 
-    def _note(self, what: str) -> None:
+    def _note(self, about: str, what: str) -> None:
         """Tells something now, and in the report."""
-        self.made.notes.append(what)
+        self.course.remark(about, what)
         self.course.tell(what)
 
     def _without(self, stage: str, why: str) -> None:
         """Leaves a stage out."""
-        self.made.notes.append(f"{stage} was left out: {why}")
+        self.course.remark(stage, f"{stage} was left out: {why}")
         self.course.skip(stage, why)
 
 

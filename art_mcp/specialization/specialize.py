@@ -12,7 +12,7 @@ from typing import Literal
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.costs import GPUPrice
 from art_langgraph.judge.ruler import Ruler
-from art_langgraph.llm.llm import LLM
+from art_langgraph.llm.llm import LLM, Usage
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.reset import Reset
 from art_mcp.scenarios.scenario_set import ScenarioSet
@@ -144,6 +144,9 @@ async def specialize(
             on_stage(f"resuming {output}: {', '.join(course.seconds) or 'no stage'} done before")
         writer = None if generation.model is None else LLM.of(generation.model)
         ruler = Ruler(training.judge, seed=seed) if training.judge is not None else None
+        asked = ({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {})
+        before = directory.journal.last_usage
+        directory.journal.usage = lambda: {name: before.get(name, Usage()) + now for name, now in asked.items()}
         divided = await scenarios_for(live, scenarios, replace(generation, model=writer), course, seed, progress)
         _check_sizes(divided, training.groups_per_step if training.steps != 0 else 0)
         box = await Toolbox.of(live, divided, generation.allow_destructive)
@@ -157,10 +160,10 @@ async def specialize(
             scenarios=divided,
             version=adapted.latest,
             price=GPUPrice.of(await trainer.health()),
-            usage=({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {}),
+            notes=course.notes,
         )
         if box.left_out and not any(note.startswith(box.left_out) for note in divided.notes):
-            made.notes.append(box.left_out)  # the report of generated scenarios says it already
+            course.remark("tools", box.left_out)  # the report of generated scenarios says it already
             on_stage(box.left_out)
         agent = graph(box.tools) if graph else box.agent(trainer, policy, runs)
         measured = MeasuredStages(made=made, course=course, measurer=Measurer(runs, progress), agent=agent, seed=seed)
@@ -200,7 +203,7 @@ async def specialize(
 
 def _report(made: Specialization, course: Course) -> None:
     """Writes the report of what is known so far."""
-    made.seconds, made.tokens = course.seconds, course.tokens
+    made.seconds, made.tokens, made.usage = course.seconds, course.tokens, dict(course.directory.journal.usage())
     write_report(made, course.directory)
 
 

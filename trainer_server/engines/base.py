@@ -128,6 +128,11 @@ class Engine(Protocol):
         """Why the engine cannot answer requests with tools, with the remedy; None: it can, or it is not known."""
         ...
 
+    @property
+    def constrains_calls(self) -> bool:
+        """Whether a grammar constrains all answers that may be tool calls, also of requests that ask for none."""
+        ...
+
     async def check(self) -> None:
         """Checks whether an engine that was started elsewhere can serve this base model and its policies.
 

@@ -32,6 +32,9 @@ from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("trainer_server")
 
+_LATER = (408, 425, 429)
+"""Statuses of a proxy before an engine that mean: ask again later."""
+
 
 class Call:
     """One chat request: an engine answers it, the ledger records the answer, and the client gets it.
@@ -291,17 +294,19 @@ class Call:
         """
         async with self._loaded_engine() as (engine, name), self._engine_span(engine, name) as span:
             self._engine = engine
-            if self._chat.wants_tools and (hindrance := engine.no_tools):
+            if self._chat.asked.may_call and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
             limit, request = self._chat.sampling.max_tokens, self._chat.upstream(name)
             if spliced := await self._prompt.tokens(engine, request):
                 request["prompt_token_ids"] = spliced
+            answers = False
             while True:
                 try:
                     asked = engine.chat(request) if self._chat.prompt is None else engine.complete(request)
                     async with AsyncExitStack() as stack:
                         with tracing.within(span):  # of this moment: the parts of a stream are asked for by other tasks
                             reply = await stack.enter_async_context(asked)
+                        answers = True
                         yield reply
                         return
                 except AdapterLost:
@@ -309,6 +314,8 @@ class Call:
                         self._slots.lost(self._key)
                     raise
                 except RequestRefused as refusal:
+                    if answers:  # a stream whose first event is the refusal
+                        raise _as_api_error(refusal) from None
                     if refusal.too_long and self._chat.shrinks and "max_tokens" in request:
                         del request["max_tokens"]  # the engine then takes what the context leaves, if anything
                         self._chat.sampling.max_tokens = None
@@ -379,6 +386,7 @@ class Call:
                 answer,
                 status,
                 self._created,
+                constrains_calls=bool(self._engine and self._engine.constrains_calls),
                 untrainable=untrainable,
                 continues=self._prompt.continues,
                 continuation=self._prompt.continuation,
@@ -430,6 +438,8 @@ def _as_api_error(refusal: RequestRefused) -> APIError:
     status, message = refusal.status, str(refusal)
     if refusal.too_long:
         return APIError(400, message, code="context_length_exceeded", param="messages")
+    if status in _LATER:
+        return APIError(503, f"the engine answered {status}: {message}", code="engine_error", retry_after=2)
     if 400 <= status < 500 and status not in (401, 403, 404):
         return APIError(400, message, code="invalid_request")
     return APIError(502, f"the engine answered {status}: {message}", code="engine_error", retry_after=2)

@@ -6,6 +6,7 @@ gateway reads, and values that an engine could only fail on. Types are strict: `
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -14,6 +15,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from trainer_server.gateway.errors import APIError
 
+_PLAIN = re.compile(r"[!-\[\]-~]+")
+"""An address without backslashes, white space, control characters and characters beyond ASCII."""
 _MOST = 2**31 - 1
 """The largest count that a request may name: engines keep counts in 32 bits."""
 
@@ -169,10 +172,16 @@ class ChatBody(BaseModel):
 
     @property
     def grammar(self) -> bool:
-        """Whether a grammar constrains the answer."""
+        """Whether a grammar may constrain the answer. vLLM limits answers to one tool call by a grammar, too."""
         strict = any(tool.function.strict for tool in self.tools)
+        single = self.may_call and not self.parallel_tool_calls
         formatted = self.response_format is not None and self.response_format.type != "text"
-        return self.forced_tool or strict or formatted or bool(self.structured_outputs)
+        return self.forced_tool or strict or single or formatted or bool(self.structured_outputs)
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the answer may be a tool call."""
+        return bool(self.tools) and self.tool_choice != "none"
 
 
 class TextBody(ChatBody):
@@ -220,9 +229,11 @@ def _allowed(address: object, domains: Collection[str]) -> bool:
         return False
     if address[:5].lower() == "data:":
         return True
+    if not _PLAIN.fullmatch(address):  # readers of addresses disagree on what the host is
+        return False
     try:
         url = urlsplit(address)
-        return url.scheme in ("http", "https") and (url.hostname or "") in domains
+        return url.scheme in ("http", "https") and "@" not in url.netloc and (url.hostname or "") in domains
     except ValueError:
         return False
 

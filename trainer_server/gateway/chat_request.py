@@ -51,15 +51,14 @@ class ChatRequest:
         where the client names none, and that of an elastic request."""
         return self.elastic or (self.asked.max_completion_tokens is None and self.asked.max_tokens is None)
 
-    @property
-    def wants_tools(self) -> bool:
-        """Whether the answer may be a tool call."""
-        return bool(self.asked.tools) and self.asked.tool_choice != "none"
+    def constrained(self, *, calls: bool) -> list[str]:
+        """See Completion.constrained.
 
-    @property
-    def constrained(self) -> list[str]:
-        """See Completion.constrained."""
-        sampling, reasons = self.sampling, ["grammar"] * self.asked.grammar
+        Args:
+            calls: Whether the engine answers all requests with tools under a grammar.
+        """
+        sampling = self.sampling
+        reasons = ["grammar"] * (self.asked.grammar or (calls and self.asked.may_call))
         reasons += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0)
         reasons += ["min_p"] * (sampling.min_p > 0)
         if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):

@@ -174,6 +174,11 @@ class Gateway:
         self.splicer.forget(rollouts)
         self._engines.forget(rollouts)
 
+    def erase(self, rollouts: Collection[str], completions: Collection[str]) -> None:
+        """Forgets what is kept in memory for rollouts and completions that are deleted."""
+        self.forget(rollouts)
+        self.splicer.drop(completions)
+
     async def _read(self, request: Request, dialect: Dialect) -> Exchange:
         """Reads a request, with the completion that it continues."""
         body = read_json(await request.body())
@@ -237,7 +242,8 @@ class Gateway:
         raise APIError(
             404,
             f"the model {model!r} does not exist; there are: {', '.join(names)}. "
-            "A policy is created by `TrainerClient.create_policy` or POST /api/policies.",
+            "`art-langgraph policies create NAME` creates a policy, and so do TrainerClient.create_policy and "
+            "POST /api/policies.",
             code="model_not_found",
             param="model",
         )

@@ -81,6 +81,7 @@ class Recorder:
         status: CompletionStatus,
         created: float,
         *,
+        constrains_calls: bool,
         untrainable: str | None = None,
         continues: str | None = None,
         continuation: Continuation | None = None,
@@ -94,6 +95,7 @@ class Recorder:
             answer: The choice, as far as it was received.
             status: How the completion ended.
             created: Unix time, seconds.
+            constrains_calls: See Engine.constrains_calls.
             untrainable: See Completion.untrainable.
             continues: See Completion.continues.
             continuation: See Completion.continuation.
@@ -113,7 +115,7 @@ class Recorder:
             untrainable=untrainable,
             finish_reason=answer.finish_reason,
             sampling=chat.sampling,
-            constrained=chat.constrained,
+            constrained=chat.constrained(calls=constrains_calls),
             dropped=chat.dropped,
             prompt_token_ids=answer.prompt_token_ids,
             token_ids=answer.token_ids,

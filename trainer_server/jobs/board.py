@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.jobs.demonstrations import Demonstrations
+from trainer_server.jobs.files.ended import EndedJobs, line_of
 from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.jobs.files.keys import IdempotencyKeys
 from trainer_server.jobs.files.progress import Progress
@@ -58,7 +59,6 @@ log = logging.getLogger("trainer_server")
 
 _TURN = "turn.json"
 _ROWS, _TEACHING = "rows.json", "teaching.json"
-_ENDED = "ended.jsonl"
 _AWAITED = 3600.0
 """Seconds after its end in which a client may still ask for a job, or send its request again."""
 _ID = re.compile(r"job-(\d{19})-")
@@ -79,6 +79,7 @@ class JobBoard:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.keys = IdempotencyKeys(root)
+        self._deleted = EndedJobs(root)
         self._needs: dict[str, str | None] = {}
         self._jobs: set[str] = set()
         """Directories that hold a job."""
@@ -379,8 +380,7 @@ class JobBoard:
     def prune(self, days: float, most_bytes: int | None = None) -> int:
         """Deletes the directories of jobs that ended long ago, and their idempotency keys. Open jobs stay.
 
-        What they said of themselves stays: a line of ended.jsonl is the Job, with its metrics. A job may have two lines
-        there if this process was killed in between.
+        What they said of themselves stays: a line of ended.jsonl is the Job, with its metrics.
 
         Args:
             days: Jobs that ended longer ago than this are deleted.
@@ -415,7 +415,7 @@ class JobBoard:
     def _pruned(self, job_id: str) -> bool:
         """Deletes the directory of a job that has ended. Returns whether it could."""
         try:
-            line = self._line(self.root / job_id / "done.json")
+            line = line_of(self.root / job_id / "done.json")
         except FileNotFoundError:  # deleted meanwhile
             return False
         except OSError as error:
@@ -451,47 +451,20 @@ class JobBoard:
         """
         for job_id in job_ids:
             with suppress(FileNotFoundError):  # pruned meanwhile
-                self._delete(job_id, self._line(self.root / job_id / "done.json"))
-        ended = self.root / _ENDED
-        if policy is not None and ended.exists():
-            lines = ended.read_text(encoding="utf-8", errors="replace").split("\n")
-            write_atomic(ended, "".join(f"{line}\n" for line in lines if line and not _may_be_of(line, policy)))
+                self._delete(job_id, line_of(self.root / job_id / "done.json"))
+        if policy is not None:
+            self._deleted.erase(policy)
         self.keys.prune()
 
     def _delete(self, job_id: str, line: str) -> None:
         """Deletes a job's directory, after its outcome was written down."""
-        with (self.root / _ENDED).open("a+b") as ended:
-            if ended.tell():
-                ended.seek(-1, os.SEEK_END)
-                if ended.read() != b"\n":  # a full disk tore the last line
-                    ended.write(b"\n")
-            ended.write(line.encode())
-            ended.flush()
-            os.fsync(ended.fileno())
+        self._deleted.add(line)
         aside = self.root / f".deleted-{job_id}"
         (self.root / job_id).rename(aside)
         shutil.rmtree(aside, ignore_errors=True)
         self._ended.pop(job_id, None)
         self._accepted.pop(job_id, None)
         self._needs.pop(job_id, None)
-
-    @staticmethod
-    def _line(done: Path) -> str:
-        """The line of ended.jsonl for a job; of a damaged done.json, its text."""
-        text = done.read_text(encoding="utf-8", errors="replace")
-        try:
-            return Job.model_validate_json(text).without_trajectories().model_dump_json() + "\n"
-        except ValueError:
-            return json.dumps({"id": done.parent.name, "damaged": text}) + "\n"
-
-
-def _may_be_of(line: str, policy: str) -> bool:
-    """Whether a line of ended.jsonl is of a policy. One that cannot be read may be of any: an interrupted write tore
-    it."""
-    try:
-        return bool(json.loads(line).get("policy") == policy)
-    except (ValueError, AttributeError):
-        return True
 
 
 def _size(directory: Path) -> int:

@@ -32,7 +32,8 @@ def get_policy(server: Server, name: str) -> Policy:
     if name in server.names.unserved:
         raise NotFound(server.names.unserved[name], code="not_found")
     known = ", ".join(policy.name for policy in server.store.policies())
-    raise NotFound(f"there is no policy {name!r}; there are: {known or 'none'}", code="not_found")
+    remedy = "`art-langgraph policies create NAME` creates one"
+    raise NotFound(f"there is no policy {name!r}; there are: {known or 'none'}. {remedy}", code="not_found")
 
 
 def get_version(server: Server, name: str, number: int) -> Version:

@@ -7,7 +7,7 @@ last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.gateway.errors import APIError
@@ -43,6 +43,7 @@ class Erasure:
         leases: Which versions running rollouts hold.
         records: What remote graphs told of running rollouts.
         creating: By policy: one creation, promotion or deletion at a time.
+        forget: Called with rollouts and completions that were deleted: forgets what is in memory of them.
     """
 
     def __init__(
@@ -60,11 +61,13 @@ class Erasure:
         leases: Leases,
         records: Records,
         creating: Mapping[str, asyncio.Lock],
+        forget: Callable[[Collection[str], Collection[str]], None],
     ) -> None:
         self._ledger, self._archive = ledger, archive
         self._rollouts, self._runs, self._draws = rollouts, runs, draws
         self._jobs, self._store, self._names, self._slots = jobs, store, names, slots
         self._leases, self._records, self._creating = leases, records, creating
+        self._forget = forget
         self._turn = asyncio.Lock()
 
     async def runs(self, wanted: Erase) -> Erased:
@@ -91,7 +94,9 @@ class Erasure:
         self._refuse_needed(completions)
         await self._leases.release(set(wanted.rollouts))
         self._records.drop(set(wanted.rollouts))
-        return await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(completions), None)
+        erased = await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(completions), None)
+        self._forget(wanted.rollouts, {*completions, *wanted.completions})
+        return erased
 
     async def policy(self, name: str) -> Erased:
         """Deletes a policy: its versions, its jobs, its completions, and the runs in which it answered.
@@ -123,7 +128,9 @@ class Erasure:
                     forgotten.append(key)
                 self._refuse_used(name, versions)
                 with self._archive.locked():
-                    return await asyncio.to_thread(self._erase_policy, ledger, name, len(versions))
+                    erased, rollouts, completions = await asyncio.to_thread(self._erase_policy, ledger, name)
+                self._forget(rollouts, completions)
+                return erased.model_copy(update={"versions": len(versions)})
             except (NoFreeSlot, EngineError) as error:
                 if isinstance(error, NoFreeSlot):
                     raise Conflict(str(error), code="policy_in_use", param="name") from None
@@ -139,14 +146,15 @@ class Erasure:
                     await self._slots.reopen(key)
                 await self._names.announce()
 
-    def _erase_policy(self, ledger: ErasesCompletions, name: str, versions: int) -> Erased:
+    def _erase_policy(self, ledger: ErasesCompletions, name: str) -> tuple[Erased, set[str], Collection[str]]:
+        """Returns what was deleted, and the ids of rollouts and completions."""
         completions = self._archive.matching(policy=name) | ledger.matching(policy=name)
         rollouts = {rollout for rollout in completions.values() if rollout is not None}
         rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
         completions |= self._archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))
         erased = self._erase(ledger, sorted(rollouts), list(completions), name)
         self._store.delete_policy(name)
-        return erased.model_copy(update={"versions": versions})
+        return erased, rollouts, completions.keys()
 
     def _erase(
         self, ledger: ErasesCompletions, rollouts: Sequence[str], completions: Sequence[str], policy: str | None

@@ -204,6 +204,7 @@ class Server:
             leases=self.leases,
             records=self.records,
             creating=self.creating,
+            forget=lambda rollouts, completions: self.gateway.erase(rollouts, completions),
         )
         return jobs, exports, erasure
 

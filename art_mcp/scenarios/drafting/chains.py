@@ -16,7 +16,7 @@ from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.known import short
 from art_mcp.scenarios.drafting.values import NoValue, is_new, is_text
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import Path, at, leaves, meanings
+from art_mcp.scenarios.observe import Finding, Path, at, findings, leaves, meanings
 from art_mcp.scenarios.phrasing.english import one_of
 from art_mcp.scenarios.phrasing.lexicon import PLACES
 from art_mcp.scenarios.phrasing.questions.entries import identifying
@@ -65,8 +65,27 @@ class Link:
         return len(str(self.result))
 
 
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """A required parameter that may take a value from a result.
+
+    Args:
+        tool: The tool that has it.
+        name: The parameter.
+        kind: What it takes.
+        usable: The values that are known to fit, as texts.
+    """
+
+    tool: CatalogTool
+    name: str
+    kind: type
+    usable: frozenset[str]
+
+
 class Chains:
     """Drafts chains.
+
+    What is known of the server must be complete: which values fit a parameter is found out once.
 
     Args:
         drafter: Drafts their calls.
@@ -74,6 +93,7 @@ class Chains:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
+        self._takers = list(_takers(drafter))
         self._links: dict[tuple[str, str], list[Link]] = defaultdict(list)
         for name, observed in drafter.values.known.observed.items():
             for arguments, result in observed:
@@ -92,11 +112,20 @@ class Chains:
         if (first := self._drafter.tools.get(name)) is None:
             return
         given = {canonical(argument) for argument in arguments.values()}
-        for second in self._drafter.tools.values():
-            for parameter, path, value in self._fitting(first, second, result) if second is not first else ():
-                link = Link(first, dict(arguments), result, path, value, second, parameter)
-                if canonical(value) not in given and any(self._described(link)):
-                    self._links[first.name, second.name].append(link)
+        values = list(findings(name, result))
+        sources: dict[str, list[Finding]] = {}
+        for taker in self._takers:
+            if taker.tool is first:
+                continue
+            if taker.name not in sources:
+                sources[taker.name] = self._drafter.values.known.sources(name, taker.name, values)
+            for source in sources[taker.name]:
+                named = {str(source.value), short(str(source.value))}
+                if type(source.value) is not taker.kind or not source.path or not named & taker.usable:
+                    continue
+                link = Link(first, dict(arguments), result, source.path, source.value, taker.tool, taker.name)
+                if canonical(source.value) not in given and any(self._described(link)):
+                    self._links[name, taker.tool.name].append(link)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -153,23 +182,21 @@ class Chains:
             return one_of(" ".join(meanings(keys[-1])))
         return one_of(sense.noun) if sense.noun and sense.many else (sense.noun or "entry")
 
-    def _fitting(self, first: CatalogTool, second: CatalogTool, result: Any) -> Iterator[tuple[str, Path, Any]]:
-        known = self._drafter.values.known
-        for name, schema in properties_of(second).items():
-            inner = plain(schema, second.input_schema)
+
+def _takers(drafter: Drafter) -> Iterator[_Taker]:
+    for tool in drafter.tools.values():
+        for name, schema in properties_of(tool).items():
+            inner = plain(schema, tool.input_schema)
             kind = {"string": str, "integer": int}.get(str(inner.get("type")))
             if (
-                "enum" in inner
-                or is_new(second, name)
-                or is_text(name)
-                or name not in second.input_schema.get("required", ())
+                kind is not None
+                and "enum" not in inner
+                and not is_new(tool, name)
+                and not is_text(name)
+                and name in tool.input_schema.get("required", ())
             ):
-                continue
-            usable = {str(value) for value in known.fitting(second, name, inner)}
-            for finding in known.sources(first.name, name, result):
-                named = {str(finding.value), short(str(finding.value))}
-                if type(finding.value) is kind and finding.path and named & usable:
-                    yield name, finding.path, finding.value
+                fitting = drafter.values.known.fitting(tool, name, inner)
+                yield _Taker(tool, name, kind, frozenset(map(str, fitting)))
 
 
 def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iterator[tuple[str, bool]]:

@@ -106,19 +106,15 @@ class Known:
             if finding not in known and len(known) < KNOWN:
                 known.append(finding)
 
-    def sources(self, tool: str, name: str, value: Any) -> list[Finding]:
+    def sources(self, tool: str, name: str, values: Iterable[Finding]) -> list[Finding]:
         """The values in a result that fit a parameter of another tool and have a path.
 
         Args:
             tool: Name of the tool that gave the result.
             name: The parameter of the other tool.
-            value: The result, as `parsed` returns it.
+            values: The values in the result.
         """
-        return [
-            finding
-            for finding in findings(tool, value)
-            if finding.path is not None and finding.fits(name, self._takes[tool])
-        ]
+        return [finding for finding in values if finding.path is not None and finding.fits(name, self._takes[tool])]
 
     def fitting(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> list[Any]:
         """Values that fit a parameter; of those, the ones that share the most words with the tool. What the tool itself

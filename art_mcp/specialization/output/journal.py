@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from art_langgraph.llm.llm import Usage
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 
 class Journal:
     """The events of a run, those of earlier processes included.
 
-    Each event has `event`, `time` (Unix time) and `spent` (seconds of the run until then). Events of a stage have its
-    name in `stage`: "begin", "end", and between them "part" (of a measurement) and "step" (of the training).
+    Each event has `event`, `time` (Unix time), `spent` (seconds of the run until then), and `usage` where language
+    models were asked. Events of a stage have its name in `stage`: "begin", "end", and between them "part" (of a
+    measurement) and "step" (of the training).
 
     Args:
         path: The JSONL file. None: events are kept in memory only.
+
+    Attributes:
         spent: Gives the seconds of the run until now.
+        usage: Gives the usage of language models until now, by what they were asked for.
     """
 
-    def __init__(self, path: Path | None, spent: Callable[[], float] = lambda: 0.0) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.spent = spent
+        self.spent: Callable[[], float] = lambda: 0.0
+        self.usage: Callable[[], Mapping[str, Usage]] = dict
         self.events: list[dict[str, Any]] = []
         if path is not None and path.exists():  # a killed process may have left half of the last line
             self.events = list(read_jsonl(path, dict, what="event", skip=lambda _: None))
@@ -36,6 +43,8 @@ class Journal:
             **facts: What is to be known of it, as JSON values.
         """
         line = {"event": event, "time": round(time.time(), 3), "spent": round(self.spent(), 3), **facts}
+        if usage := self.usage():
+            line["usage"] = {name: asdict(each) for name, each in usage.items()}
         if self._path is not None:
             append_jsonl(self._path, [line])
         self.events.append(line)
@@ -52,6 +61,12 @@ class Journal:
     def last(self) -> float:
         """Seconds of the run at the last event."""
         return max((float(line.get("spent", 0.0)) for line in self.events), default=0.0)
+
+    @property
+    def last_usage(self) -> dict[str, Usage]:
+        """Usage of language models at the last event that has it."""
+        usage: dict[str, Any] = next((line["usage"] for line in reversed(self.events) if "usage" in line), {})
+        return {name: Usage(**each) for name, each in usage.items()}
 
     @property
     def seconds(self) -> dict[str, float]:

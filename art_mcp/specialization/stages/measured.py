@@ -111,7 +111,7 @@ class MeasuredStages:
             except RolloutsFailed as error:  # what was done until then must not be lost with a measurement
                 if not may_fail:
                     raise
-                self.made.notes.append(f"version {version} could not be measured ({name}): {error}")
+                self.course.remark(name, f"version {version} could not be measured ({name}): {error}")
                 evaluation = Evaluation(error.trajectories, version, solved)
             self._add(name, evaluation, stage.facts, Tokens.of(evaluation.trajectories))
         return self.made.measurements[name]

@@ -29,11 +29,27 @@ class RepositoryObserver:
 
     def files(self, path: Path) -> Iterable[Path]:
         """All but objects: without a reference that leads to them, nobody sees them. Reflogs are not observed."""
-        git = git_directory(path)
-        return [entry for entry in _below(git) if entry.is_file()]
+        return [entry for entry in _below(_followed(path)) if entry.is_file()]
 
     def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
-        return dict(_entries(git_directory(path), git_directory(before) if before.exists() else None, show))
+        return dict(_entries(_followed(path), _followed(before) if before.exists() else None, show))
+
+
+def _followed(path: Path) -> Path:
+    """The directory that a `.git` stands for. A file is followed to a repository beside it, or to that of a submodule,
+    which is in the repository of a directory around it: a model may have written the file, and everything else could
+    be outside of the copy.
+
+    Raises:
+        ValueError: The file leads elsewhere.
+    """
+    git = git_directory(path)
+    if git != path:
+        here = path.parent.resolve()
+        around = [here, *(parent / ".git" / "modules" for parent in here.parents)]
+        if not is_git_directory(git) or not any(git.is_relative_to(directory) for directory in around):
+            raise ValueError(f"{path} leads to no repository beside it or around it")
+    return git
 
 
 def _below(git: Path) -> Iterator[Path]:

@@ -1,4 +1,4 @@
-"""`export` and `jobs`: what commands refuse, and how a job is named."""
+"""`policies create`, `export` and `jobs`: what commands refuse, and how a job is named."""
 
 from __future__ import annotations
 
@@ -67,3 +67,19 @@ async def test_jobs_are_listed_and_named_by_the_beginning_of_an_id(
     assert "no job 'nothing'" in str(unknown)
     if len(jobs) > 1:
         assert "Give more characters" in str(art("jobs", "cancel", "").exception)
+
+
+async def test_a_policy_is_created_once_and_not_with_other_values(connected: TrainerServer) -> None:
+    words = ("policies", "create", "made-by-cli", "--target", "q_proj", "--target", "v_proj", "--temperature", "1")
+    for _ in range(2):
+        made = art(*words)
+        assert made.exit_code == 0, made.output
+        assert made.output.startswith("made-by-cli: rank 8, temperature 1, on ")
+    async with TrainerClient() as client:
+        spec = (await client.policy("made-by-cli")).spec
+    assert (spec.targets, spec.alpha, spec.temperature) == (("q_proj", "v_proj"), 16.0, 1.0)
+    assert json.loads(art(*words, "--json").output)["latest"] == 0
+    other = art("policies", "create", "made-by-cli", "--rank", "16").exception
+    assert isinstance(other, ServerError)
+    assert other.status == 409
+    assert isinstance(art("policies", "create", "made-by-cli", "--rank", "7").exception, ConfigError)

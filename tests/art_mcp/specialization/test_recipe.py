@@ -58,15 +58,16 @@ def scenario(number: int) -> MCPScenario:
 def begun(output: Path, trainer: Trainer, spent: float = 0.0, cost: float | None = None) -> Recipe:
     """The recipe of a process that goes on in a directory after seconds that earlier ones have spent. cost: seconds of
     a measured run."""
+    directory = RunDirectory(output, {}, resume=spent > 0)
+    course = Course(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
     made = Specialization(
         server="s",
         server_version="",
         policy="p",
         base_model="m",
         scenarios=ScenarioSet([scenario(number) for number in range(24)]),
+        notes=course.notes,
     )
-    directory = RunDirectory(output, {}, resume=spent > 0)
-    course = Course(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
     parts: dict[str, Any] = {"trainer": trainer, "agent": None, "box": SimpleNamespace(tools=[])}
     parts["measured"] = SimpleNamespace(measurer=SimpleNamespace(cost=cost))
     return Recipe(

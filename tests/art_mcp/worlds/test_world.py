@@ -314,8 +314,8 @@ def test_a_broken_repository_is_a_change_each_time(tmp_path: Path) -> None:
     (tmp_path / "data" / "sub").mkdir(parents=True)
     with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
         copy = world.copy()
-        (copy.home / "sub" / ".git").write_text("gitdir: ../nowhere\n")
-        for _ in range(2):
+        for leads in ("../nowhere", "/", str(Path(__file__).parents[3] / ".git")):
+            (copy.home / "sub" / ".git").write_text(f"gitdir: {leads}\n")
             assert [(change.where, change.what) for change in copy.changes()] == [("/world/data/sub", "unreadable")]
 
 

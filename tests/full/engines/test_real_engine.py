@@ -216,6 +216,7 @@ def test_the_installed_vllm_has_every_parser_of_the_table(real: Real) -> None:
     assert {name for family in FAMILIES for name in family.tools} <= set(known.tool_parsers)
     reasoning = {name for entry in (*FAMILIES, *THOUGHTS) for name in entry.reasoning or ()}
     assert reasoning <= set(known.reasoning_parsers)
+    assert {"glm47"} <= set(known.constraining) < set(known.tool_parsers)
 
 
 def test_serve_says_at_once_what_is_missing(real: Real, tmp_path: Path) -> None:

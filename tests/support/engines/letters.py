@@ -49,6 +49,7 @@ class LettersEngine:
         self.failure: str | None = None
         self.max_model_len: int | None = 2_000
         self.no_tools: str | None = "letters make no tool calls"
+        self.constrains_calls = False
         self.wanted: dict[str, Path] = {}
         self.loaded: dict[str, Path] = {}
         self.asked: list[dict[str, Any]] = []

@@ -62,6 +62,7 @@ VLLM = Registry(
         "seed_oss",
         deepseek_r1=("<think>", "</think>"),
     ),
+    constraining=("glm47",),
     architectures=("LlamaForCausalLM", "Qwen3ForCausalLM"),
 )
 """Names of a vLLM."""

@@ -47,7 +47,14 @@ def test_any_value_of_any_parameter_is_taken_or_refused_by_name(data: st.DataObj
         return
     json.dumps(taken.upstream("m@1"), allow_nan=False).encode()
     json.dumps(taken.recorded(), ensure_ascii=False).encode()
-    assert set(taken.constrained) <= {"grammar", "top_p", "top_k", "min_p", "penalties", "logit_bias"}
+    assert set(taken.constrained(calls=data.draw(st.booleans()))) <= {
+        "grammar",
+        "top_p",
+        "top_k",
+        "min_p",
+        "penalties",
+        "logit_bias",
+    }
 
 
 @settings(max_examples=200)
@@ -155,6 +162,10 @@ def image(value: object, key: str = "image_url") -> list[dict[str, Any]]:
         image({"url": " HTTP://evil.example"}),
         image({"url": "http://good.example@evil.example/x"}),
         image({"url": "http://[good.example"}),
+        image({"url": "http://169.254.169.254\\@good.example/x"}),  # urlsplit and urllib3 read other hosts in it
+        image({"url": "http://user:word@good.example/x"}),
+        image({"url": "http://good.example\t/x"}),
+        image({"url": "http://good.exámple/x"}),
         image({"url": 5}),
         image({"url": "http://evil.example/x.mp4"}, "video_url"),
         image("ftp://good.example/x.wav", "audio_url"),

@@ -179,3 +179,22 @@ def test_an_engine_whose_answer_cannot_be_used_stays_in_service(client: Client) 
     assert (answer.status_code, kept) == (502, [])
     assert "choices.0.token_ids.0" in answer.json()["error"]["message"]
     assert client.http.get("/api/engines").json()["engines"][0]["ready"]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"), [(400, (400, "invalid_request")), (429, (503, "engine_error")), (500, (503, "engine_lost"))]
+)
+def test_an_error_as_the_first_event_is_answered_as_the_status_would_be(
+    client: Client, code: int, expected: tuple[int, str]
+) -> None:
+    """vLLM checks `logit_bias`, `stop_token_ids` and grammars of a stream after it has sent the headers."""
+    error = {"message": "token 50256 is out of vocabulary", "type": "BadRequestError", "code": code}
+    asked = len(client.engine["requests"])
+    answer, kept = client.ask("/v1/chat/completions", events_of([{"error": error}]), stream=True)
+    told = answer.json()["error"]
+    assert ((answer.status_code, told["code"]), kept) == (expected, [])
+    assert "token 50256 is out of vocabulary" in told["message"]
+    assert "{" not in told["message"]
+    assert len(client.engine["requests"]) - asked == 1 + (code == 500), "a refused request is not sent again"
+    later = events_of([*chunks_of(WHOLE)[:2], {"error": {**error, "code": 400}}])
+    assert "engine_lost" in client.ask("/v1/chat/completions", later, stream=True)[0].text

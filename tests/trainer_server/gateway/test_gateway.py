@@ -289,6 +289,9 @@ def test_the_base_model_has_no_policy(server: TrainerServer) -> None:
         ({"tool_choice": "required"}, ["grammar"]),
         ({"tool_choice": "auto"}, []),
         ({"tools": [TOOL]}, []),
+        ({"tools": [TOOL], "parallel_tool_calls": False}, ["grammar"]),
+        ({"tools": [TOOL], "parallel_tool_calls": False, "tool_choice": "none"}, []),
+        ({"parallel_tool_calls": False}, []),
         ({"tools": [{**TOOL, "function": {**TOOL["function"], "strict": True}}]}, ["grammar"]),
     ],
 )

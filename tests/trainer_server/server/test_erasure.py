@@ -155,6 +155,23 @@ def test_a_deleted_policy_is_gone_and_its_name_stays_taken(server: TrainerServer
         assert "leaves" not in server.app.state.server.store.names()
 
 
+def test_the_turn_of_a_deleted_completion_is_continued_by_no_prompt(server: TrainerServer) -> None:
+    with server.http() as http:
+
+        def answered(*messages: dict[str, str]) -> dict[str, Any]:
+            answer = http.post("/v1/chat/completions", json={"model": "agent", "messages": messages})
+            row: dict[str, Any] = http.get(f"/api/completions/{answer.json()['id']}").json()
+            return row
+
+        spoken = {"role": "user", "content": "say what is deleted"}
+        first = answered(spoken)
+        later = (spoken, first["message"], {"role": "user", "content": "say b"})
+        assert answered(*later)["continues"] == first["id"]
+        erased = http.post("/api/rollouts/erase", json={"completions": [first["id"]]})
+        assert erased.json()["completions"] == 1
+        assert answered(*later)["continues"] is None
+
+
 def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> None:
     app = create_app(
         ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make"), "key"

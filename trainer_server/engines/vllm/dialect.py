@@ -25,6 +25,7 @@ from trainer_server.engines.vllm.replies import (
     Tokenized,
     VLLMReply,
     read,
+    refused,
 )
 from trainer_server.wire import EngineError
 from trainer_server.wire.text import beginning
@@ -356,11 +357,7 @@ class VLLMClient:
             raise AdapterLost(f"{self.url} does not hold {model}: {message}")
         if status >= 500 and await self.health() == Health.away:
             raise EngineLost(f"{self.url} is dying: {message}")
-        lowered = message.lower()
-        too_long = ("context length", "maximum model length", "max_model_len")
-        raise RequestRefused(
-            message, status=status, too_long=status == 400 and any(words in lowered for words in too_long)
-        )
+        raise refused(message, status)
 
     async def _ask(self, path: str, body: dict[str, Any], form: type[BaseModel]) -> dict[str, Any]:
         """Asks vLLM's tokenizer, which is the same for all adapters. form: that of the answer."""

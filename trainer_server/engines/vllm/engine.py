@@ -193,6 +193,10 @@ class VLLMEngine:
             f"serve` with {TOOL_FLAG} NAME; `art-langgraph doctor` says more about the model"
         )
 
+    @property
+    def constrains_calls(self) -> bool:
+        return self._parsers is not None and self._parsers.constrains_calls
+
     async def start(self, progress: Callable[[str], None] = lambda _: None) -> None:
         """Starts vLLM and waits until it is ready or has failed.
 

@@ -47,11 +47,13 @@ class Parsers:
         tools: Parser of tool calls. Without one, vLLM refuses requests with tools.
         reasoning: Parser of thoughts. Without one, thoughts stay in the text of an answer.
         family: The family that the model was found to belong to; None: unknown.
+        constrains_calls: Whether vLLM constrains all answers that may be tool calls by a grammar.
     """
 
     tools: Choice
     reasoning: Choice
     family: str | None = None
+    constrains_calls: bool = False
 
     @property
     def flags(self) -> list[str]:
@@ -83,12 +85,15 @@ def choose_parsers(
     if template := argument(args, "--chat-template"):
         files = ModelFiles(files.directory, _template(template))
     family = next((family for family in FAMILIES if family.fits(files)), None)
+    chosen = _given(TOOL_FLAG, tools, args, known.tool_parsers if known else None, files)
+    chosen = chosen or _tools(files, family, known)
+    strict = argument(args, "--tool-strict-level") in ("function", "parameter")
     return Parsers(
-        tools=_given(TOOL_FLAG, tools, args, known.tool_parsers if known else None, files)
-        or _tools(files, family, known),
+        tools=chosen,
         reasoning=_given(REASONING_FLAG, reasoning, args, known.reasoning_parsers if known else None, files)
         or _reasoning(files, family, known),
         family=family.name if family else None,
+        constrains_calls=strict or (known is not None and chosen.name in known.constraining),
     )
 
 

@@ -26,12 +26,14 @@ class Registry:
         version: The version of vLLM.
         tool_parsers: Values of `--tool-call-parser`, with the texts that each parser needs as tokens of the vocabulary.
         reasoning_parsers: Values of `--reasoning-parser`, likewise.
+        constraining: Those of the tool parsers with which it constrains all answers that may be tool calls.
         architectures: Model classes that it serves, as in the `architectures` of a configuration.
     """
 
     version: str
     tool_parsers: dict[str, tuple[str, ...]]
     reasoning_parsers: dict[str, tuple[str, ...]]
+    constraining: tuple[str, ...]
     architectures: tuple[str, ...]
 
 
@@ -63,6 +65,7 @@ def _read(answer: dict[str, Any]) -> Registry:
         version=answer["version"],
         tool_parsers={name: tuple(tokens) for name, tokens in answer["tool_parsers"].items()},
         reasoning_parsers={name: tuple(tokens) for name, tokens in answer["reasoning_parsers"].items()},
+        constraining=tuple(answer["constraining"]),
         architectures=tuple(answer["architectures"]),
     )
 

@@ -15,12 +15,15 @@ from typing import Annotated, Any, NoReturn
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from trainer_server.engines.base import EngineLost, MalformedAnswer
+from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import AnswerStream, Unanswered
+from trainer_server.wire import EngineError
 from trainer_server.wire.jsonl import explain, lines_of
 
 _MOST_CALLS = 1000
 """Tool calls of one answer. A larger index is a fault, and would make a list of that length."""
+_TOO_LONG = ("context length", "maximum model length", "max_model_len")
+"""Words of a refusal because prompt and answer do not fit the context."""
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 
 
@@ -223,6 +226,31 @@ def _checked(body: Any, form: type[BaseModel]) -> dict[str, Any]:
     return dict(body)
 
 
+def refused(message: str, status: int) -> RequestRefused:
+    """What an error answer of vLLM means to a request.
+
+    Args:
+        message: The answer's message.
+        status: Its status.
+    """
+    too_long = status == 400 and any(words in message.lower() for words in _TOO_LONG)
+    return RequestRefused(message, status=status, too_long=too_long)
+
+
+def _streamed_error(error: object, *, begun: bool) -> EngineError:
+    """An error in a stream. vLLM checks some parameters after it has sent the headers: then it is the first event.
+
+    Args:
+        error: What the event has of it.
+        begun: Whether a part of the answer came before it.
+    """
+    said = error if isinstance(error, dict) else {}
+    message, status = str(said.get("message") or error), said.get("code")
+    if not begun and type(status) is int and 400 <= status < 500:
+        return refused(message, status)
+    return EngineLost(message)
+
+
 class VLLMReply:
     """An answer of vLLM whose headers were received; see Reply.
 
@@ -260,7 +288,7 @@ class VLLMReply:
                     continue
                 said = _parsed(line.removeprefix("data: "))
                 if isinstance(said, dict) and "error" in said:
-                    raise EngineLost(str(said["error"]))
+                    raise _streamed_error(said["error"], begun=begun)
                 chunk = _checked(said, self._chunk)
                 begun = True
                 yield chunk

@@ -6,6 +6,8 @@ The rendered and the spliced prompt then say the same messages:
 - The answer: the request has the message that the engine read from the sampled tokens (`turns.py` found it so). In the
   rendered prompt it begins where the earlier prompt ended, all of its text is there, and it ends with the token that
   ended the turn: the template ends answers with it, and the answer's own text does not have it.
+  Where the client asked for one tool call at most, nothing but what the template renders was sampled after the call's
+  name: engines leave further calls out of the message.
 - After the answer: these are the template's own tokens. The token that ends a turn is special. No tokenizer merges it
   with its neighbours, so a prompt can be cut there.
 
@@ -89,6 +91,10 @@ async def splice(
     text = await template.text_of(rendered[answer.start : answer.end])
     if not _in_order(said(turn.message), text):
         return Continuation.unlike
+    if turn.single:
+        sampled = await template.text_of(turn.sampled[:-1])
+        if _rest(said(turn.message), sampled) != _rest(said(turn.message), text):
+            return Continuation.unlike
     if not keep_thoughts and (answer.dropped or not _in_order(thoughts(turn.message), text)):
         return Continuation.thoughts
     return own + rendered[answer.end + 1 :]
@@ -155,11 +161,17 @@ def _thoughts_dropped(longer: str, shorter: str, known: Sequence[str]) -> bool:
 
 def _in_order(texts: Iterable[str], whole: str) -> bool:
     """Whether texts stand in a text one after another, as they are or as JSON writes them."""
+    return _rest(texts, whole) is not None
+
+
+def _rest(texts: Iterable[str], whole: str) -> str | None:
+    """What stands in a text after the last of some texts, without white space; None: they do not stand there in order,
+    as they are or as JSON writes them."""
     at = 0
     for text in texts:
         forms = (text, json.dumps(text, ensure_ascii=False)[1:-1], json.dumps(text)[1:-1])
         occurrence = next(((where, form) for form in forms if (where := whole.find(form, at)) >= 0), None)
         if occurrence is None:
-            return False
+            return None
         at = occurrence[0] + len(occurrence[1])
-    return True
+    return "".join(whole[at:].split())

@@ -92,6 +92,10 @@ class Splicer:
         """Forgets the turns of rollouts that have ended."""
         self._turns.forget(rollouts)
 
+    def drop(self, completions: Collection[str]) -> None:
+        """Forgets the turns of completions that were deleted."""
+        self._turns.drop(completions)
+
 
 class Prompt:
     """How one request is prompted.
@@ -180,7 +184,8 @@ class Prompt:
             rendered = prompt if self._sent is None or self._rendered is None else self._rendered
             hindrance = self._unfit(completion, answer)
             sampled = array("I", completion.token_ids)
-            turn = Turn(completion.id, prompt, sampled, rendered, completion.message, hindrance)
+            single = bool(completion.message.get("tool_calls")) and not self._chat.asked.parallel_tool_calls
+            turn = Turn(completion.id, prompt, sampled, rendered, completion.message, hindrance, single)
         self._splicer.remember(self._conversation, turn)
 
     def _hindrance(self, engine: Engine, messages: Messages) -> Continuation | None:

@@ -38,6 +38,8 @@ class Turn:
     """The answer, as the client got it."""
     hindrance: Continuation | None = None
     """Why prompts are never spliced with these tokens; None: they may be."""
+    single: bool = False
+    """Whether the answer was limited to one tool call: it may have sampled others, which the client never got."""
 
     @property
     def size(self) -> int:
@@ -110,6 +112,12 @@ class Turns:
         for rollout in rollouts:
             for key in tuple(self._of_rollout.get(rollout, ())):
                 self._drop(key)
+
+    def drop(self, completions: Collection[str]) -> None:
+        """Forgets the turns of completions that were deleted; those that have none are fine."""
+        wanted = set(completions)
+        for key in [key for key, (turn, _) in self._turns.items() if turn.id in wanted]:
+            self._drop(key)
 
     def matches(self, conversation: Conversation) -> list[Match]:
         """The turns that a conversation begins with, the longest first."""

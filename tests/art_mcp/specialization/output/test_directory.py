@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from langchain_openai import ChatOpenAI
 
+from art_langgraph.llm.llm import Usage
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.specialization.budget import Budget
+from art_mcp.specialization.course import Course
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.output.fingerprint import fingerprint
 from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings
@@ -95,3 +98,31 @@ def test_keys_of_a_chat_model_are_not_kept() -> None:
     assert found["generation.model"] == found["judge"]
     assert "gpt-x" in found["judge"]
     assert "sk-" not in json.dumps(found)
+
+
+def test_what_killed_processes_asked_of_language_models_counts(tmp_path: Path) -> None:
+    for resumed in (False, True, True):
+        run = RunDirectory(tmp_path / "out", SETTINGS, resume=resumed)
+        before = run.journal.last_usage
+        asked = {"judge": Usage(calls=2, prompt_tokens=30, cost=0.5)}
+        run.journal.usage = lambda before=before, asked=asked: {
+            name: before.get(name, Usage()) + now for name, now in asked.items()
+        }
+        run.journal.note("begin", stage="rl")
+        asked["judge"].calls += 1
+        asked["judge"].cost = None if resumed else 0.75
+        run.journal.note("step", stage="rl")
+        run.close()
+    assert run.journal.last_usage == {"judge": Usage(calls=9, prompt_tokens=90, cost=None)}
+
+
+def test_remarks_survive_a_kill_and_the_latest_about_a_thing_counts(tmp_path: Path) -> None:
+    for resumed in (False, True):
+        run = RunDirectory(tmp_path / "out", SETTINGS, resume=resumed)
+        course = Course(run, Budget(60.0), lambda line: None, lambda: None)
+        notes = course.notes
+        course.remark("rl", f"rl was left out: only {7 - resumed} s are left for it")
+        if not resumed:
+            course.remark("before", "version 0 could not be measured")
+        run.close()
+    assert notes == course.notes == ["rl was left out: only 6 s are left for it", "version 0 could not be measured"]

@@ -174,6 +174,14 @@ def test_the_user_decides(tmp_path: Path) -> None:
     assert argument(("--a", "1", "--a", "2"), "--a") == "2"
 
 
+def test_whether_a_grammar_constrains_all_calls_is_known(tmp_path: Path) -> None:
+    model = files(tmp_path, TOOLS_SHOWN + HERMES, model_type="qwen3")
+    assert not choose_parsers(model, VLLM).constrains_calls
+    assert choose_parsers(model, VLLM, tools="glm47").constrains_calls
+    assert choose_parsers(model, VLLM, args=("--tool-strict-level", "function")).constrains_calls
+    assert not choose_parsers(model, VLLM, args=("--tool-strict-level=auto",)).constrains_calls
+
+
 def test_a_template_in_the_engine_args_decides_too(tmp_path: Path) -> None:
     model = files(tmp_path / "model", "{{ messages }}", model_type="gemma3_text")
     other = tmp_path / "pythonic.jinja"

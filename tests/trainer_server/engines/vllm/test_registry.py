@@ -13,7 +13,13 @@ from tests.support.homes.model_directories import installed_vllm
 from trainer_server.engines.vllm.registry import registry
 from trainer_server.wire import EngineError
 
-NAMES = {"version": "1", "tool_parsers": {"a": ["<a>"]}, "reasoning_parsers": {"b": []}, "architectures": ["C"]}
+NAMES = {
+    "version": "1",
+    "tool_parsers": {"a": ["<a>"]},
+    "reasoning_parsers": {"b": []},
+    "constraining": ["a"],
+    "architectures": ["C"],
+}
 
 
 def test_vllm_is_asked_once_for_each_version(tmp_path: Path) -> None:
@@ -51,6 +57,17 @@ def test_the_tokens_that_a_parser_needs_are_found_by_making_it() -> None:
         "none": [],
         "two": ["<a>", "<b>"],
     }
+
+
+def test_the_parsers_under_which_a_grammar_constrains_all_calls_are_asked_for() -> None:
+    class Plain:
+        default_tool_strict_level = None
+
+    class Strict:
+        default_tool_strict_level = 1
+
+    parsers = {"plain": Plain, "strict": Strict, "old": object}
+    assert engine_plugin("art_registry").constraining([*parsers, "lacking"], parsers.__getitem__) == ["strict"]
 
 
 def test_a_vllm_that_cannot_be_imported_is_told_with_its_error(tmp_path: Path) -> None:

@@ -55,6 +55,15 @@ def test_a_call_that_is_written_otherwise_keeps_the_policys_words(template: Temp
     assert made != template.rendered(messages)
 
 
+def test_a_call_that_the_client_never_got_is_not_put_back() -> None:
+    """Of several sampled calls, engines return the first where the client asked for no parallel ones."""
+    messages = [*ASKED, CALL, RESULT]
+    more = WROTE + '\n<tool_call>\n{"name":"time","arguments":{}}\n</tool_call>'
+    assert join(HERMES, turn_of(HERMES, ASKED, CALL, more, single=True), messages, 3) == Continuation.unlike
+    alone = join(HERMES, turn_of(HERMES, ASKED, CALL, WROTE, single=True), messages, 3)
+    assert alone == HERMES.rendered(messages, {2: WROTE})
+
+
 def test_results_that_the_template_writes_as_json_are_found() -> None:
     messages, wrote = [*ASKED, CALL, RESULT], '{"name":"weather","parameters":{"city":"Bern"}}'
     assert join(LLAMA, turn_of(LLAMA, ASKED, CALL, wrote), messages, 3) == LLAMA.rendered(messages, {2: wrote})

@@ -2,7 +2,8 @@
 
 A parser that does not find one of its tokens in a model's vocabulary raises when vLLM makes it, and ends vLLM's start.
 vLLM lists these tokens nowhere. So each parser is made with a tokenizer that has every token and notes which ones are
-looked up, and then once without each of these.
+looked up, and then once without each of these. The parsers for which vLLM constrains answers by a grammar are named
+too.
 
 This folder is on the PYTHONPATH: `python -m art_registry`, in vLLM's environment.
 """
@@ -85,6 +86,18 @@ def parsers(names: Iterable[str], find: Callable[[str], Any]) -> dict[str, list[
     return {name: tokens(name) for name in sorted(names)}
 
 
+def constraining(names: Iterable[str], find: Callable[[str], Any]) -> list[str]:
+    """Names of the tool parsers with which vLLM constrains answers to requests that ask for no constraint."""
+
+    def level(name: str) -> object:
+        try:
+            return getattr(find(name), "default_tool_strict_level", None)
+        except Exception:  # as above
+            return None
+
+    return [name for name in sorted(names) if level(name)]
+
+
 def main() -> None:
     from vllm import __version__
     from vllm.model_executor.models.registry import ModelRegistry
@@ -94,6 +107,7 @@ def main() -> None:
     known = {
         "version": __version__,
         "tool_parsers": parsers(Tools.list_registered(), Tools.get_tool_parser),
+        "constraining": constraining(Tools.list_registered(), Tools.get_tool_parser),
         "reasoning_parsers": parsers(Reasoning.list_registered(), Reasoning.get_reasoning_parser),
         "architectures": sorted(ModelRegistry.get_supported_archs()),
     }

@@ -1,0 +1,47 @@
+"""Chains: which tools can take a value from which results."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.chains import Chains
+from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.known import Known
+from art_mcp.scenarios.drafting.values import Values
+
+NOUNS = ("note", "card", "team")
+
+
+def tools() -> list[CatalogTool]:
+    made = []
+    for noun in NOUNS:
+        made.append(CatalogTool(name=f"list_{noun}s", input_schema={"type": "object", "properties": {}}))
+        parameters = {f"{noun}_id": {"type": "string"}, "day": {"type": "string", "format": "date"}}
+        schema = {"type": "object", "properties": parameters, "required": list(parameters)}
+        made.append(CatalogTool(name=f"get_{noun}", input_schema=schema))
+    return made
+
+
+def test_each_tool_takes_the_values_of_its_own_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fits a parameter is looked up once, however many results there are: a server may have a hundred tools."""
+    catalog, rng = Catalog(tools=tools()), random.Random(0)
+    values = Values(catalog, {}, rng)
+    for noun in NOUNS:
+        for _ in range(3):
+            values.learn(f"list_{noun}s", {}, [{"id": f"{noun}-{at}", "name": f"a {noun}"} for at in range(4)])
+    values.settle()
+    asked: list[tuple[str, str]] = []
+    plain = Known.fitting
+
+    def counted(self: Known, tool: CatalogTool, name: str, schema: Any) -> list[Any]:
+        asked.append((tool.name, name))
+        return plain(self, tool, name, schema)
+
+    monkeypatch.setattr(Known, "fitting", counted)
+    chains = Chains(Drafter(catalog, catalog.tools, values, rng))
+    assert chains.pairs == [(f"list_{noun}s", f"get_{noun}") for noun in NOUNS]
+    assert len(asked) == len(set(asked))
