@@ -319,7 +319,7 @@ def _render(messages: list[dict[str, Any]]) -> str:
 def _plain(content: str | list[dict[str, Any]] | None) -> str:
     """The text of a message, which may come in parts."""
     if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
+        return "".join(part if isinstance(part, str) else part.get("text") or "" for part in content)
     return str(content or "")
 
 

@@ -23,6 +23,7 @@ from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Exchange
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.gateway.splice.messages import only_text
 from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
@@ -394,6 +395,13 @@ class Call:
             for i, answer in enumerate(answers)
         ]
 
+    def _unseen(self) -> str | None:
+        """Why the trainer cannot compute the prompt; None: it can. Its tokens have places for images, which are not in
+        the ledger."""
+        if only_text(self._chat.body.get("messages") or ()):
+            return None
+        return "its prompt has images or other media, and the trainer computes text alone"
+
     async def _record(self, answers: Sequence[Answer], counted: int | None) -> None:
         """Records whole answers. counted: see why_incomplete."""
         if any(answer.finish_reason == "abort" for answer in answers):
@@ -407,7 +415,7 @@ class Call:
         url = self._engine.url if self._engine else "?"
         if untrainable := why_incomplete(answers, counted):
             log.warning("%s of %s will not be trained: %s. Newer versions of vLLM send all", self.id, url, untrainable)
-        elif untrainable := self._prompt.check(answers[0].prompt_token_ids, url):
+        elif untrainable := self._prompt.check(answers[0].prompt_token_ids, url) or self._unseen():
             log.warning("%s of %s will not be trained: %s", self.id, url, untrainable)
         if self._chat.sampling.max_tokens is None:
             context = self._engine.max_model_len if self._engine else None

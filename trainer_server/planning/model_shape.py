@@ -154,6 +154,8 @@ class ModelShape:
             )
         except KeyError as error:
             raise ConfigError(f"{origin} has no {error}: it is no config of a dense decoder") from None
+        except (TypeError, ValueError) as error:  # a list with a size for each layer, say
+            raise ConfigError(f"{origin} is no config of a dense decoder with equal layers: {error}") from None
 
     @classmethod
     def find(cls, model: str) -> ModelShape:

@@ -300,7 +300,9 @@ class AdapterStore:
         if version == self.newest(policy):
             raise ConfigError(f"{policy}@{version} is the newest version and cannot be deleted")
         directory = self.directory(policy, version)
-        return directory.rename(directory.with_name(f".deleted-{version}"))
+        moved = directory.rename(directory.with_name(f".deleted-{version}"))
+        self._files.forget(directory)
+        return moved
 
     def delete_state(self, policy: str, version: int) -> None:
         """Deletes a version's optimizer state, two thirds of its bytes. The adapter stays."""
@@ -317,6 +319,7 @@ class AdapterStore:
         (directory / "policy.json").unlink(missing_ok=True)
         fsync_directory(directory)
         _empty(directory)
+        self._files.forget(directory)
 
     def deleted(self, policy: str) -> bool:
         """Whether a policy of this name was deleted. Engines keep computed prompts by the names of adapters, so that a

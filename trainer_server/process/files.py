@@ -69,6 +69,11 @@ class FileReader:
         result: T = known[1]
         return result
 
+    def forget(self, directory: Path) -> None:
+        """Forgets the files below a directory that is deleted."""
+        for path in [path for path in self._parsed if path.is_relative_to(directory)]:
+            del self._parsed[path]
+
 
 def _parsed(text: str, parse: Callable[[str], T]) -> T | ValueError:
     """What `parse` makes of a text, or the error that it raises: JSON may have another shape than expected."""

@@ -112,7 +112,8 @@ class Completion(BaseModel):
     """Id of the rollout; None: the request belonged to none."""
     status: CompletionStatus
     untrainable: str | None = None
-    """Why the completion is never trained although it is complete: tokens of it are missing. None: it may be."""
+    """Why the completion is never trained although it is complete: tokens of it are missing, or its prompt has images
+    or other media. None: it may be."""
     finish_reason: str | None = None
     """Why the answer ended: `stop`, `length` or `tool_calls`, for example; None where it did not end."""
     sampling: Sampling

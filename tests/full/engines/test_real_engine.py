@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shutil
 import signal
 import stat
 import statistics
@@ -20,6 +21,7 @@ from art_examples.quickstart.agent import PROMPT
 from langchain_core.messages import AnyMessage, convert_to_openai_messages
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
+from safetensors.torch import load_file, save_file
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from tests.support.patience import PATIENCE
@@ -60,6 +62,32 @@ def test_the_engine_is_forked_off_the_front_end(real: Real) -> None:
     commands = [" ".join(process.cmdline()) for process in real.engine().children(recursive=True)]
     assert any("EngineCore" in command for command in commands), commands
     assert not any("multiprocessing" in command for command in commands), commands
+
+
+async def test_vllm_refuses_an_adapter_of_which_it_would_apply_nothing(real: Real, tmp_path: Path) -> None:
+    """Stock vLLM takes it, and answers from the base model."""
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("misnamed")
+    adapter = tmp_path / "adapter"
+    shutil.copytree(real.home.policies / "misnamed" / "versions" / "0", adapter)
+    weights = load_file(adapter / "adapter_model.safetensors")
+    renamed = {name.replace("model.layers.", "language_model.layers."): value for name, value in weights.items()}
+    save_file(renamed, adapter / "adapter_model.safetensors")
+    async with real.http() as http:
+        (engine,) = (await http.get("/api/engines")).json()["engines"]
+    socket = engine["url"].removeprefix("unix:")
+    processes = real.engine().children(recursive=True)
+    key = next(filter(None, (process.environ().get("VLLM_API_KEY") for process in processes)))
+    asked = {"lora_name": "misnamed", "lora_path": str(adapter)}
+    with httpx.Client(base_url="http://vllm", transport=httpx.HTTPTransport(uds=socket), timeout=PATIENCE) as vllm:
+        vllm.headers["Authorization"] = f"Bearer {key}"
+        refused = vllm.post("/v1/load_lora_adapter", json=asked)
+        assert refused.status_code >= 400
+        assert "would apply no weight of this adapter" in refused.text
+        assert "language_model.layers.0" in refused.text
+        save_file(weights, adapter / "adapter_model.safetensors")
+        assert vllm.post("/v1/load_lora_adapter", json=asked).status_code == 200
+        assert vllm.post("/v1/unload_lora_adapter", json={"lora_name": "misnamed"}).status_code == 200
 
 
 async def test_vllm_answers_nobody_without_its_key(real: Real) -> None:

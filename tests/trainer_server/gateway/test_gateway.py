@@ -299,6 +299,16 @@ def test_constraints_are_recorded(server: TrainerServer, body: dict[str, Any], c
     assert row(server, chat(server, "say hi", **body).json()["id"])["constrained"] == constrained
 
 
+def test_what_the_trainer_cannot_see_is_answered_and_not_trained(server: TrainerServer) -> None:
+    for image in ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, {"image_url": "data:,"}):
+        messages = [{"role": "user", "content": [{"type": "text", "text": "say what it is"}, image]}]
+        answer = chat(server, "", messages=messages)
+        assert answer.status_code == 200, answer.text
+        assert "images" in row(server, answer.json()["id"])["untrainable"]
+    words = [{"role": "user", "content": [{"type": "text", "text": "say it"}, "again"]}]
+    assert row(server, chat(server, "", messages=words).json()["id"])["untrainable"] is None
+
+
 def test_a_forced_tool_is_held_to_its_schema(server: TrainerServer) -> None:
     for choice in ("required", {"type": "function", "function": {"name": "add"}}):
         assert row(server, chat(server, "say {}", tools=[TOOL], tool_choice=choice).json()["id"])["constrained"]

@@ -185,6 +185,11 @@ def test_configs_of_other_kinds_are_refused(tmp_path: Path) -> None:
     file.write_text(json.dumps({"hidden_size": 2048}))
     with pytest.raises(ConfigError, match="num_attention_heads"):
         ModelShape.find(str(file))
+    sizes = {"num_attention_heads": 8, "hidden_size": 2048, "num_hidden_layers": 2, "vocab_size": 9}
+    for odd in ([16384, 8192], None):
+        file.write_text(json.dumps({**sizes, "intermediate_size": odd}))
+        with pytest.raises(ConfigError, match="no config of a dense decoder with equal layers"):
+            ModelShape.find(str(file))
     file.write_text("{")
     with pytest.raises(ConfigError, match="not JSON"):
         ModelShape.find(str(file))

@@ -92,3 +92,13 @@ def test_a_file_is_parsed_again_when_it_has_changed(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(ValueError, match="directory"):
         reader.read(path, parse)
+
+
+def test_files_of_a_deleted_directory_are_forgotten(tmp_path: Path) -> None:
+    reader = FileReader()
+    for name in ("kept", "deleted"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "number").write_text("1")
+        reader.read(tmp_path / name / "number", int)
+    reader.forget(tmp_path / "deleted")
+    assert [path.parent.name for path in reader._parsed] == ["kept"]

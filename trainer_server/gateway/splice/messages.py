@@ -15,6 +15,8 @@ from typing import Any
 _THOUGHTS = ("reasoning", "reasoning_content")
 _UNSAID = frozenset({"annotations", "audio", "refusal", *_THOUGHTS})
 """Fields of an assistant message that are no part of what it says to the next turn."""
+_WORDS = frozenset({"text", "thinking", "refusal", "input_text", "output_text"})
+"""Types of parts that are text. All others are images or other media."""
 _END_OF_THOUGHT = "</think>"
 
 
@@ -95,7 +97,9 @@ def only_text(messages: Sequence[Mapping[str, Any]]) -> bool:
     for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
-            if not isinstance(part, str) and part.get("type", "text") not in ("text", "thinking"):
+            if isinstance(part, str):
+                continue
+            if part.get("type", "text") not in _WORDS or any(key.endswith("_url") for key in part):
                 return False
     return True
 

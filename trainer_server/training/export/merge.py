@@ -24,8 +24,11 @@ _TOKENIZER = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
 )
-"""Files that a tokenizer and its chat template consist of."""
+"""Files that a tokenizer, its chat template, and the processors of images and other media consist of."""
 
 
 def merged(model: Path, adapter: Path, *, trust_remote_code: bool = False) -> Any:

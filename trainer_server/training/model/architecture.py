@@ -23,6 +23,9 @@ _RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel
 _BY_LENGTH = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that change with the longest position of a row."""
 
+_RANDOM = ("dropout", "layerdrop")
+"""Words in the names of probabilities of what is left out at random in training."""
+
 
 def unpackable(config: PretrainedConfig) -> str | None:
     """Why branches of a tree would influence one another, or be inexact, in this architecture; None: no known reason.
@@ -146,3 +149,34 @@ def check_trainable(base: Any) -> None:
     """Raises TrainingError for a model that separate rows cannot train either: one that predicts no next token."""
     if base.config.is_encoder_decoder or base.get_output_embeddings() is None:
         raise TrainingError(f"{type(base).__name__} is not a decoder with a language-model head; it cannot be trained")
+
+
+def without_dropout(base: Any) -> None:
+    """Switches off what a model leaves out at random in training: activations and layers.
+
+    Log-probabilities of a sampled token must not depend on chance: ratios and the loss compare them.
+    """
+    for part in (*base.modules(), base.config, base.config.get_text_config()):
+        for name, value in list(vars(part).items()):
+            if isinstance(value, float) and any(word in name for word in _RANDOM):
+                setattr(part, name, 0.0)
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+
+
+def check_repeatable(base: Any) -> None:
+    """Raises TrainingError for a model that computes at random in training although its dropout is off."""
+    device = base.get_input_embeddings().weight.device
+    tokens_1T = torch.arange(8, device=device)[None]
+    was_training = base.training
+    base.train()
+    with torch.no_grad():
+        first, second = (
+            base.get_decoder()(input_ids=tokens_1T, use_cache=False).last_hidden_state.float() for _ in range(2)
+        )
+    base.train(was_training)
+    if (first - second).norm() > 0.05 * first.norm():  # not 0: sums on GPUs have no fixed order
+        raise TrainingError(
+            f"{type(base).__name__} computes at random in training, so that log-probabilities of the same tokens "
+            "differ from pass to pass: it cannot be trained"
+        )

@@ -16,7 +16,7 @@ from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
 
 from trainer_server.wire import PolicySpec, TrainingError
-from trainer_server.wire.policies import ATTENTION_TARGETS, MLP_TARGETS
+from trainer_server.wire.policies import ATTENTION_TARGETS, MLP_TARGETS, TARGETS
 
 
 def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
@@ -57,6 +57,20 @@ def adapted(base: Any, targets: Sequence[str]) -> list[str]:
             f"with targets among {', '.join(name for name in ATTENTION_TARGETS if name in names)}"
         )
     raise TrainingError(f"{said} has no layers of these names")
+
+
+def unadapted(base: Any) -> list[str]:
+    """Names of linear layers of the decoder that no policy adapts, whatever its targets are; experts are left out.
+
+    Args:
+        base: A model without adapters.
+    """
+    names = {
+        name.rpartition(".")[2]
+        for name, module in base.get_decoder().named_modules()
+        if isinstance(module, torch.nn.Linear) and ".experts." not in name
+    }
+    return sorted(names - set(TARGETS))
 
 
 def has_experts(base: Any) -> bool:
@@ -116,7 +130,10 @@ def _forward(self: Linear, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.
 
 
 def use_fused_lora(model: torch.nn.Module) -> None:
-    """Puts the fused computation into every LoRA layer of a PEFT model (no dropout, unmerged, one active adapter)."""
+    """Puts the fused computation into LoRA layers of a PEFT model (no dropout, unmerged, one active adapter).
+
+    Layers that compute otherwise than `torch.nn.Linear` keep PEFT's.
+    """
     for layer in model.modules():
-        if isinstance(layer, Linear):
+        if isinstance(layer, Linear) and type(layer.get_base_layer()) is torch.nn.Linear:
             layer.forward = MethodType(_forward, layer)  # type: ignore[method-assign]

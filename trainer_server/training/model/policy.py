@@ -17,14 +17,20 @@ from typing import Any
 import torch
 from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from trainer_server.planning.model_shape import checkpoint_above
 from trainer_server.training.model import attention, flex
-from trainer_server.training.model.architecture import check_trainable, tried, unpackable
+from trainer_server.training.model.architecture import (
+    check_repeatable,
+    check_trainable,
+    tried,
+    unpackable,
+    without_dropout,
+)
 from trainer_server.training.model.head import HeadLogprobs
-from trainer_server.training.model.lora import adapted, has_experts, lora_config, use_fused_lora
-from trainer_server.training.model.quantization import Quantization, quantized
+from trainer_server.training.model.lora import adapted, has_experts, lora_config, unadapted, use_fused_lora
+from trainer_server.training.model.quantization import Quantization, quantized, with_gradients
 from trainer_server.training.model.residual import keep_fp32
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import ALONE, Ranks, shard
@@ -70,15 +76,18 @@ class PolicyModel:
         """
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         options: dict[str, Any] = {} if quantization is None else quantized(quantization, self.device, dtype, ranks)
+        config = with_gradients(AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code))
         base: Any = AutoModelForCausalLM.from_pretrained(
-            path, dtype=dtype, trust_remote_code=trust_remote_code, **options
+            path, config=config, dtype=dtype, trust_remote_code=trust_remote_code, **options
         )
         check_trainable(base)
+        without_dropout(base)
         base.config.use_cache = False
         base.requires_grad_(False)
         if self.device.type == "cpu":
             keep_fp32(base)
         self._base = base
+        self._unadapted = unadapted(base)
         self._movable = quantization is None
         self._peft: PeftModel | None = None
         self._adapter = ""
@@ -110,6 +119,7 @@ class PolicyModel:
         if self._movable:
             self._base.to(self.device)
         if not self._examined:
+            check_repeatable(self._base)
             text = self._base.config.get_text_config()
             self.unshared_because = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
             self._examined = True
@@ -136,6 +146,9 @@ class PolicyModel:
         if shape != self._adapter and has_experts(self._base):
             targets = ", ".join(adapted(self._base, spec.targets))
             log.warning("%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, targets)
+        elif shape != self._adapter and self._unadapted:
+            targets, left_out = ", ".join(adapted(self._base, spec.targets)), ", ".join(self._unadapted)
+            log.warning("%s: %s get an adapter, %s none", type(self._base).__name__, targets, left_out)
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         for other in others:

@@ -12,6 +12,8 @@ from trainer_server.training.ranks import Ranks
 from trainer_server.wire import TrainingError
 
 Quantization = Literal["4bit", "8bit"]
+_DEQUANTIZED = ("fp8", "mxfp4", "compressed-tensors")
+"""Methods whose weights transformers can load as if they had never been quantized."""
 
 
 def quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> dict[str, Any]:
@@ -26,3 +28,12 @@ def quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, rank
     four = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
     config = BitsAndBytesConfig(load_in_4bit=True, **four) if bits == "4bit" else BitsAndBytesConfig(load_in_8bit=True)
     return {"quantization_config": config, "device_map": {"": torch.cuda.current_device()}}
+
+
+def with_gradients(config: Any) -> Any:
+    """A model's configuration, changed so that weights which are published in fewer bits are loaded in the dtype of the
+    others: transformers' layers for them have no gradients."""
+    published = getattr(config, "quantization_config", None)
+    if isinstance(published, dict) and published.get("quant_method") in _DEQUANTIZED:
+        published["dequantize"] = True
+    return config

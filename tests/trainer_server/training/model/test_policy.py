@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig, Qwen3MoeConfig
+from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig, Phi3Config, PhimoeConfig, Qwen3MoeConfig
 
 from tests.support.training.models import ARCHITECTURES, SIZES, pair, tiny_model
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.quantization import with_gradients
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import PolicySpec, TrainingError
 from trainer_server.wire.policies import MLP_TARGETS
@@ -42,6 +43,30 @@ def test_in_a_mixture_of_experts_only_attention_is_adapted_and_that_is_said(
     assert "only q_proj, k_proj, v_proj, o_proj get an adapter" in caplog.text
     with pytest.raises(TrainingError, match="create the policy with targets among q_proj, k_proj, v_proj, o_proj"):
         model.initialise(PolicySpec(name="tiny", targets=("up_proj", "down_proj")))
+
+
+def test_layers_that_no_policy_adapts_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tiny_model(tmp_path, Phi3Config(**SIZES, pad_token_id=0))
+    assert "Phi3ForCausalLM: o_proj, down_proj get an adapter, gate_up_proj, qkv_proj none" in caplog.text
+
+
+def test_nothing_is_drawn_at_random_in_training(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path / "llama", LlamaConfig(**SIZES, attention_dropout=0.5))
+    assert model.share
+    (row,) = pack([np.array([1, 2, 3])], [np.array([4, 5])], budget=99).rows
+    first, second = (model.logprobs(row, torch.ones(2))[0] for _ in range(2))
+    assert torch.equal(first, second)
+    routed = PhimoeConfig(**SIZES, num_local_experts=4, num_experts_per_tok=2)
+    with pytest.raises(TrainingError, match="PhimoeForCausalLM computes at random in training"):
+        tiny_model(tmp_path / "phimoe", routed)
+
+
+def test_weights_in_fewer_bits_are_loaded_with_gradients() -> None:
+    published = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    config = with_gradients(LlamaConfig(**SIZES, quantization_config=published))
+    assert config.quantization_config == {**published, "dequantize": True}
+    other = with_gradients(LlamaConfig(**SIZES, quantization_config={"quant_method": "gptq", "bits": 4}))
+    assert "dequantize" not in other.quantization_config
 
 
 def test_entropy_has_a_gradient_when_asked_for(tmp_path: Path) -> None:
