@@ -24,8 +24,9 @@ HEAD = """# Results of the examples
 
 Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
 steps, and `make examples` all of them. `notebook.ipynb` in its folder does the same, a stage in each cell. The figures
-are of whole runs: `python -m art_examples.NAME` appends each run to `results.jsonl` in the folder of the example.
-`python -m art_examples.results` makes these pages from those files.
+are of whole runs: `python -m art_examples.NAME` appends each run to `results.jsonl` in the folder of the example, or to
+one in `runs/examples/NAME` if it is short (`--steps`, `--held-out`). `python -m art_examples.results` makes these pages
+from the files of whole runs. Of a task it takes the runs of the recipe that was run last.
 
 All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
 the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
@@ -147,7 +148,7 @@ def _note(row: Row) -> str:
 
 
 def collected(examples: Path = EXAMPLES) -> dict[str, list[Row]]:
-    """The newest row of each task and seed, by example; none for an example that has no metrics file."""
+    """The newest row of each task and seed (`newest`), by example; none for an example that has no metrics file."""
     folders = sorted(path.parent for path in examples.glob("*/README.md"))
     return {folder.name: list(newest(folder / "results.jsonl").values()) for folder in folders}
 

@@ -10,12 +10,13 @@ up on demonstrations, measured, trained with GRPO, and measured again, always at
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from art_examples.learning import runs
-from art_examples.learning.runs import Options, Row, newest, own_server, table
+from art_examples.learning.runs import Options, Row, made_as, own_server, recorded, table
 from rich.console import Console
 
 from benchmarks.tasks.registry import TASKS
@@ -30,12 +31,13 @@ def learn_all(
         names: Names of the tasks.
         seeds: The seeds.
         steps: Number of training steps. None: those of the recipe of each task.
-        results: JSONL file to which each finished run is appended. Runs that it has are not run again. None: no file.
+        results: JSONL file to which each finished run is appended. Runs that it has are not made again, if they are of
+            these steps and today's recipe: see `made_as`. None: no file.
 
     Returns:
         A row for each task and seed.
     """
-    rows = {} if results is None else newest(results)
+    rows = {} if results is None else asyncio.run(finished(results, names, steps))
     keys = [(name, seed) for name in names for seed in seeds]
     if missing := [key for key in keys if key not in rows]:
         with own_server() as server:
@@ -43,6 +45,18 @@ def learn_all(
             learned = runs.learn_all(learners, missing, server, Options(steps=steps, results=results))
             rows |= {(row["task"], row["seed"]): row for row in learned}
     return [rows[key] for key in keys]
+
+
+async def finished(results: Path, names: Sequence[str], steps: int | None = None) -> dict[tuple[str, int], Row]:
+    """The runs of a file that need not be made again, by task and seed. Arguments: as those of `learn_all`."""
+    rows = recorded(results)
+    done: dict[tuple[str, int], Row] = {}
+    for name in names:
+        if listed := [row for row in rows if row["task"] == name]:
+            async with TASKS[name](0) as whole:
+                task = whole.short(steps=steps)
+                done |= {(name, row["seed"]): row for row in listed if made_as(row, task)}
+    return done
 
 
 def main() -> None:

@@ -26,7 +26,9 @@ from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 SWEPT_TASKS = ["reverse_text", "alphabet_sort", "sql"]
 
 Cell = dict[str, Any]
-"""A finished cell: task, seed, setting, warm and after (success), interval, seconds."""
+"""A finished cell: task, seed, setting, fingerprint, warm and after (success), interval, seconds."""
+Key = tuple[str, int, str]
+"""Task, seed and setting of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +39,23 @@ class Setting:
         about: What it changes, for readers.
         changes: Fields of GRPOConfig with their values.
         lr_factor: Multiplies the learning rate.
-        falls: Whether the learning rate falls to 0 along a line.
+        falls: Whether the learning rate falls to 0 along a line. None: as the recipe has it.
         n: Runs of each scenario; the number of runs of a step stays as it is. None: as the recipe.
     """
 
     about: str
     changes: dict[str, Any] = field(default_factory=dict)
     lr_factor: float = 1.0
-    falls: bool = False
+    falls: bool | None = None
     n: int | None = None
 
     def of(self, recipe: Recipe) -> Recipe:
         """The recipe with this setting."""
-        falling = {"lr_scheduler_type": "linear", "max_steps": recipe.steps} if self.falls else {}
-        config = GRPOConfig(**{**recipe.config.model_dump(exclude_unset=True), **self.changes, **falling})
+        config = GRPOConfig(**{**recipe.config.model_dump(exclude_unset=True), **self.changes})
         config = config.model_copy(update={"lr": config.lr * self.lr_factor})
+        if self.falls is not None:  # in place of a schedule that the settings of a step may have: one law at a time
+            config = config.model_copy(update={"lr_scheduler_type": "constant"})
+            recipe = replace(recipe, falling=self.falls)
         n = self.n or recipe.n
         return replace(recipe, config=config, n=n, groups_per_step=recipe.groups_per_step * recipe.n // n)
 
@@ -59,8 +63,8 @@ class Setting:
 _FOUR = {"num_minibatches": 4}
 SETTINGS = {
     "base": Setting("the recipe of the task: dapo, one update a step, no KL penalty"),
-    "lr_third": Setting("a third of the learning rate", lr_factor=1 / 3),
-    "lr_triple": Setting("three times the learning rate", lr_factor=3.0),
+    "lr_third": Setting("a third of the learning rate, steady", lr_factor=1 / 3, falls=False),
+    "lr_triple": Setting("three times the learning rate, steady", lr_factor=3.0, falls=False),
     "lr_triple_falling": Setting("three times the learning rate, falling to 0", lr_factor=3.0, falls=True),
     "lr_six_falling": Setting("six times the learning rate, falling to 0", lr_factor=6.0, falls=True),
     "loss_grpo": Setting("loss_type=grpo", {"loss_type": "grpo"}),
@@ -99,6 +103,8 @@ async def sweep(
 ) -> list[Cell]:
     """Runs all cells that the file does not have, task by task and seed by seed, on one server.
 
+    A cell of the file counts if it has the fingerprint of the task with the recipe that the setting makes today.
+
     Args:
         tasks: Names of the tasks.
         seeds: The seeds.
@@ -110,7 +116,7 @@ async def sweep(
     Returns:
         All cells of the file that belong to the tasks, seeds and settings.
     """
-    done = _read(path)
+    done = await finished(path, tasks, settings)
     keys = [(task, seed, setting) for task in tasks for seed in seeds for setting in settings]
     missing = [key for key in keys if key not in done]
     tell(f"{len(keys) - len(missing)} of {len(keys)} cells are in {path}")
@@ -126,8 +132,7 @@ async def sweep(
                     if progress.over():
                         break
                     async with TASKS[name](seed) as task:
-                        await _cells(task, seed, here, client, path, progress)
-    done = _read(path)
+                        done |= await _cells(task, seed, here, client, path, progress)
     return [done[key] for key in keys if key in done]
 
 
@@ -152,8 +157,9 @@ class _Progress:
 
 async def _cells(
     task: Task, seed: int, settings: Sequence[str], client: TrainerClient, path: Path, progress: _Progress
-) -> None:
+) -> dict[Key, Cell]:
     """Warms a policy up, and trains a fork of it by each setting."""
+    made: dict[Key, Cell] = {}
     warm_policy = f"{task.name}-{seed}".replace("_", "-")
     shared = Learning(task, seed, client, warm_policy)
     await shared.create()
@@ -163,7 +169,7 @@ async def _cells(
     version = (await client.policy(warm_policy)).latest
     for name in settings:
         if progress.over():
-            return
+            break
         policy = f"{warm_policy}-{name}".replace("_", "-").replace(".", "-")
         await client.fork(warm_policy, version, policy, optimizer=False)
         learning = Learning(task, seed, client, policy)
@@ -173,6 +179,7 @@ async def _cells(
             "task": task.name,
             "seed": seed,
             "setting": name,
+            "fingerprint": learning.learned.fingerprint,
             "warm": warm.success_rate,
             "after": after.success_rate,
             "interval": list(after.success_interval),
@@ -183,12 +190,31 @@ async def _cells(
         }
         append_jsonl(path, [cell])
         progress.add(cell)
+        made[task.name, seed, name] = cell
+    return made
 
 
-def _read(path: Path) -> dict[tuple[str, int, str], Cell]:
-    """Finished cells by task, seed and setting."""
-    cells = read_jsonl(path, dict, what="cell") if path.exists() else ()
-    return {(cell["task"], cell["seed"], cell["setting"]): cell for cell in cells}
+async def finished(path: Path, tasks: Sequence[str], settings: Sequence[str]) -> dict[Key, Cell]:
+    """Finished cells of a file, which may be missing, by task, seed and setting."""
+    cells = list(read_jsonl(path, dict, what="cell")) if path.exists() else []
+    done: dict[Key, Cell] = {}
+    for name in tasks:
+        if listed := [cell for cell in cells if cell["task"] == name and cell["setting"] in settings]:
+            async with TASKS[name](0) as task:
+                done |= {(name, cell["seed"], cell["setting"]): cell for cell in listed if _made_as(cell, task)}
+    return done
+
+
+def _made_as(cell: Cell, task: Task) -> bool:
+    """Whether a cell is of this task, with its recipe changed by the setting.
+
+    A cell without a fingerprint counts as such if the learning rate of the recipe is steady. Where it falls, settings
+    of the learning rate meant something else when no fingerprints were recorded.
+    """
+    if "fingerprint" in cell:
+        changed = replace(task, recipe=SETTINGS[cell["setting"]].of(task.recipe))
+        return bool(cell["fingerprint"] == changed.fingerprint)
+    return not task.recipe.falling and cell["held_out"] == len(task.held_out)
 
 
 def print_sweep(cells: Sequence[Cell], tasks: Sequence[str], console: Console) -> None:

@@ -64,7 +64,8 @@ def reward(trajectory: Trajectory) -> NodeRewards:
 
     - planner: How far the searches are those that are needed: twice the number of islands whose document was found, by
       that of searches and islands.
-    - writer: The share of the findings that the report repeats. A writer is not blamed for what searchers said.
+    - writer: The share of the findings that the report repeats, of which an empty one has nothing to repeat. A writer
+      is not blamed for what searchers said.
     """
     state, wanted = trajectory.output, trajectory.scenario.metadata["wanted"]
     kind, findings = trajectory.scenario.metadata["kind"], state.get("findings", [])
@@ -73,7 +74,8 @@ def reward(trajectory: Trajectory) -> NodeRewards:
             call.reward = float(_right(findings[call.branch]))
     needed = {search(f"{kind} of {island}").title for island in wanted}
     found = needed & {finding["title"] for finding in findings if kind in finding["query"]}
-    repeated = [finding["text"] for finding in findings if finding["text"] in state.get("report", "")]
+    report = state.get("report", "")
+    repeated = [finding for finding in findings if finding["text"] and finding["text"] in report]
     return NodeRewards(
         planner=len(found) / (len(state["queries"]) + len(needed)),
         writer=0.5 * len(repeated) / len(findings) if findings else 0.0,

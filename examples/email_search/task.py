@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 from art_examples.email_search import mail_server
 from art_examples.email_search.agent import SYSTEM, build_graph
 from art_examples.email_search.emails import Question, grade, make, questions, read, search, write
-from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, called, says, solved, weighted_parts
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -94,16 +93,12 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
     hits = [line for call in calls if call.tool == "search" for line in (call.result or "").splitlines()]
     answers = [call.arguments for call in calls if call.tool == "answer"]
     given = answers[-1] if answers else {}
-    said = str(given.get("text", ""))
-    right = _has(said, wanted["answer"]) and not (wanted["outdated"] and _has(said, wanted["outdated"]))
+    said = str(given.get("text", "")).lower()
+    outdated = bool(wanted["outdated"]) and says(said, wanted["outdated"].lower())
+    right = says(said, wanted["answer"].lower()) and not outdated
     return {
         "found": float(any(hit.startswith(f"{source} |") for hit in hits)),
         "read": float(any(call.tool == "read" and str(call.arguments.get("email")) == source for call in calls)),
         "source": float(str(given.get("source")) == source),
         "success": float(right),
     }
-
-
-def _has(text: str, value: str) -> bool:
-    """Whether a text has a value that is not a part of another word or number."""
-    return re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text, re.IGNORECASE) is not None

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from art_examples.learning.child import child
+from art_examples.learning.child import child, trained
 
 from trainer_server.wire import ConfigError
 
@@ -55,10 +52,10 @@ def train_from_store(policy: str, lr: float, environment: Mapping[str, str]) -> 
         environment: Environment variables that name the server and the store.
 
     Returns:
-        What the step came to, as JSON. None: it made no version; the command has said why.
+        What the step came to, as JSON. None: there was nothing to learn; the command has said why.
+
+    Raises:
+        TrainingError: The command failed.
     """
     command = [str(Path(sys.executable).with_name("art-langgraph")), "train", "--from-store", "--policy", policy]
-    done = subprocess.run(
-        [*command, "--lr", str(lr), "--json"], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
-    )
-    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+    return trained([*command, "--lr", str(lr), "--json"], environment)

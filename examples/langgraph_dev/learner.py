@@ -15,7 +15,7 @@ from art_examples.langgraph_dev.messages import demonstrations, drawn, grade, re
 from art_examples.learning.learn import Learned
 from art_examples.learning.openai_server import litellm_server
 from art_examples.learning.runs import Run
-from art_examples.learning.stage import measure_stage
+from art_examples.learning.stage import mean_score, measure_stage
 from art_examples.learning.task import BRIEF_IMITATION
 from langgraph.pregel.remote import RemoteGraph
 from langgraph_sdk import get_client
@@ -61,7 +61,7 @@ async def from_feedback(run: Run) -> Learned:
             for step in range(steps):
                 await used(url, drawn(MESSAGES, rng))
                 scores = await collected(url, TrajectoryStore(f"{folder}/home/trajectories.sqlite"))
-                learned.rewards.append(sum(scores) / len(scores))
+                learned.rewards.append(mean_score(scores))
                 trained = await asyncio.to_thread(train_from_store, run.policy, LR * (1 - step / steps), art)
                 learned.skipped += trained is None
                 run.tell(f"step {step + 1}: {scores.count(1.0)} of {len(scores)} answers were right")

@@ -1,22 +1,27 @@
-"""A program that runs beside an example, such as a server, and ends with it."""
+"""Programs of an example: one that runs beside it, such as a server, and a training command that runs to its end."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 
-from trainer_server.wire import EngineError
+from trainer_server.wire import EngineError, TrainingError
 from trainer_server.wire.guard import end_group, guarded
 
 START_TIMEOUT = 120.0
 """Seconds to wait until a program answers."""
+NOTHING = "nothing to train on"
+"""The last words of `art-langgraph train` where no runs can be compared. It ends with 1 then, as after an error."""
 
 
 @contextmanager
@@ -63,3 +68,27 @@ def _wait(process: subprocess.Popen[bytes], health: str, log: Path) -> None:
                 pass
             time.sleep(0.3)
     raise EngineError(f"{health} does not answer. The end of {log}:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def trained(command: Sequence[str], environment: Mapping[str, str]) -> dict[str, Any] | None:
+    """Takes a training step by a command, and passes on what it says.
+
+    Args:
+        command: `art-langgraph train` with `--json`.
+        environment: Environment variables, besides those of this process.
+
+    Returns:
+        What the step came to, as JSON. None: there was nothing to learn, and no version was made.
+
+    Raises:
+        TrainingError: The command failed otherwise. The message has its error output.
+    """
+    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True)
+    sys.stderr.write(done.stderr)
+    step: dict[str, Any] | None = json.loads(done.stdout.splitlines()[-1]) if done.stdout else None
+    if done.returncode == 0:
+        return step
+    skipped = step is not None and step["metrics"].get("skipped")
+    if done.returncode == 1 and (skipped or done.stderr.rstrip().endswith(NOTHING)):
+        return None
+    raise TrainingError(f"{' '.join(command[:2])} ended with {done.returncode}: {done.stderr.strip()}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
@@ -55,6 +55,7 @@ class Learned:
         dead_groups: Which scenarios never taught anything, and why. None: there was no training.
         costs: What a run took, by stage, where the task asks for it: `run_costs`.
         judged: What a copy of the policy learned by a judge, as JSON (`Judged`). None: there is no copy.
+        fingerprint: `Task.fingerprint` of the task with the recipe that the policy was trained by. None: it has none.
     """
 
     task: str
@@ -72,6 +73,7 @@ class Learned:
     dead_groups: DeadGroups | None = None
     costs: dict[str, dict[str, float | None]] = field(default_factory=dict)
     judged: dict[str, Any] | None = None
+    fingerprint: str | None = None
 
     @property
     def total_seconds(self) -> float:
@@ -84,6 +86,7 @@ class Learned:
             "task": self.task,
             "seed": self.seed,
             "steps": len(self.rewards),
+            "fingerprint": self.fingerprint,
             **{name: as_measured(getattr(self, name)) for name in ("before", "prompted", "warm", "after")},
             "models": {name: as_measured(evaluation) for name, evaluation in self.models.items()},
             "seconds": round(self.total_seconds, 1),
@@ -227,6 +230,7 @@ class Learning:
             The groups that were made for the steps.
         """
         started, recipe = time.monotonic(), recipe or self._task.recipe
+        self.learned.fingerprint = replace(self._task, recipe=recipe).fingerprint
         trained, groups = 0, list[TrajectoryGroup]()
         async for record in self._steps(recipe, group_reward):
             trained += record.result.metrics.get("tokens_trained", 0)

@@ -16,6 +16,9 @@ from rich.console import Console
 
 from trainer_server.wire import ARTError, Connection
 
+SHORT_RUNS = Path("runs/examples")
+"""Where short runs are written, in a folder for each example, unless `--out` names another one."""
+
 
 def positive(text: str) -> int:
     """A number of the command line that must be at least 1."""
@@ -47,12 +50,13 @@ def run_learners(
 ) -> None:
     """Measures each task before, prompted, after the warm start and after the training, for each seed.
 
-    Each finished run is a line of results.jsonl, of which curve.svg is drawn.
+    Each finished run is a line of results.jsonl, of which curve.svg is drawn. Short runs (`--steps`, `--held-out`) have
+    files of their own, so that those of the example are of whole runs.
 
     Args:
         about: What `--help` says.
         learners: Learners of the tasks, by their names.
-        folder: The folder of the example, which gets results.jsonl and curve.svg.
+        folder: The folder of the example, which gets results.jsonl and curve.svg of whole runs.
         words: The words of the command line. None: those of the process.
     """
     parser = argparse.ArgumentParser(
@@ -73,11 +77,17 @@ def run_learners(
     parser.add_argument(
         "--connect", action="store_true", help="use the running server that ART_BASE_URL and ART_API_KEY name"
     )
-    parser.add_argument("--out", type=Path, default=folder, help=f"folder of results.jsonl and curve.svg ({folder})")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"folder of results.jsonl and curve.svg (of short runs {SHORT_RUNS / folder.name}, else {folder})",
+    )
     parser.add_argument("--note", default="", help="what readers of results.jsonl should know of these runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     given = parser.parse_args(words)
-    results = given.out / "results.jsonl"
+    short = given.steps is not None or given.held_out is not None
+    out = given.out or (SHORT_RUNS / folder.name if short else folder)
+    results = out / "results.jsonl"
     options = Options(
         steps=given.steps,
         held_out=given.held_out,
@@ -93,7 +103,7 @@ def run_learners(
             rows = learn_all(learners, runs, server, options)
     except ARTError as error:
         raise SystemExit(f"{parser.prog}: {error}") from error
-    draw(given.out / "curve.svg", list(newest(results).values()))
+    draw(out / "curve.svg", list(newest(results).values()))
     Console(width=170, stderr=given.json).print(table(rows))
     if given.json:
         print(json.dumps({"example": folder.name, "runs": rows}))

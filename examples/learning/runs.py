@@ -52,6 +52,13 @@ class Options:
     judge: str | None = None
     note: str = ""
 
+    @property
+    def short(self) -> str | None:
+        """What is shortened. None: the runs are whole."""
+        if self.steps is None and self.held_out is None:
+            return None
+        return f"steps: {self.steps}, held out: {self.held_out}"
+
 
 def tell(line: str) -> None:
     """Prints a line of progress to the standard error output."""
@@ -105,8 +112,7 @@ def by_recipe(maker: TaskMaker) -> Learner:
     async def learner(run: Run) -> Learned:
         options = run.options
         async with maker(run.seed) as whole:
-            steps = whole.recipe.steps if options.steps is None else options.steps
-            task = whole.short(steps=steps, held_out=options.held_out)
+            task = whole.short(steps=options.steps, held_out=options.held_out)
             learned = await learn(
                 task, run.seed, run.client, run.policy, run.tell, prompted=options.prompted, models=options.models
             )
@@ -159,7 +165,8 @@ async def _learn_all(
             learned = await learners[name](run)
             tell(f"  {learned.total_seconds:.0f} s in all")
             facts = {"date": datetime.now(UTC).date().isoformat(), "machine": machine()}
-            rows.append({**learned.as_json(), **facts, "note": options.note})
+            made_by = {"fingerprint": learned.fingerprint or options.short}
+            rows.append({**learned.as_json(), **made_by, **facts, "note": options.note})
             if options.results is not None:
                 options.results.parent.mkdir(parents=True, exist_ok=True)
                 append_jsonl(options.results, rows[-1:])
@@ -167,9 +174,29 @@ async def _learn_all(
 
 
 def newest(path: Path) -> dict[tuple[str, int], Row]:
-    """The newest row of each task and seed in a metrics file, which may be missing."""
-    rows = read_jsonl(path, dict, what="run") if path.exists() else ()
-    return {(row["task"], row["seed"]): row for row in rows}
+    """The newest row of each task and seed in a metrics file, which may be missing.
+
+    Of the rows of a task only those count that have the fingerprint of its last one. So a table or a picture never has
+    runs of different recipes, or short ones beside whole ones.
+    """
+    rows = recorded(path)
+    last = {row["task"]: row.get("fingerprint") for row in rows}
+    return {(row["task"], row["seed"]): row for row in rows if row.get("fingerprint") == last[row["task"]]}
+
+
+def recorded(path: Path) -> list[Row]:
+    """All rows of a metrics file, which may be missing."""
+    return list(read_jsonl(path, dict, what="run")) if path.exists() else []
+
+
+def made_as(row: Row, task: Task) -> bool:
+    """Whether a run was made as a task says: by its recipe, with its steps, and on as many held-out scenarios.
+
+    A row without a fingerprint counts as made by the recipe if it has its number of steps, and that of scenarios.
+    """
+    if "fingerprint" in row:
+        return bool(row["fingerprint"] == task.fingerprint)
+    return (row["steps"], row["after"]["n"]) == (task.recipe.steps, len(task.held_out))
 
 
 def machine() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from statistics import fmean
 
 from art_examples.learning.learn import CONCURRENCY, Learned
 from art_examples.learning.runs import Run
@@ -56,3 +57,8 @@ async def measure_stage(
         learned.models[stage] = evaluation
     learned.seconds[stage] = time.monotonic() - started
     run.tell(f"{stage}: {evaluation}")
+
+
+def mean_score(scores: Sequence[float]) -> float | None:
+    """The mean reward of a training step, for `Learned.rewards`. None: no run of the step has a reward."""
+    return fmean(scores) if scores else None

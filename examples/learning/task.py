@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel
 
 from art_langgraph import Conversation, Exploration, GRPOConfig, Hints, Scenario, SFTConfig, Trajectory
 from art_langgraph.loop.evaluate import Success
@@ -115,9 +118,22 @@ class Task:
             for system in self.roles.values()
         ]
 
-    def short(self, *, steps: int, held_out: int | None = None) -> Task:
-        """The task with another number of steps, and perhaps with fewer held-out scenarios."""
-        return replace(self, recipe=replace(self.recipe, steps=steps), held_out=self.held_out[:held_out])
+    def short(self, *, steps: int | None = None, held_out: int | None = None) -> Task:
+        """The task with another number of steps, and perhaps with fewer held-out scenarios. None: as it is."""
+        recipe = self.recipe if steps is None else replace(self.recipe, steps=steps)
+        return replace(self, recipe=recipe, held_out=self.held_out[:held_out])
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the recipe and the number of held-out scenarios. Runs with different ones do not belong into one
+        table. A default of a setting is a part of the recipe: another default makes another fingerprint."""
+        facts = json.dumps([asdict(self.recipe), len(self.held_out)], sort_keys=True, default=_as_json)
+        return hashlib.sha256(facts.encode()).hexdigest()[:12]
+
+
+def _as_json(value: object) -> Any:
+    """A part of a recipe that JSON does not know: settings, or the function that makes hints."""
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else getattr(value, "__qualname__", str(value))
 
 
 TaskMaker = Callable[[int], AbstractAsyncContextManager[Task]]
@@ -145,6 +161,12 @@ def weighted_parts(
 def solved(trajectory: Trajectory) -> bool:
     """Whether the part `success` of a scored run is not 0."""
     return trajectory.metrics.get("success", 0.0) > 0
+
+
+def says(text: str, value: str) -> bool:
+    """Whether a text has a value, and not as a part of another word or number: "7 euros" is not in "27 euros" or "1.7
+    euros", and "5 C" is not in "-5 C"."""
+    return re.search(rf"(?<![\w\-−–])(?<!\d[.,]){re.escape(value)}(?!\w|[.,]\d)", text) is not None
 
 
 def chat(system: str, *turns: str) -> Conversation:

@@ -8,7 +8,7 @@ from typing import Any
 
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
 from art_examples.learning.openai_server import litellm_server
-from art_examples.learning.task import IMITATION, Recipe, Task, called, solved, weighted_parts
+from art_examples.learning.task import IMITATION, Recipe, Task, called, says, solved, weighted_parts
 from art_examples.plain_openai.agent import SYSTEM, TOOLS, answer
 from art_examples.plain_openai.shop import Question, questions, shuffled
 from langchain_core.language_models import BaseChatModel
@@ -103,5 +103,5 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
     return {
         "tool": float({call.tool for call in calls} == {wanted["tool"]}),
         "value": float(any(call.result == wanted["value"] for call in calls)),
-        "success": float(wanted["value"] in str(trajectory.output)),
+        "success": float(says(str(trajectory.output), wanted["value"])),
     }

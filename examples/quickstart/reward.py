@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from art_examples.learning.task import says
+
 from art_langgraph import Trajectory
 from art_mcp.specialization.verify import agreement
 
@@ -38,7 +40,7 @@ def parts(trajectory: Trajectory) -> dict[str, float]:
         return dict.fromkeys(WEIGHTS, 0.0)
     stripped = {name: value.strip() if isinstance(value, str) else value for name, value in call.arguments.items()}
     right_arguments = agreement(stripped, wanted["arguments"], defaults={})
-    faithful = float(not call.is_error and bool(call.result) and str(call.result) in answer(trajectory))
+    faithful = float(not call.is_error and bool(call.result) and says(answer(trajectory), str(call.result)))
     right_value = float(call.result == wanted["value"])
     return {
         "right_tool": 1.0,

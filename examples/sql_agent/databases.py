@@ -1,7 +1,8 @@
 """SQLite databases made by script, and questions about them with the queries that answer them.
 
 A database has two tables. Each table is about one subject: things with a name, a text that several of them share, and
-two numbers. Rows are invented; the same database has the same rows in every process.
+two numbers. Rows are invented; the same database has the same rows in every process. Of the texts each has another
+number of rows, so that a question how many there are has no answer that is right in every table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
+from itertools import combinations, permutations
 
 ROWS = 12
 """Rows of a table."""
@@ -100,12 +101,14 @@ def schema(database: str) -> str:
 
 @cache
 def rows(database: str, subject: Subject) -> tuple[Row, ...]:
-    """The rows of a table: name, kind, two numbers. Names and numbers of a column differ from row to row."""
+    """The rows of a table: name, kind, two numbers. Names and numbers of a column differ from row to row, and the kinds
+    differ in their number of rows."""
     rng = random.Random(f"{database}/{subject.table}")
     syllables = [a + b for a in "BDKLMNRST" for b in "aeiou"]
     made = [rng.sample(range(10, 99), ROWS) for _ in subject.numbers]
     named = rng.sample([first + second.lower() for first in syllables for second in syllables], ROWS)
-    kinds = [subject.kinds[at % len(subject.kinds)] for at in range(ROWS)]
+    divided = [counts for counts in permutations(range(1, ROWS), len(subject.kinds)) if sum(counts) == ROWS]
+    kinds = rng.sample(subject.kinds, ROWS, counts=rng.choice(divided))
     return tuple(zip(named, kinds, *made, strict=True))
 
 

@@ -65,6 +65,8 @@ async def test_demonstrations_are_a_run_that_gets_the_whole_reward(question: Que
         ([f"capital of {FIRST}; capital of {SECOND}", "a", "b", "a; b"], 0.0, 0.5),
         ([PLAN, "nothing", "nothing", REPORT], 0.5, 0.0),
         ([PLAN, ONE, "nothing", f"{FIRST}: {ONE}"], 0.5, 0.25),
+        ([PLAN, "", "", REPORT], 0.5, 0.0),
+        ([PLAN, ONE, "", f"{FIRST}: {ONE}"], 0.5, 0.25),
     ],
 )
 async def test_rewards_of_planner_and_writer(said: list[str], planner: float, writer: float) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import art_examples.langgraph_dev
 import pytest
+from art_examples.langgraph_dev.app import train_from_store
 from art_examples.langgraph_dev.learner import MESSAGES, SHOTS, SHOWN, TIMES, from_feedback
 from art_examples.langgraph_dev.messages import (
     DESKS,
@@ -57,6 +58,10 @@ def test_each_desk_has_as_many_of_the_messages_that_are_drawn() -> None:
     shown = demonstrations(SHOWN, 0)
     assert len(shown) == SHOWN
     assert f'SYSTEM = "{shown[0].messages[0]["content"]}"' in (FOLDER / "graph.py").read_text()
+
+
+def test_the_command_itself_says_that_there_is_nothing_to_learn(connected: TrainerServer, tmp_path: Path) -> None:
+    assert train_from_store("triage-unused", 1e-4, {"ART_HOME": str(tmp_path)}) is None
 
 
 async def test_a_judge_is_refused(connected: TrainerServer) -> None:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from art_examples.learning.program import main
-from art_examples.learning.runs import newest
+from art_examples.learning.learn import Learned
+from art_examples.learning.program import main, run_learners
+from art_examples.learning.runs import Run, newest
 from art_examples.learning.task import Task
 from art_examples.tic_tac_toe.task import tic_tac_toe
 
+from art_langgraph import Evaluation, Scenario, Trajectory
 from tests.support.runs.tasks import answers
 from tests.support.servers.judge_app import endpoint
 from tests.support.servers.trainer_server import TrainerServer
@@ -35,7 +37,7 @@ def test_a_run_is_measured_recorded_and_drawn(
 ) -> None:
     folder = tmp_path / "an_example"
     short = ["--connect", "--seeds", "1", "--steps", "2", "--held-out", "4"]
-    words = [*short, "--model", "openai/some-model", "--json", "--note", "a short run"]
+    words = [*short, "--model", "openai/some-model", "--json", "--note", "a short run", "--out", str(folder)]
     with endpoint("5") as fake, answers(connected, list("123456789")):
         monkeypatch.setenv("OPENAI_API_BASE", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "a-key")
@@ -60,6 +62,40 @@ def test_the_newest_run_of_a_seed_counts(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert [row["at"] for row in newest(tmp_path / "results.jsonl").values()] == [2, 1]
     assert newest(tmp_path / "none.jsonl") == {}
+
+
+def test_runs_of_other_recipes_or_of_other_length_are_not_in_one_table(tmp_path: Path) -> None:
+    """A row without a fingerprint is of an unknown recipe, or of a whole run that has none."""
+    made = [("a", 0, None), ("a", 1, "whole"), ("a", 0, "whole"), ("b", 0, "whole"), ("b", 1, "short"), ("c", 0, None)]
+    rows = [{"task": task, "seed": seed, **({"fingerprint": mark} if mark else {})} for task, seed, mark in made]
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(newest(tmp_path / "results.jsonl")) == [("a", 1), ("a", 0), ("b", 1), ("c", 0)]
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ([], "an_example"),
+        (["--steps", "2"], "runs/examples/an_example"),
+        (["--held-out", "1"], "runs/examples/an_example"),
+        (["--steps", "2", "--out", "elsewhere"], "elsewhere"),
+    ],
+)
+def test_short_runs_are_not_written_beside_whole_ones(
+    words: list[str], place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_BASE_URL", "http://127.0.0.1:9")  # nobody is asked
+    monkeypatch.setenv("ART_API_KEY", "a-key")
+    monkeypatch.chdir(tmp_path)
+
+    async def learner(run: Run) -> Learned:
+        measured = Evaluation([Trajectory(scenario=Scenario(input="?"), reward=1.0)])
+        return Learned("a", run.seed, before=measured, after=measured, rewards=[0.5])
+
+    run_learners("An example.", {"a": learner}, tmp_path / "an_example", ["--connect", "--seeds", "1", *words])
+    assert {path.parent.relative_to(tmp_path) for path in tmp_path.rglob("*.*")} == {Path(place)}
+    (row,) = newest(tmp_path / place / "results.jsonl").values()
+    assert (row["fingerprint"] is None) == (words == [])
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,7 @@ async def test_the_demonstration_is_a_run_that_gets_the_whole_reward(connected: 
         (["It is 5 euros."], 0.0),
         (['call stock {"thing": "lamp"}', "well"], 0.0),
         ([RIGHT, "It is cheap."], 0.4),
+        ([RIGHT, f"It is 1{QUESTION.value}."], 0.4),
         (['call stock {"thing": "lamp"}', RIGHT, f"It is {QUESTION.value}."], 0.8),
         ([RIGHT] * MAX_TURNS, 0.4),
     ],

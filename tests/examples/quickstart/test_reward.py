@@ -39,6 +39,7 @@ def test_success_is_worth_one() -> None:
     [
         run_of("7 euros"),
         run_of("It costs 8 euros.", RIGHT),
+        run_of("It costs 27 euros.", RIGHT),
         run_of("7 euros", call("get_time", city="Oslo")),
         run_of("7 euros", call("get_bus_fare", city="Oslo")),
         run_of("7 euros", call("get_bus_fare", city="Oslo", when="now", seat="any")),

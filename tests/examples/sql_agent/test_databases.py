@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections import Counter
+from itertools import combinations
 
 import pytest
 from art_examples.sql_agent.databases import (
@@ -13,6 +15,7 @@ from art_examples.sql_agent.databases import (
     database_name,
     execute,
     questions,
+    rows,
 )
 
 DATABASE = database_name(*TRAINING_SUBJECTS[:2])
@@ -24,6 +27,19 @@ def test_every_reference_gives_rows_and_not_the_whole_table() -> None:
             database = database_name(subjects[0], subject)
             for question in questions(subject, database, random.Random(database)):
                 assert 1 <= len(execute(database, question.query)) < ROWS
+
+
+def test_no_answer_to_how_many_is_right_in_most_tables() -> None:
+    """Each kind of a table has another number of rows, and the numbers differ from table to table."""
+    numbers = list[int]()
+    for subjects in (TRAINING_SUBJECTS, HELD_OUT_SUBJECTS):
+        for pair in combinations(subjects, 2):
+            for subject in pair:
+                counts = Counter(row[1] for row in rows(database_name(*pair), subject))
+                assert set(counts) == set(subject.kinds)
+                assert len(set(counts.values())) == len(subject.kinds)
+                numbers += [counts[kind] for kind in subject.kinds]
+    assert Counter(numbers).most_common(1)[0][1] < len(numbers) / 4
 
 
 @pytest.mark.parametrize(
