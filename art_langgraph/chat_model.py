@@ -7,8 +7,11 @@ from functools import lru_cache
 from typing import Any
 
 import httpx
-from langchain_core.messages import BaseMessage
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langchain_core.runnables import RunnableSerializable
+from langchain_core.runnables.utils import AnyConfigurableField
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr, model_validator
 
@@ -16,7 +19,7 @@ from art_langgraph.capture.requests import attach
 from art_langgraph.client.outages import retry_seconds
 from art_langgraph.client.servers import meet
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
-from trainer_server.wire import Connection
+from trainer_server.wire import ConfigError, Connection
 
 
 @lru_cache
@@ -63,7 +66,8 @@ class ChatART(ChatOpenAI):
         policy, model, kept = values.get("policy"), values.pop("model", None), values.pop("model_name", None)
         if policy is not None and model is not None and policy != model:
             raise ValueError(f"ChatART got policy={policy!r} and model={model!r}, two names of one thing: give policy")
-        values["policy"] = policy or model or kept  # `model_name` is the field that LangChain copies with all others
+        # `model_name` is the field that LangChain copies with all others: see `configurable_fields`.
+        values["policy"] = policy or model or kept
         if not values["policy"]:
             raise ValueError("ChatART needs policy=…: the name of a policy on the trainer server")
         base_url = values.pop("base_url", None) or values.pop("openai_api_base", None)
@@ -82,6 +86,23 @@ class ChatART(ChatOpenAI):
         values.setdefault("http_async_client", http_async_client)
         values.setdefault("stream_usage", True)
         return values
+
+    def configurable_fields(
+        self, **kwargs: AnyConfigurableField
+    ) -> RunnableSerializable[LanguageModelInput, AIMessage]:
+        """As LangChain's. `model_name`, ChatOpenAI's field, stands for `policy`.
+
+        Args:
+            kwargs: What may be configured, by the name of the field.
+
+        Raises:
+            ConfigError: Both are given.
+        """
+        if (named := kwargs.pop("model_name", None)) is not None:
+            if "policy" in kwargs:
+                raise ConfigError("policy and model_name are two names of one field: make policy configurable alone")
+            kwargs["policy"] = named
+        return super().configurable_fields(**kwargs)
 
     @classmethod
     def is_lc_serializable(cls) -> bool:

@@ -9,6 +9,7 @@ from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
+from art_langgraph.messages import plain
 from trainer_server.wire.completions import CHAT, ledger_id
 from trainer_server.wire.watching import gen_ai
 
@@ -79,12 +80,12 @@ def token_counts(message: BaseMessage, *, first: bool = True) -> tuple[int | Non
 
 
 def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Messages as OpenAI's dicts; content of a kind that OpenAI has no name for is kept as text."""
+    """Messages as OpenAI's dicts, in JSON; content of a kind that OpenAI has no name for is kept as text."""
     try:
         converted = convert_to_openai_messages(messages)
     except (ValueError, KeyError, TypeError):
         converted = [{"role": message.type, "content": message.text} for message in messages]
-    return converted if isinstance(converted, list) else [converted]
+    return [plain(message) for message in (converted if isinstance(converted, list) else [converted])]
 
 
 def messages_in(output: Any) -> Iterator[BaseMessage]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
@@ -36,6 +37,7 @@ from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
+from art_langgraph.messages import plain
 from art_langgraph.notices import warn_once
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, ToolCall, Trajectory
@@ -155,8 +157,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         metadata = metadata or {}
-        if parent_run_id is None or parent_run_id not in self._runs:
-            self.graph.started(run_id, inputs, kwargs.get("name"), metadata)
+        self._note_root(run_id, parent_run_id, inputs, kwargs.get("name"), metadata)
         opens = self._runs.chain(run_id, parent_run_id, metadata)
         self._note_repeat(run_id, parent_run_id, tags)
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
@@ -168,14 +169,21 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self._asking.add(run_id)
         self.recorder.node(node)
 
+    def _note_root(
+        self, run_id: UUID, parent_run_id: UUID | None, inputs: Any, name: str | None, metadata: Mapping[str, Any]
+    ) -> None:
+        """A chain or retriever starts. Where nothing encloses it, it is the run that is recorded."""
+        if parent_run_id is None or parent_run_id not in self._runs:
+            self.graph.started(run_id, inputs, name, metadata)
+
     def _note_repeat(self, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None) -> None:
-        """A chain or tool starts. What it repeats, as LangChain's `with_retry` does, no longer counts."""
+        """A run starts. What it repeats, as LangChain's `with_retry` does, no longer counts."""
         if any(tag.startswith(_REPEATS) for tag in tags or ()):
             self._runs.repeat(run_id, parent_run_id)
             self._drop_repeated()
 
     def _drop_repeated(self) -> None:
-        """Completions inside of chains and tools that were repeated no longer count."""
+        """Completions inside of runs that were repeated no longer count."""
         for caller, call in self._ended:
             if self._runs.repeated(caller):
                 call.superseded = call.superseded or "retry"
@@ -193,7 +201,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
                 call.superseded = call.superseded or "retry"
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        self._chain_ended(run_id, outputs, None)
+        self._run_ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             if run_id in self._asking:
@@ -212,7 +220,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     self.recorder.tool_refused(refused)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        self._chain_ended(run_id, None, error_text(error))
+        self._run_ended(run_id, None, error_text(error))
         if node := self._runs.node(run_id):
             node.seconds = time.time() - node.started
             if isinstance(error, GraphInterrupt):
@@ -220,8 +228,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
             elif not isinstance(error, GraphBubbleUp):  # how a node hands over to its parent graph
                 node.error = error_text(error)
 
-    def _chain_ended(self, run_id: UUID, output: Any, error: str | None) -> None:
-        """A chain has ended. A run that waits to be resumed keeps its versions, until they expire."""
+    def _run_ended(self, run_id: UUID, output: Any, error: str | None) -> None:
+        """A chain or retriever has ended. A run that waits to be resumed keeps its versions, until they expire."""
         if not self.graph.ended(run_id, output, error) or not self._holds:
             return
         newest = {node.namespace: node for node in self.recorder.nodes}
@@ -238,8 +246,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        if parent_run_id is None:
-            parent_run_id, metadata = enclosing_run()
+        if parent_run_id is None and (enclosing := enclosing_run())[0]:
+            parent_run_id, metadata = enclosing
         call = CompletionCall(
             id=None,
             model=(kwargs.get("invocation_params") or {}).get("model"),
@@ -326,14 +334,14 @@ class ARTCallbackHandler(BaseCallbackHandler):
     ) -> None:
         call = ToolCall(
             tool=str((serialized or {}).get("name") or kwargs.get("name")),
-            arguments=inputs if isinstance(inputs, dict) else {"input": input_str},
+            arguments=plain(inputs) if isinstance(inputs, dict) else {"input": input_str},
             tool_call_id=kwargs.get("tool_call_id"),
             started=time.time(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
         with self._lock:
             self._tools[run_id] = call, mcp_server(metadata or {})
-        self._runs.tool(run_id, parent_run_id)
+        self._runs.other(run_id, parent_run_id)
         self._note_repeat(run_id, parent_run_id, tags)
         if call.tool_call_id is not None and (raised := self._raised.pop((call.attempt, call.tool_call_id), None)):
             self._runs.again(raised)  # as ToolRetryMiddleware does
@@ -358,7 +366,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if call.result is None:
             call.result = text
         if call.structured is None:
-            call.structured = structured_content(message)
+            call.structured = plain(structured_content(message))
         _name_server(call, server)
         self.recorder.tool_ended(run_id)
 
@@ -373,6 +381,27 @@ class ARTCallbackHandler(BaseCallbackHandler):
             if call.is_error and call.tool_call_id is not None:
                 self._raised[call.attempt, call.tool_call_id] = run_id
             self.recorder.tool_ended(run_id)
+
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any],
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: list[str] | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._note_root(run_id, parent_run_id, query, kwargs.get("name"), metadata or {})
+        self._runs.other(run_id, parent_run_id)
+        self._note_repeat(run_id, parent_run_id, tags)
+
+    def on_retriever_end(self, documents: Sequence[Document], *, run_id: UUID, **kwargs: Any) -> None:
+        self._run_ended(run_id, documents, None)
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._run_ended(run_id, None, error_text(error))
 
 
 def _name_server(call: ToolCall, server: tuple[str | None, str | None]) -> None:

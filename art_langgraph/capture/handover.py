@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from art_langgraph.capture.scope import Scope
-from trainer_server.wire import VersionRef
+from trainer_server.wire import ROLLOUT_PATTERN, VersionRef
 
 log = logging.getLogger("art_langgraph")
 
 KEY = "art_rollout"
 """The metadata's key. Its value is JSON, because not every part on the way keeps nested metadata."""
+_Id = Annotated[str, Field(pattern=ROLLOUT_PATTERN)]
 
 
 class Handover(BaseModel):
-    """What the other process has to know of a rollout."""
+    """What the other process has to know of a rollout. Whoever may set the metadata of a run may have written it."""
 
-    id: str
-    call: str | None = None
+    id: _Id
+    call: _Id | None = None
     """Id of the call of a remote graph, under which the record of its run is sent home. None: nobody waits for it."""
     scenario: str | None = None
     """Id of the scenario. A checkpointer keeps it with the thread, so that a run that resumes the thread has it too."""

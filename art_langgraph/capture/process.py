@@ -9,13 +9,17 @@ import logging
 import os
 import sys
 import threading
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.tracers.context import register_configure_hook
 
@@ -38,6 +42,8 @@ log = logging.getLogger("art_langgraph")
 
 _PATIENCE = 5.0
 """Seconds for which the record of a remote run waits, at most, until the run is in the store."""
+_LONGEST = 3600.0
+"""Seconds after which a model call or a retriever that nothing encloses is taken to be over, however it ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -60,11 +66,15 @@ class _ProcessHandler(BaseCallbackHandler):
         self.outbox = Outbox(self._stored)
         self._roots: dict[UUID, _Root] = {}
         self._root_of: dict[UUID, UUID] = {}
+        self._bare: dict[UUID, float] = {}
+        """Roots that are no chains, with the time of their start, in its order: when they are cancelled, LangChain
+        reports no end."""
         self._lock = threading.Lock()
 
     def forked(self) -> None:
-        """In the child of a fork: another thread of the parent may have held the lock."""
+        """In the child of a fork: another thread may have held the lock, and calls under way belong to the parent."""
         self._lock = threading.Lock()
+        self._bare = {}
 
     def _stored(self) -> None:
         """Returns when ended runs are in the store, or when it cannot be written, which the writer says."""
@@ -102,10 +112,10 @@ class _ProcessHandler(BaseCallbackHandler):
         parent_run_id: UUID | None = None,
         **kwargs: Any,
     ) -> None:
-        if parent_run_id is None:
-            parent_run_id, kwargs["metadata"] = enclosing_run()
+        if parent_run_id is None and (enclosing := enclosing_run())[0]:
+            parent_run_id, kwargs["metadata"] = enclosing
         # A call outside of any chain - in a bare thread, say - is a trajectory of its own: less detail, nothing lost.
-        if root := self._adopt(run_id, parent_run_id, {"messages": messages[0]}, kwargs):
+        if root := self._adopt(run_id, parent_run_id, {"messages": messages[0]}, kwargs, bare=True):
             root.handler.on_chat_model_start(serialized, messages, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
@@ -145,8 +155,32 @@ class _ProcessHandler(BaseCallbackHandler):
         if root := self._root(run_id):
             root.handler.on_tool_error(error, run_id=run_id, **kwargs)
 
-    def _adopt(self, run_id: UUID, parent: UUID | None, inputs: Any, kwargs: dict[str, Any]) -> _Root | None:
-        """Finds the root above a run that starts; a run without a parent is one."""
+    def on_retriever_start(
+        self,
+        serialized: dict[str, Any],
+        query: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if root := self._adopt(run_id, parent_run_id, query, kwargs, bare=True):
+            root.handler.on_retriever_start(serialized, query, run_id=run_id, parent_run_id=parent_run_id, **kwargs)
+
+    def on_retriever_end(self, documents: Sequence[Document], *, run_id: UUID, **kwargs: Any) -> None:
+        if root := self._root(run_id):
+            root.handler.on_retriever_end(documents, run_id=run_id, **kwargs)
+            self._finish(run_id, documents, None)
+
+    def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        if root := self._root(run_id):
+            root.handler.on_retriever_error(error, run_id=run_id, **kwargs)
+            self._finish(run_id, None, error_text(error))
+
+    def _adopt(
+        self, run_id: UUID, parent: UUID | None, inputs: Any, kwargs: dict[str, Any], *, bare: bool = False
+    ) -> _Root | None:
+        """Finds the root above a run that starts; a run without a parent is one. bare: It is no chain."""
         if self.writer is None:
             return None
         with self._lock:
@@ -159,23 +193,37 @@ class _ProcessHandler(BaseCallbackHandler):
         # An explicit rollout records itself. A parent that is unknown began before the capture.
         if parent is not None or explicit() is not None:
             return None
-        root = self._begin(run_id, inputs, kwargs, self.writer)
+        now = time.monotonic()
+        self.give_up(now - _LONGEST)
+        root = self._begin(run_id, inputs, kwargs)
         with self._lock:
             self._roots[run_id] = root
             self._root_of[run_id] = run_id
+            if bare:
+                self._bare[run_id] = now
         return root
 
-    def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any], writer: Writer) -> _Root:
+    def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any]) -> _Root:
         metadata = kwargs.get("metadata") or {}
         scope, asked = taken_up(metadata)
         handler = ARTCallbackHandler(scope)
         handler.graph.started(run_id, inputs, kwargs.get("name"), metadata, **asked)
 
-        def keep(call: CompletionCall) -> None:
+        told: Writer | None = None
+        kept = 0
+
+        def keep(_: CompletionCall) -> None:
+            nonlocal told, kept
             trajectory = handler.trajectory()
-            if call is handler.recorder.completions[0]:
-                writer.begun(trajectory)
-            writer.completion(trajectory, call)
+            with self._lock:
+                if self.writer is None:
+                    return
+                if self.writer is not told:
+                    self.writer.begun(trajectory)
+                    told, kept = self.writer, 0
+                for call in trajectory.completions[kept:]:
+                    self.writer.completion(trajectory, call)
+                    kept += 1
 
         handler.recorder.on_completion = keep
         self.outbox.begun(scope, handler.trajectory().id)
@@ -191,6 +239,7 @@ class _ProcessHandler(BaseCallbackHandler):
             root = self._roots.pop(run_id, None)
             if root is None:
                 return
+            self._bare.pop(run_id, None)
             for member in root.members:
                 self._root_of.pop(member, None)
         root.handler.graph.ended(run_id, output, error)
@@ -199,11 +248,30 @@ class _ProcessHandler(BaseCallbackHandler):
         if not root.taken_up:
             release(root.handler.scope.rollout_id, root.handler.scope.servers)
         asked = trajectory.completions or trajectory.resumes or trajectory.waiting
-        if asked and self.writer:  # a chain that asked no model, and no person, is no run of an agent
-            self.writer.finished(trajectory)
-            if not root.taken_up:  # the rollout that waits for it reports all of its parts
-                reports.report(trajectory, root.handler.scope.servers)
+        with self._lock:
+            writer = self.writer if asked else None  # a chain that asked no model, and no person, is no run of an agent
+            if writer:
+                writer.finished(trajectory)
+        if writer and not root.taken_up:  # the rollout that waits for it reports all of its parts
+            reports.report(trajectory, root.handler.scope.servers)
         self.outbox.ended(root.handler.scope, trajectory)
+
+    def give_up(self, before: float) -> None:
+        """Ends model calls and retrievers that nothing encloses, and that began before a time."""
+        with self._lock:
+            over = list(takewhile(lambda run_id: self._bare[run_id] < before, self._bare))
+        for run_id in over:
+            self._finish(run_id, None, "no end was reported: it was cancelled, or the process ended")
+
+    def write_to(self, store: TrajectoryStore | None) -> None:
+        """Changes the store, after writing what has finished into the one before. None: nothing is captured."""
+        with self._lock:
+            before = self.writer
+            if before is not None and store is not None and before.store.name == store.name:
+                return
+            self.writer = None if store is None else Writer(store)
+        if before and (wrong := before.close()):
+            log.error("%s", wrong)
 
 
 _handler = _ProcessHandler()
@@ -216,16 +284,15 @@ _registered = False
 def install(store: TrajectoryStore | None = None) -> None:
     """Captures every graph that this process runs from now on, one trajectory per run, into `store`.
 
-    Runs inside `rollout` record themselves and are left out. Calling it again changes the store. While the store cannot
-    be written, runs wait in memory; when the process ends, or when too many wait, they go to a file, and a message says
-    to which.
+    Runs inside `rollout` record themselves and are left out. Calling it again changes the store, also of runs that are
+    under way. While the store cannot be written, runs wait in memory; when the process ends, or when too many wait,
+    they go to a file, and a message says to which.
 
     Args:
         store: Where the runs go; None: `trajectories.sqlite` under ART_HOME.
     """
     global _registered
-    uninstall()
-    _handler.writer = Writer(TrajectoryStore() if store is None else store)
+    _handler.write_to(TrajectoryStore() if store is None else store)
     if not _registered:
         register_configure_hook(_hook, inheritable=True)
         at_exit(_last)
@@ -234,9 +301,7 @@ def install(store: TrajectoryStore | None = None) -> None:
 
 def uninstall() -> None:
     """Stops capturing, after writing what has finished. What cannot be written goes to a file, and an error says so."""
-    writer, _handler.writer = _handler.writer, None
-    if writer and (wrong := writer.close()):
-        log.error("%s", wrong)
+    _handler.write_to(None)
 
 
 def flush(timeout: float = 30.0) -> None:
@@ -255,6 +320,7 @@ def flush(timeout: float = 30.0) -> None:
 
 def _last() -> None:
     """Before the process ends: says on standard error what could not be written, whatever becomes of log messages."""
+    _handler.give_up(float("inf"))
     _handler.outbox.close(_PATIENCE)
     if _handler.writer and (wrong := _handler.writer.close()):
         print(f"art-langgraph: {wrong}", file=sys.stderr)

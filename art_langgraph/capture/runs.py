@@ -16,7 +16,7 @@ _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 
 @dataclass(slots=True)
 class Run:
-    """A chain or tool under way or done. node: set where it is the run of a graph's node."""
+    """A chain, tool or retriever under way or done. node: set where it is the run of a graph's node."""
 
     parent: UUID | None
     namespace: str = ""
@@ -31,7 +31,7 @@ class Runs:
         self._agents: dict[str, str | None] = {}
         """By checkpoint namespace: the agent that the node of that namespace belongs to."""
         self._repeated: set[UUID] = set()
-        """Chains and tools that LangChain ran again: by `with_retry`, or a tool by a middleware."""
+        """Chains, tools and retrievers that LangChain ran again: by `with_retry`, or a tool by a middleware."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
@@ -56,17 +56,17 @@ class Runs:
         return bool(namespace) and (above is None or above.namespace != namespace)
 
     def repeat(self, run_id: UUID, parent: UUID | None) -> None:
-        """A chain or tool is another attempt at what its parent tried before, which is repeated thereby."""
+        """A run is another attempt at what its parent tried before, which is repeated thereby."""
         with self._lock:
             self._repeated |= {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
 
     def again(self, run_id: UUID) -> None:
-        """A chain or tool was repeated."""
+        """A run was repeated."""
         with self._lock:
             self._repeated.add(run_id)
 
     def repeated(self, run_id: UUID | None) -> bool:
-        """Whether a run is a chain or tool that was repeated, or lies inside one."""
+        """Whether a run was repeated, or lies inside one that was."""
         with self._lock:
             while self._repeated and run_id is not None:
                 if run_id in self._repeated:
@@ -75,8 +75,8 @@ class Runs:
                 run_id = run.parent if run else None
         return False
 
-    def tool(self, run_id: UUID, parent: UUID | None) -> None:
-        """A tool starts, which may run a graph."""
+    def other(self, run_id: UUID, parent: UUID | None) -> None:
+        """A tool or a retriever starts, which may run chains and graphs."""
         with self._lock:
             above = self._runs.get(parent) if parent else None
             self._runs[run_id] = Run(parent, above.namespace if above else "")

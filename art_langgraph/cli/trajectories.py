@@ -6,7 +6,7 @@ import statistics
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -129,13 +129,14 @@ def export_command(
         raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
     runs = TrajectoryStore(store).list(**filters(graph, thread, since, min_reward, max_reward, error))[::-1]
     shown = track(runs, "exporting", disable=not sys.stderr.isatty())
-    if file.suffix == ".parquet":
-        _write_parquet(file, runs)
-    elif with_tokens or format:
+    if with_tokens or format:
         _write_with_rows(file, shown, with_tokens, format, as_json=as_json)
         return
-    else:
-        write_jsonl(file, shown)
+    with _writing(file):
+        if file.suffix == ".parquet":
+            _write_parquet(file, runs)
+        else:
+            write_jsonl(file, shown)
     if as_json:
         print_json({"file": str(file), "trajectories": len(runs)})
     else:
@@ -149,7 +150,8 @@ def _write_with_rows(
     from art_langgraph.exports.export import Export
 
     export = Export(format, tokens=with_tokens)
-    export.write(file, runs)
+    with _writing(file):
+        export.write(file, runs)
     for note in export.notes:
         print(note, file=sys.stderr)
     if as_json:
@@ -195,11 +197,11 @@ def import_command(
                     server = stack.enter_context(LedgerRows(short_patience()))
                 outcome = server.add(rows)
                 new_rows, known_rows = new_rows + outcome.added, known_rows + outcome.known
-            if target.get(trajectory.id) is None:
+            if trajectory.id in target.rewards([trajectory.id]):  # `get` would find one that has only begun, too
+                known += 1
+            else:
                 target.add(trajectory)
                 added += 1
-            else:
-                known += 1
         if as_json:
             tokens_of = {"server": server and server.url, "added": new_rows, "known": known_rows}
             print_json({"added": added, "known": known, "tokens": tokens_of})
@@ -286,6 +288,15 @@ def _statistics(runs: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
+@contextmanager
+def _writing(file: Path) -> Iterator[None]:
+    """Raises ConfigError where the file cannot be written, as on a full disk."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written: {error.strerror or error}") from None
+
+
 def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
     from trainer_server.wire.home import create_private
     from trainer_server.wire.jsonl import to_json
@@ -335,14 +346,15 @@ def _utf8(text: str | None) -> str | None:
 
 
 def _read_parquet(file: Path) -> Iterator[Trajectory]:
+    from art_langgraph.traces.problems import Skips
+    from art_langgraph.traces.records import read_records
     from art_langgraph.trajectory import Trajectory
     from trainer_server.wire.jsonl import explain, from_json
 
-    _, parquet = _pyarrow()
-    for number, record in enumerate(parquet.read_table(file, columns=["record"])["record"].to_pylist(), start=1):
+    for number, row in read_records(file, Skips()):
         try:
-            yield from_json(Trajectory, record)
-        except (TypeError, ValueError) as error:
+            yield from_json(Trajectory, row["record"])
+        except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{file}, row {number} is no trajectory: {explain(error)}") from None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from trainer_server.wire import ConfigError
+from trainer_server.wire import SERVER_STOPPING, ConfigError
 
 log = logging.getLogger("art_langgraph")
 
@@ -21,6 +21,9 @@ LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 STALLED = (*LOST, httpx.ReadTimeout, httpx.WriteTimeout)
 """The same, and a server that does not answer in time what takes it no time: its machine may be short of memory. Not
 for requests to a model, which may take long."""
+_AWAY = (SERVER_STOPPING, "no_leader", "too_many_connections")
+"""Codes of a 503 by which a server says that it stops, that no server of its fleet leads, or that it takes no more
+connections: the request was not answered, and may be sent again."""
 _OVER = 30.0
 """Seconds without any failure after which the next failure begins another outage."""
 _LONGEST_PAUSE = 2.0
@@ -44,6 +47,33 @@ def retry_seconds(given: float | None = None) -> float:
         name = "ART_RETRY_FOR" if given is None else "retry_for"
         raise ConfigError(f"{name}={value!r} is no number of seconds: give 0 (never ask again) or more")
     return seconds
+
+
+class ServerAway(httpx.NetworkError):
+    """A server answered only that it does not answer now.
+
+    Args:
+        answer: Its answer, which was read.
+        code: Why, one of the codes of such answers.
+    """
+
+    def __init__(self, answer: httpx.Response, code: str) -> None:
+        super().__init__(f"HTTP {answer.status_code}, {code}")
+        self.answer = answer
+
+
+def raise_if_away(answer: httpx.Response) -> None:
+    """Raises ServerAway for such an answer.
+
+    Args:
+        answer: One with status 503, which was read.
+    """
+    try:
+        code = answer.json()["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        return
+    if code in _AWAY:
+        raise ServerAway(answer, code)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.client.outages import LOST, outages
+from art_langgraph.client.outages import LOST, ServerAway, outages, raise_if_away
 
 HTTP_LIBRARIES = ("httpx", "httpx2")
 """What the clients of model providers are made with. httpx2 goes on from httpx, with the same names and with
@@ -30,8 +30,9 @@ def certificates() -> ssl.SSLContext:
 class PatientAsyncClient(httpx.AsyncClient):
     """An httpx client that sends a request again while its server is gone. See `outages.Outages`.
 
-    A request whose answer was cut off is sent again too: all requests to the trainer server may be repeated. An answer
-    that is streamed is not sent again once its first byte has arrived.
+    A request whose answer was cut off is sent again too: all requests to the trainer server may be repeated. So is a
+    request that the server refuses because it stops or has no place (`ServerAway`); when the time is over, its refusal
+    is returned. An answer that is streamed is not sent again once its first byte has arrived.
 
     Args:
         retry_for: Seconds for which requests are repeated, from the beginning of an outage.
@@ -49,9 +50,14 @@ class PatientAsyncClient(httpx.AsyncClient):
             attempt += 1
             try:
                 answer = await super().send(request, **options)
+                if answer.status_code == 503:
+                    await answer.aread()
+                    raise_if_away(answer)
             except self._lost as error:
                 since = min(since, time.monotonic())
                 pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
+                if pause is None and isinstance(error, ServerAway):
+                    return error.answer
                 if pause is None:
                     raise
                 await asyncio.sleep(pause)
@@ -78,9 +84,14 @@ class PatientClient(httpx.Client):
             attempt += 1
             try:
                 answer = super().send(request, **options)
+                if answer.status_code == 503:
+                    answer.read()
+                    raise_if_away(answer)
             except LOST as error:
                 since = min(since, time.monotonic())
                 pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
+                if pause is None and isinstance(error, ServerAway):
+                    return error.answer
                 if pause is None:
                     raise
                 time.sleep(pause)
@@ -93,7 +104,8 @@ class LoopTransport(httpx.AsyncBaseTransport):
     """A transport of httpx that keeps a connection pool for each event loop, and closes it when the loop ends.
 
     All ChatART models of a process share a client. An ordinary pool would keep connections of event loops that have
-    ended, and the second `asyncio.run` of a script would fail on them. Event loops of several threads may use it.
+    ended, and the second `asyncio.run` of a script would fail on them. Event loops of several threads may use it. It
+    goes by the proxies of the environment (HTTP_PROXY, NO_PROXY), which a client with a transport does not read.
 
     Args:
         library: Where the pools are from, one of HTTP_LIBRARIES: that of the client. `openai` has clients of httpx2
@@ -102,7 +114,8 @@ class LoopTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, library: str = "httpx") -> None:
         self._library: Any = import_module(library)
-        self._pools: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncHTTPTransport, AsyncGenerator[None]]] = {}
+        self._pools: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
+        """By loop: a client that has a transport for each proxy, and what closes it."""
         self._lock = threading.Lock()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -113,11 +126,13 @@ class LoopTransport(httpx.AsyncBaseTransport):
                     del self._pools[ended]
                 limits = self._library.Limits(max_connections=None, max_keepalive_connections=128)
                 guard = self._until_the_end_of(loop)
-                self._pools[loop] = (self._library.AsyncHTTPTransport(verify=certificates(), limits=limits), guard)
+                self._pools[loop] = (self._library.AsyncClient(verify=certificates(), limits=limits), guard)
             pool, _ = self._pools[loop]
         if guard:
             await anext(guard)
-        return await pool.handle_async_request(request)
+        # Not `pool.send`, which would log each request a second time.
+        answer: httpx.Response = await pool._transport_for_url(request.url).handle_async_request(request)
+        return answer
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop."""

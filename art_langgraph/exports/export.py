@@ -23,6 +23,8 @@ FORMATS: Mapping[TrainerFormat, tuple[str, Records]] = {
 }
 """What a line is, and the function that makes a run's lines from the run and its rows of the ledger."""
 
+_EVALUATES = Unreadable("runs that evaluate a version", "another trainer would learn what it is measured by")
+_HINTED = Unreadable("runs with hints", "the hints are in their tokens, and not in their messages")
 _PATIENCE = 5.0
 """Seconds for which a server that is gone is asked again: somebody waits for the file."""
 
@@ -67,6 +69,7 @@ class Export:
     def _records(self, server: LedgerRows, runs: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
         kind, make = FORMATS[self._format] if self._format else ("", _whole)
         skips, written, lines, sampled, others = Skips(), 0, 0, 0, 0
+        runs = _trainable(runs, skips) if self._format else runs
         for run, rows in server.of(runs, without=None if self._tokens else self._lacks):
             others += sum(call.id is None for call in run.completions)
             try:
@@ -87,6 +90,15 @@ class Export:
 
     def _lacks(self, why: str) -> None:
         self.notes.append(f"the file has no tokens and no tools, which only the trainer server knows: {why}")
+
+
+def _trainable(runs: Iterable[Trajectory], skips: Skips) -> Iterator[Trajectory]:
+    """The runs that another trainer may be given."""
+    for run in runs:
+        if run.evaluation or run.hints:
+            skips.note(_EVALUATES if run.evaluation else _HINTED, None)
+        else:
+            yield run
 
 
 def _whole(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:

@@ -12,6 +12,9 @@ from art_langgraph.store.reading import read_runs
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire.jsonl import to_json
 
+_LOOK_BACK = 16
+"""Runs of a thread, at most, among which the one is looked for that another run goes on with."""
+
 
 class Session:
     """An open connection to the store."""
@@ -58,7 +61,7 @@ class Batch:
     def add(self, trajectory: Trajectory) -> None:
         """Stores a run that has ended. Its record replaces what `begin` and `completion` stored.
 
-        A run that goes on with its thread gets the scenario of the thread's run before it. Where that run had stopped
+        A run that goes on with its thread gets the scenario of the run that it goes on with. Where that run had stopped
         at an interrupt or a breakpoint, the two are read as a single run from now on.
 
         Raises:
@@ -100,12 +103,27 @@ class Batch:
         return row is not None and row[0] == record
 
     def _before(self, trajectory: Trajectory) -> Trajectory | None:
-        """The newest run of a thread that began before another run of it."""
-        query = (
-            f"SELECT id FROM trajectories WHERE thread = ? AND started < ? AND {FIRST} ORDER BY started DESC LIMIT 1"
-        )
-        row = self._db.execute(query, (_column(trajectory.thread_id), trajectory.started)).fetchone()
-        return read_runs(self._database, self._db, [row[0]])[0] if row else None
+        """The run that another run of its thread goes on with, the same where that one is added again.
+
+        It is the newest that waits at a node which the other runs again; or else, as after a breakpoint, the newest of
+        the same graph. Threads of several graphs may have the same id.
+        """
+        linked = self._db.execute("SELECT first FROM resumed WHERE trajectory = ?", (trajectory.id,)).fetchone()
+        if linked:
+            return next(iter(read_runs(self._database, self._db, linked)), None)
+        query = f"""
+            SELECT id FROM trajectories WHERE thread = ? AND started < ? AND {FIRST}
+            ORDER BY coalesce(graph, '') = ? DESC, started DESC LIMIT {_LOOK_BACK}
+        """
+        values = (_column(trajectory.thread_id), trajectory.started, storable(trajectory.graph_id or ""))
+        newest = None
+        for (trajectory_id,) in self._db.execute(query, values).fetchall():
+            (before,) = read_runs(self._database, self._db, [trajectory_id])
+            if _stopped_at(before, trajectory):
+                return before
+            if newest is None and before.graph_id == trajectory.graph_id:
+                newest = before
+        return newest
 
 
 def _column(text: str | None) -> str | None:
@@ -116,5 +134,10 @@ def _column(text: str | None) -> str | None:
 def _goes_on(before: Trajectory, later: Trajectory) -> bool:
     """Whether a run goes on where another stopped, rather than from a checkpoint before that."""
     if later.resumes == "checkpoint":
-        return not before.waiting.isdisjoint(node.namespace for node in later.nodes)
+        return _stopped_at(before, later)
     return bool(before.waiting) or before.error is None
+
+
+def _stopped_at(before: Trajectory, later: Trajectory) -> bool:
+    """Whether a run waits at a node that another runs again."""
+    return not before.waiting.isdisjoint(node.namespace for node in later.nodes)

@@ -24,6 +24,8 @@ _NO_REQUEST = Unreadable(
     "give the batch's input file, or the completion's messages, as another FILE",
 )
 
+_AMBIGUOUS = Unreadable("custom_ids with more than one request or answer", "import each batch alone")
+
 
 def parts(value: Any) -> Iterator[RunPart]:
     """A conversation, a request, an answer, or a message of a stored completion."""
@@ -59,6 +61,8 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         foreign = _conversation(kinds["conversation"][0])
         foreign.repeated = [part.line for part in parts[1:]]
         return foreign
+    if any("custom_id" in record and record != kind[0] for kind in kinds.values() for record in kind):
+        raise _AMBIGUOUS
     request = kinds["request"][0].get("body") or {} if kinds["request"] else {}
     body, error = _body(kinds["answer"][0]) if kinds["answer"] else ({}, None)
     asked = request or body

@@ -121,9 +121,10 @@ def _parquet(path: Path) -> Iterator[tuple[int, Any]]:
         raise ConfigError("Parquet needs pyarrow: pip install 'art-langgraph[parquet]'") from None
     try:
         number = 0
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
+        with path.open("rb") as file:
+            for batch in parquet.ParquetFile(file).iter_batches(batch_size=256):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield number, row
     except import_module("pyarrow").ArrowInvalid as error:
         raise ConfigError(f"{path} is no Parquet file: {error}") from None

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from art_langgraph.redaction import redacted
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ARTError, ConfigError
@@ -72,7 +73,7 @@ class LangfuseTracker:
     def trajectories(self, step: int, runs: Sequence[Trajectory]) -> None:
         made: list[Any] = []
         given: list[dict[str, Any]] = []
-        for run in runs:
+        for run in map(redacted, runs):
             made += self._otel.spans(spans(run), self._common(step, run))
             given += _scores(run)
             if len(made) >= _SPANS:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from art_langgraph.redaction import redacted
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ARTError, ConfigError
@@ -56,6 +57,7 @@ class LangSmithTracker:
 
     def _send(self, step: int, run: Trajectory) -> None:
         assert self._run is not None
+        run = redacted(run)
         tree = spans(run)
         orders: dict[Any, str] = {}
         for span in tree:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 import httpx
 
@@ -18,6 +19,7 @@ from art_langgraph.client.servers import known_servers
 from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
+from trainer_server.wire import ARTError
 from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.text import beginning
 
@@ -25,7 +27,10 @@ log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _GIVE_UP = 60.0
-"""Seconds for which a record is sent again while no server answers. The rollout waits no longer than that."""
+"""Seconds for which a record is sent again while no server answers, or it has no time. The rollout waits no longer than
+that."""
+_BUSY = (429, 502, 503, 504)
+"""Statuses after which the same request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,11 @@ class _News:
     run: str
     trajectory: Trajectory | None = None
     since: float = field(default_factory=time.monotonic)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it is not sent again."""
+        return time.monotonic() >= self.since + _GIVE_UP
 
 
 class Outbox:
@@ -66,8 +76,19 @@ class Outbox:
             self._news.put(_News(scope, trajectory.id, trajectory))
 
     def flush(self, timeout: float) -> None:
-        """Waits until all news is sent, for `timeout` seconds at most."""
-        self._news.flush(timeout)
+        """Returns when all news is sent, or has been given up, which the log says.
+
+        Args:
+            timeout: Seconds to wait at most.
+
+        Raises:
+            ARTError: It is not sent after `timeout` seconds.
+        """
+        if not self._news.flush(timeout):
+            raise ARTError(
+                f"{self._news.waiting()} records of remote runs have not gone home after {timeout:g} s: no trainer "
+                f"server takes them. They are sent again, each for {_GIVE_UP:g} s"
+            )
 
     def close(self, timeout: float) -> None:
         """Sends what is left and ends the thread."""
@@ -97,16 +118,19 @@ def _sent(http: httpx.Client, news: _News) -> bool:
             example=scope.rollout_id,
         )
         return True
-    wrong = ""
+    rollout, call, run = (quote(str(name), safe="") for name in (scope.rollout_id, scope.call, news.run))
+    path, wrong = f"/api/rollouts/{rollout}/records/{call}/{run}", ""
     for url, key in servers:
         try:
             answer = http.put(
-                f"{url}/api/rollouts/{scope.rollout_id}/records/{scope.call}/{news.run}",
+                f"{url}{path}",
                 content=_body(news),
                 headers={"Authorization": f"Bearer {token_of(key)}"},
             )
+            if answer.status_code in _BUSY and not news.overdue:
+                return False
         except httpx.TransportError as error:
-            if time.monotonic() < news.since + _GIVE_UP:
+            if not news.overdue:
                 return False
             wrong = f"no trainer server answers at {url} ({error!r})"
         except Exception as error:  # a key's function, and what a graph puts into a tool call, are the user's

@@ -1,7 +1,8 @@
-"""What a tool answered, whatever it returned."""
+"""What tools and models were given and answered, whatever it was."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -12,9 +13,10 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 from langgraph.types import Command
 
-from art_langgraph import rollout
+from art_langgraph import TrajectoryStore, rollout
 from art_langgraph.capture.answer import token_counts, tool_answer
 from art_langgraph.trajectory import ToolCall
+from tests.support.runs.chat_models import Answering
 
 
 @tool
@@ -77,3 +79,32 @@ def test_tokens_are_what_the_answer_says() -> None:
     assert token_counts(AIMessage("hello", usage_metadata=usage)) == (9, 8, 3)
     assert token_counts(AIMessage("hello", usage_metadata=usage), first=False) == (0, None, 0), "the first has all"
     assert token_counts(AIMessage("hello")) == (None, None, None)
+
+
+@tool(response_format="content_and_artifact")
+def reads(image: bytes, frame: Any) -> tuple[str, dict[str, Any]]:
+    """Read an image."""
+    return "a cat", {"structured_content": {"frame": frame, "image": image}}
+
+
+async def test_a_run_with_arguments_that_are_no_json_is_stored(tmp_path: Path) -> None:
+    class Frame:
+        def __repr__(self) -> str:
+            return "<3 rows>"
+
+    png = b"\x89PNG\xff"
+
+    def node(state: MessagesState) -> dict[str, Any]:
+        call = {"name": "reads", "args": {"image": png, "frame": Frame()}, "id": "call-1", "type": "tool_call"}
+        read = reads.invoke(call)
+        block = {"type": "file", "file": {"file_data": png}}
+        return {"messages": [Answering().invoke([HumanMessage([block])]), read]}
+
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    await rollout(graph, "x", store=store)
+    (run,) = store
+    (call,) = run.tool_calls
+    assert (call.result, call.arguments) == ("a cat", {"image": repr(png), "frame": "<3 rows>"})
+    assert call.structured == call.arguments
+    assert run.completions[0].messages[0]["content"][0]["file"] == {"file_data": repr(png)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,19 @@ def test_a_run_of_no_rollout_has_a_scope_of_its_own(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
     assert taken_up({KEY: "broken"})[1] == {}
     assert "the metadata 'art_rollout' of a run is no rollout" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "ids", [{"id": "../policies/agent"}, {"id": ""}, {"id": "ro-1", "call": "x?y"}, {"id": "ro-1", "call": "../../x"}]
+)
+def test_ids_that_the_server_would_not_take_are_not_taken_up(
+    ids: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    scope, facts = taken_up({KEY: json.dumps(ids)})
+    assert (scope.call, facts) == (None, {})
+    assert scope.rollout_id.startswith("ro-")
+    assert scope.rollout_id != ids["id"]
+    assert "is no rollout, and is not taken up" in caplog.text
 
 
 async def test_scenarios_that_differ_in_their_metadata_alone_stay_apart(store: TrajectoryStore) -> None:

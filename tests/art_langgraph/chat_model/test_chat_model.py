@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from art_langgraph import ARTError, ChatART, TrainerClient
 from art_langgraph.capture.answer import completion_id
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
+from trainer_server.wire import ConfigError
 
 Model = Callable[[], ChatOpenAI]
 
@@ -147,3 +148,13 @@ async def test_the_policy_can_be_a_configurable_field() -> None:
     model = ChatART(policy="nobody", max_tokens=50).configurable_fields(policy=ConfigurableField(id="policy"))
     answer = await model.ainvoke("say two", {"configurable": {"policy": "agent"}})
     assert answer.text == "two"
+
+
+@pytest.mark.usefixtures("connected")
+async def test_the_name_of_chat_openai_can_be_configured_too() -> None:
+    model = ChatART(policy="nobody", max_tokens=50).configurable_fields(model_name=ConfigurableField(id="model"))
+    answer = await model.ainvoke("say two", {"configurable": {"model": "agent"}})
+    assert answer.text == "two"
+    both = {"policy": ConfigurableField(id="policy"), "model_name": ConfigurableField(id="model")}
+    with pytest.raises(ConfigError, match="make policy configurable alone"):
+        ChatART(policy="agent").configurable_fields(**both)

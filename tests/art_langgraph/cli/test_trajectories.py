@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.support.patience import PATIENCE
 from tests.support.runs.groups import group
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
+from trainer_server.wire.jsonl import write_jsonl
 
 
 def recorded(id: str, question: str = "How far is the moon?", **facts: Any) -> Trajectory:
@@ -276,3 +278,37 @@ def test_dead_groups_are_reported_with_their_cause_and_remedy(store: TrajectoryS
     missing = art("trajectories", "dead-groups", "--policy", "other")
     assert isinstance(missing.exception, ConfigError)
     assert "has no run of 'other'" in str(missing.exception)
+
+
+def test_a_run_that_had_only_begun_is_imported(store: TrajectoryStore, tmp_path: Path) -> None:
+    with store.session() as session, session.batch() as batch:
+        batch.begin(recorded("tr-1"))
+    file = tmp_path / "store.not-stored-1.jsonl"
+    write_jsonl(file, [recorded("tr-1", reward=0.5)])
+    assert "1 added, 0 were there already" in art("trajectories", "import", str(file)).output
+    assert [run.reward for run in store] == [0.5]
+    assert store.unfinished() == []
+    assert "0 added, 1 were there already" in art("trajectories", "import", str(file)).output
+
+
+@pytest.mark.parametrize("words", [("x.jsonl",), ("x.jsonl", "--format", "trl"), ("folder.parquet",)])
+def test_a_file_that_cannot_be_written_is_named(store: TrajectoryStore, tmp_path: Path, words: tuple[str, ...]) -> None:
+    (tmp_path / "folder.parquet").mkdir()
+    folder = tmp_path if words[0].startswith("folder") else tmp_path / "missing"
+    error = art("trajectories", "export", str(folder / words[0]), *words[1:]).exception
+    assert isinstance(error, ConfigError)
+    assert str(error).startswith(f"{folder / words[0]} cannot be written: ")
+
+
+def test_a_file_that_is_no_parquet_of_runs_is_named(store: TrajectoryStore, tmp_path: Path) -> None:
+    arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    (tmp_path / "text.parquet").write_text("text")
+    parquet.write_table(arrow.table({"question": ["?"]}), tmp_path / "other.parquet")
+    for name, why in (
+        ("none.parquet", " cannot be read: No such file or directory"),
+        ("text.parquet", " is no Parquet file: "),
+        ("other.parquet", ", row 1 is no trajectory: it has no 'record'"),
+    ):
+        error = art("trajectories", "import", str(tmp_path / name)).exception
+        assert isinstance(error, ConfigError)
+        assert str(error).startswith(f"{tmp_path / name}{why}")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 
+from art_langgraph import TrainerClient
 from art_langgraph.client.outages import outages, retry_seconds
 from art_langgraph.client.transport import PatientAsyncClient, PatientClient
 from tests.support.clock import Clock, still_clock
@@ -146,3 +147,58 @@ def test_the_time_comes_from_the_argument_or_the_environment(monkeypatch: pytest
             retry_seconds()
     with pytest.raises(ConfigError, match="retry_for=-1"):
         retry_seconds(-1)
+
+
+def away(times: float, code: str | None) -> tuple[Handler, list[str]]:
+    """A server that answers 503 to the first so many requests, and the list of what it was sent."""
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.content.decode())
+        if len(asked) <= times:
+            return httpx.Response(503, json={"error": {"message": "not now", "code": code}})
+        return httpx.Response(200, text="here")
+
+    return handle, asked
+
+
+@pytest.mark.parametrize("code", ["server_stopping", "no_leader", "too_many_connections"])
+async def test_a_server_that_only_says_that_it_is_away_is_asked_again(
+    clock: Clock, caplog: pytest.LogCaptureFixture, code: str
+) -> None:
+    handle, asked = away(9, code)
+    async with patient(handle) as http:
+        assert (await http.post("/x", content="the body")).text == "here"
+    assert asked == ["the body"] * 10
+    assert f"no trainer server answers at http://server (ServerAway: HTTP 503, {code})" in caplog.messages[0]
+    handle, asked = away(9, code)
+    with PatientClient(120.0, transport=httpx.MockTransport(handle)) as sync:
+        assert sync.post("http://server/x").text == "here"
+    assert len(asked) == 10
+
+
+async def test_a_job_is_waited_for_while_its_server_restarts(clock: Clock) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        if clock.now < began + 20:
+            return httpx.Response(503, json={"error": {"message": "stopped", "code": "server_stopping"}})
+        return httpx.Response(
+            200, json={"id": "job-1", "policy": "agent", "kind": "step", "status": "queued", "created": 1.0}
+        )
+
+    began = clock.now
+    async with TrainerClient("http://server", "key") as trainer:
+        trainer._http._transport = httpx.MockTransport(handle)
+        assert (await trainer.job("job-1", wait=20)).id == "job-1"
+
+
+@pytest.mark.parametrize(("code", "retry_for", "sent"), [("engine_not_ready", 120, 1), ("server_stopping", 0, 1)])
+async def test_another_503_and_one_after_the_time_are_answers(
+    clock: Clock, code: str, retry_for: float, sent: int
+) -> None:
+    handle, asked = away(1e9, code)
+    async with patient(handle, retry_for) as http:
+        assert (await http.get("/x")).json()["error"]["code"] == code
+        async with http.stream("GET", "/x") as answer:
+            assert answer.status_code == 503
+            assert b"not now" in await answer.aread()
+    assert len(asked) == 2 * sent

@@ -17,6 +17,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from art_langgraph import TrainerClient, rollout
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient
@@ -121,3 +122,20 @@ async def test_a_server_that_stalls_is_asked_again_but_not_for_an_answer_of_a_mo
             with pytest.raises(httpx.ReadTimeout):
                 await model.post(f"{url}/v1/chat/completions")
         assert len(asked) == 1
+
+
+async def test_proxies_of_the_environment_are_asked_except_for_those_without(
+    ports: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def proxy(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await PlainTextResponse("by the proxy")(scope, receive, send)
+
+    with serving(proxy) as url:
+        for name in ("http_proxy", "HTTP_PROXY"):
+            monkeypatch.setenv(name, url)
+        for name in ("no_proxy", "NO_PROXY"):
+            monkeypatch.setenv(name, "127.0.0.1")
+        async with PatientAsyncClient(0, transport=LoopTransport()) as client:
+            assert (await client.get("http://trainer.example/health")).text == "by the proxy"
+            assert (await client.get(ports)).text.isdecimal()

@@ -14,6 +14,8 @@ from fastapi import FastAPI
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.exports import trl
+from art_langgraph.exports.export import Export
+from art_langgraph.exports.names import TrainerFormat
 from art_langgraph.trajectory import CompletionCall
 from tests.support.cli import art
 from tests.support.homes.ledger_rows import row as ledger_row
@@ -206,3 +208,25 @@ def test_an_answer_has_the_reward_of_its_node_and_missing_tokens_are_none() -> N
     first, second = trl.records(run, {"c0": cut, "c1": ledger_row("c1")})
     assert (first["reward"], first["prompt_ids"], first["model"]) == (1.0, None, "agent@2")
     assert (second["reward"], second["completion_ids"]) == (None, [3, 4])
+
+
+@pytest.mark.parametrize("format", TrainerFormat)
+def test_another_trainer_gets_no_evaluation_and_no_run_with_hints(format: TrainerFormat, tmp_path: Path) -> None:
+    call = CompletionCall(
+        id=None,
+        model="agent",
+        messages=[{"role": "user", "content": "?"}],
+        message={"role": "assistant", "content": "yes"},
+        started=1.0,
+    )
+    kinds: list[dict[str, Any]] = [{}, {"evaluation": True}, {"evaluation": True}, {"hints": {"agent": "say yes"}}]
+    runs = [Trajectory(scenario=Scenario(input="?"), completions=[call], reward=1.0, **facts) for facts in kinds]
+    export = Export(format, tokens=False)
+    export.write(tmp_path / "rows.jsonl", runs)
+    assert len(lines(tmp_path / "rows.jsonl")) == 1
+    assert export.summary.startswith("1 trajectories as 1 ")
+    assert export.notes[0].startswith("left out: runs that evaluate a version (2); ")
+    assert export.notes[1].startswith("left out: runs with hints (1); ")
+    whole = Export(None, tokens=False)
+    whole.write(tmp_path / "all.jsonl", runs)
+    assert len(lines(tmp_path / "all.jsonl")) == 4

@@ -228,3 +228,39 @@ async def test_without_the_first_run_a_thread_is_a_scenario_of_its_own(store: Tr
     finally:
         uninstall()
     assert [found.scenario.id for found in store] == ["thread-two", "thread-one"]
+
+
+def answering_once(**options: Any) -> Any:
+    """A graph that asks a model, and nobody else."""
+    model = Answering()
+
+    async def node(state: State) -> dict[str, list[str]]:
+        return {"said": [(await model.ainvoke("x")).text]}
+
+    return StateGraph(State).add_node("other", node).add_edge(START, "other").compile(**options)
+
+
+@pytest.mark.parametrize("name", [None, "another"])
+async def test_a_run_resumes_that_of_its_own_graph_where_another_graph_used_the_thread(
+    store: TrajectoryStore, name: str | None
+) -> None:
+    graph, other = person(), answering_once(name=name, checkpointer=InMemorySaver())
+    begun = await rollout(graph, asks("x"), config=on("1"), store=store)
+    between = await rollout(other, asks("y"), config=on("1"), store=store)
+    ended = await rollout(graph, Command(resume="yes"), config=on("1"), store=store)
+    store.add(ended)  # as after a commit whose answer was lost
+    assert [run.id for run in store] == [between.id, begun.id]
+    assert [marks(run) for run in store] == [[None], ["resume", None, None]]
+    assert {run.scenario.input["question"] for run in store} == {"x", "y"}
+
+
+async def test_a_run_goes_on_from_a_breakpoint_of_its_own_graph(store: TrajectoryStore) -> None:
+    graph = answering_once(checkpointer=InMemorySaver(), interrupt_before=["other"], name="stops")
+    begun = await rollout(graph, asks("x"), config=on("1"), store=store)
+    between = await rollout(answering_once(checkpointer=InMemorySaver()), asks("y"), config=on("1"), store=store)
+    await rollout(graph, None, config=on("1"), store=store)
+    assert [(run.id, len(run.completions)) for run in store] == [(between.id, 1), (begun.id, 1)]
+    stranger = answering_once(checkpointer=InMemorySaver(), interrupt_before=["other"], name="not stored before")
+    await stranger.ainvoke(asks("z"), on("1"))
+    alone = await rollout(stranger, None, config=on("1"), store=store)
+    assert [run.id for run in store] == [alone.id, between.id, begun.id]

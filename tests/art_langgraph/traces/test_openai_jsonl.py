@@ -196,3 +196,16 @@ def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], 
         found, row = counted("openai-jsonl", what, tmp_path / what, *records, "not JSON")
         assert found == numbers, what
         record_property(COUNTS, row)
+
+
+def test_batches_with_the_same_custom_ids_are_not_paired(tmp_path: Path) -> None:
+    def batch(number: int, *names: str) -> list[Any]:
+        body = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": f"question {number}"}]}
+        answer = {"status_code": 200, "body": completion(f"chatcmpl-{number}")}
+        asked = [{"custom_id": name, "method": "POST", "url": "/v1/chat/completions", "body": body} for name in names]
+        return asked + [{"id": f"b{number}-{name}", "custom_id": name, "response": answer} for name in names]
+
+    runs, left_out = read(tmp_path, *batch(1, "request-1"), *batch(2, "request-1", "request-2"))
+    assert [run.id for run in runs] == ["chatcmpl-2"]
+    assert left_out == ["custom_ids with more than one request or answer (1: line 1); import each batch alone"]
+    assert len(read(tmp_path, *batch(1, "request-1"), *batch(1, "request-1"))[0]) == 1, "the same file twice"

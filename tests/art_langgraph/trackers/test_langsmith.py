@@ -11,11 +11,12 @@ import pytest
 from art_langgraph.trackers.langsmith import LangSmithTracker
 from art_langgraph.trackers.spans import spans
 from tests.support.patience import PATIENCE
-from tests.support.runs.trackers import a_run, tracked
+from tests.support.runs.trackers import a_run, a_run_with, tracked
 from tests.support.tracing.recording_server import Recorded, recording
 from trainer_server.wire import ConfigError
 from trainer_server.wire.trackers import Tracking
 
+MARK, FUNCTION = "secret-4711", "tests.support.homes.redactions:digits"
 INFO = {
     "version": "0.12.0",
     "batch_ingest_config": {
@@ -92,3 +93,14 @@ def test_a_missing_key_is_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("LANGCHAIN_API_KEY", raising=False)
     with pytest.raises(ConfigError, match="set LANGSMITH_API_KEY"):
         LangSmithTracker()
+
+
+def test_texts_are_redacted(langsmith: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_REDACT", FUNCTION)
+    tracking = Tracking([("langsmith", LangSmithTracker())], pytest.fail)
+    tracking.start(tracked(tmp_path))
+    tracking.log(4, {}, [a_run_with(MARK)])
+    tracking.finish(None, PATIENCE)
+    sent = str(parts(langsmith))
+    assert "secret-####" in sent
+    assert MARK not in sent

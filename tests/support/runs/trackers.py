@@ -118,3 +118,13 @@ def a_run(reward: float | None = 0.5) -> Trajectory:
         started=100.0,
         seconds=4.0,
     )
+
+
+def a_run_with(text: str) -> Trajectory:
+    """The same run, with a text wherever people, models and tools write theirs."""
+    run, said = a_run(), {"role": "assistant", "content": text}
+    run.scenario = run.scenario.model_copy(update={"input": text, "metadata": {"note": text}})
+    run.completions[0].messages, run.completions[0].message = [{"role": "user", "content": text}], said
+    run.tool_calls[0].arguments, run.tool_calls[0].result = {"city": text}, text
+    run.output, run.error, run.reward_reason, run.metadata = {"messages": [said]}, text, text, {"note": text}
+    return run

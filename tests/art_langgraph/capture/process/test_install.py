@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Scenario, Trajectory, TrajectoryStore, notices
 from art_langgraph.capture import flush, install, process, uninstall
+from art_langgraph.capture.writer import Writer
 from art_langgraph.trajectory import CompletionCall
+from tests.support.runs.chat_models import Answering
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.wire import ARTError
+from trainer_server.wire import ARTError, ConfigError
 from trainer_server.wire.jsonl import read_jsonl
 
 
@@ -73,6 +76,58 @@ async def test_an_answer_that_no_run_records_is_warned_of_once(
         uninstall()
     assert len(heard.messages) == 1
     assert len(store) == 1
+
+
+def graph_of(node: Any) -> Any:
+    return StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+
+
+def test_a_run_that_ends_while_the_store_is_changed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, after = TrajectoryStore(tmp_path / "before.sqlite"), TrajectoryStore(tmp_path / "after.sqlite")
+    model, close = Answering(), Writer.close
+
+    def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [model.invoke("ask")]}
+
+    def closing(writer: Writer) -> str | None:
+        Context().run(graph_of(ask).invoke, {"messages": [("user", "meanwhile")]})
+        return close(writer)
+
+    def changing(state: MessagesState) -> dict[str, Any]:
+        first = model.invoke("before")
+        with monkeypatch.context() as context:
+            context.setattr(Writer, "close", closing)
+            install(after)
+        flush()
+        assert [len(run.completions) for run in before.unfinished()] == [1]
+        second = model.invoke("after")
+        flush()
+        assert [len(run.completions) for run in after.unfinished()] == [2], "the new store knows of the whole run"
+        return {"messages": [first, second]}
+
+    install(before)
+    try:
+        graph_of(changing).invoke({"messages": [("user", "through")]})
+    finally:
+        uninstall()
+    assert [(run.messages[0].text, len(run.completions)) for run in after] == [("meanwhile", 1), ("through", 2)]
+    assert len(before) == 0
+
+
+def test_a_store_that_cannot_be_opened_does_not_end_the_capture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    install(store)
+    try:
+        writer = process._handler.writer
+        monkeypatch.setenv("ART_STORE", str(tmp_path))
+        with pytest.raises(ConfigError, match="cannot be opened"):
+            install()
+        install(TrajectoryStore(tmp_path / "s.sqlite"))
+        assert process._handler.writer is writer, "nor does the same store change it"
+    finally:
+        uninstall()
 
 
 def test_feedback_on_a_run_that_cannot_be_trained_warns_once(tmp_path: Path, heard: pytest.LogCaptureFixture) -> None:

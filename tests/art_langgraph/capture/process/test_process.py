@@ -1,8 +1,9 @@
-"""Capture of the whole process: runs that nobody waits for until their end."""
+"""Capture of the whole process: runs that nobody waits for until their end, and calls outside of any run."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from langchain_core.messages import AIMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import TrajectoryStore, rollout
-from art_langgraph.capture import flush, install, uninstall
+from art_langgraph.capture import flush, install, process, uninstall
 from tests.support.runs.chat_models import Answering
 
 CUT_OFF = "the run ended before the answer came"
@@ -24,6 +25,14 @@ class Silent(Answering):
 
     async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
         await asyncio.Event().wait()
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[TrajectoryStore]:
+    store = TrajectoryStore(tmp_path / "s.sqlite")
+    install(store)
+    yield store
+    uninstall()
 
 
 def asking(model: Any) -> Any:
@@ -59,3 +68,48 @@ async def test_a_call_that_a_rollout_did_not_wait_for_is_recorded_without_an_ans
     found = await rollout(asking(Silent()), "x", timeout=0.1)
     assert "TimeoutError" in str(found.error)
     assert [(call.node, call.error) for call in found.completions] == [("first", CUT_OFF)]
+
+
+async def cancelled_call() -> None:
+    """A model call outside of any run, cancelled before its answer."""
+    handler = process._handler
+    before = set(handler._roots)
+    call = asyncio.create_task(Silent().ainvoke("cancelled"))
+    async with asyncio.timeout(10):
+        while set(handler._roots) == before:
+            await asyncio.sleep(0)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def test_a_cancelled_call_outside_of_any_run_is_recorded_when_no_answer_can_come(
+    installed: TrajectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cancelled_call()
+    await Answering().ainvoke("soon after")
+    await asyncio.to_thread(flush)
+    assert [run.error for run in installed] == [None], "it may still answer"
+    monkeypatch.setattr(process, "_LONGEST", -1.0)
+    await Answering().ainvoke("much later")
+    await asyncio.to_thread(flush)
+    (cancelled,) = installed.list(error=True)
+    assert cancelled.error == "no end was reported: it was cancelled, or the process ended"
+    assert [call.error for call in cancelled.completions] == [CUT_OFF]
+    assert not process._handler._roots
+    assert not process._handler._root_of
+
+
+async def test_a_cancelled_call_is_recorded_when_the_process_ends(installed: TrajectoryStore) -> None:
+    await cancelled_call()
+    process._last()
+    (cancelled,) = installed
+    assert [call.messages[0]["content"] for call in cancelled.completions] == ["cancelled"]
+
+
+async def test_a_call_outside_of_any_run_keeps_the_metadata_of_its_config(installed: TrajectoryStore) -> None:
+    config: Any = {"metadata": {"customer": "a", "thread_id": "t1"}}
+    Answering().invoke("hi", config)
+    await Answering().ainvoke("hi", config)
+    await asyncio.to_thread(flush)
+    assert [(run.metadata["customer"], run.thread_id) for run in installed] == [("a", "t1")] * 2

@@ -22,6 +22,7 @@ from art_langgraph.trajectory import CompletionCall
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.wire import ARTError
 from trainer_server.wire.jsonl import from_json
 
 
@@ -145,3 +146,41 @@ def test_a_record_waits_for_a_server_that_is_away(sent: Outbox, monkeypatch: pyt
     with serving(app, port):
         sent.flush(PATIENCE)
     assert got == [f"/api/rollouts/{scope.rollout_id}/records/rc/{got[0].rpartition('/')[2]}"]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_record_waits_for_a_server_that_has_no_time(status: int, sent: Outbox) -> None:
+    answered: list[int] = []
+
+    async def take(_request: Request) -> Response:
+        answered.append(status if len(answered) < 2 else 204)
+        return Response(status_code=answered[-1])
+
+    sent._news._again = 0.01
+    with serving(Starlette(routes=[Route("/{path:path}", take, methods=["PUT"])])) as url:
+        sent.ended(Scope(call="rc", servers={(url, "key")}), run())
+        sent.flush(PATIENCE)
+    assert answered == [status, status, 204]
+
+
+def test_a_flush_tells_that_records_are_not_sent(sent: Outbox) -> None:
+    async def refuse(_request: Request) -> Response:
+        return Response(status_code=503)
+
+    with serving(Starlette(routes=[Route("/{path:path}", refuse, methods=["PUT"])])) as url:
+        sent.ended(Scope(call="rc", servers={(url, "key")}), run())
+        with pytest.raises(ARTError, match="1 records of remote runs have not gone home"):
+            sent.flush(0.1)
+
+
+def test_no_id_leads_to_another_address(sent: Outbox) -> None:
+    paths: list[str] = []
+
+    async def take(request: Request) -> Response:
+        paths.append(request.scope["raw_path"].decode())
+        return Response(status_code=204)
+
+    with serving(Starlette(routes=[Route("/{path:path}", take, methods=["PUT"])])) as url:
+        sent.ended(Scope(rollout_id="a/../b", call="x?y", servers={(url, "key")}), run())
+        sent.flush(PATIENCE)
+    assert paths[0].startswith("/api/rollouts/a%2F..%2Fb/records/x%3Fy/tr-")
