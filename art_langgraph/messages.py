@@ -123,6 +123,41 @@ def messages_of(state: Any) -> list[BaseMessage]:
     return messages
 
 
+def normalised_input(given: Any) -> Any:
+    """A graph's input in a form in which equal tasks are equal.
+
+    Args:
+        given: Input of a scenario.
+
+    Returns:
+        The text, where the input is a single message of a user, however it is written; any other input as it is.
+    """
+    text = user_text(given)
+    return given if text is None else text
+
+
+def user_text(given: Any) -> str | None:
+    """The text of a graph's input that is a single message of a user; None for any other input.
+
+    Args:
+        given: A text, a message, a pair such as `("user", "hello")`, or one of these, or a dict, under the key
+            `messages` alone, also in a list.
+    """
+    if isinstance(given, Mapping):
+        if given.keys() != {"messages"}:
+            return None
+        given = given["messages"]
+    if isinstance(given, list) and len(given) == 1:
+        given = given[0]
+    try:
+        (message,) = convert_to_messages([given])
+    except (TypeError, ValueError, NotImplementedError):
+        return None
+    if not isinstance(message, HumanMessage) or any(_kind(block) != "text" for block in message.content):
+        return None
+    return str(message.text)
+
+
 def from_openai(messages: Iterable[Mapping[str, Any]]) -> list[BaseMessage]:
     """Messages from OpenAI's dicts.
 
@@ -139,6 +174,11 @@ def final_text(messages: Iterable[BaseMessage]) -> str:
     """Text of the last message of the model; "" when there is none, or when it only calls tools."""
     texts = [str(message.text) for message in messages if isinstance(message, AIMessage)]
     return texts[-1] if texts else ""
+
+
+def _kind(block: Any) -> str:
+    """The type of a part of a message's content, which may be a text itself."""
+    return str(block.get("type")) if isinstance(block, dict) else "text"
 
 
 def _dumped(message: BaseMessage) -> dict[str, Any]:

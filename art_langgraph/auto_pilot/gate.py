@@ -9,12 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from art_langgraph.auto_pilot.runs import task
 from art_langgraph.loop.evaluate import Evaluation, Success, evaluate, full_reward
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.watch.evaluations import Evaluations
-from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.held_out import HeldOut, input_id
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
 from trainer_server.wire import Policy
@@ -35,6 +34,7 @@ class Gate:
         reward: Scores the runs, where `held_out` has no reward of its own.
         success: Whether a scored run succeeded, where `held_out` has none of its own.
         store: Where evaluations are kept, so that no version is measured twice.
+        name: Name of the measurements. Under another one, all versions are measured anew.
 
     Raises:
         ConfigError: The file of the scenarios cannot be read, or there are none in it.
@@ -48,10 +48,11 @@ class Gate:
         reward: RewardFunction | None,
         success: Success,
         store: TrajectoryStore,
+        name: str = "",
     ) -> None:
         self._held_out = HeldOut.of(held_out) if held_out is not None else None
         self._scenarios = self._held_out.checked([]) if self._held_out else []
-        self._graph, self._store = graph, store
+        self._graph, self._store, self._run = graph, store, f"{_RUN} {name}" if name else _RUN
         self._reward = (self._held_out.reward if self._held_out else None) or reward
         if self._held_out and self._held_out.success is full_reward:
             self._held_out = replace(self._held_out, success=success)
@@ -61,7 +62,7 @@ class Gate:
     @property
     def tasks(self) -> frozenset[str]:
         """What the scenarios ask, so that no run that asks the same is trained on."""
-        return frozenset(map(task, self._scenarios))
+        return frozenset(map(input_id, self._scenarios))
 
     @property
     def missing(self) -> str | None:
@@ -98,7 +99,7 @@ class Gate:
                 scenarios=self._scenarios,
                 reward=self._reward,
                 store=self._store,
-                run=_RUN,
+                run=self._run,
                 resumed=True,
                 progress=False,
             )

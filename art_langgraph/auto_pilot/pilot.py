@@ -50,6 +50,8 @@ class Autopilot:
             never trained on. None: the canary alone decides.
         graph: Runs the scenarios of the gate. Without one they cannot be measured, and the canary alone decides.
         reward: Scores those runs.
+        gate_name: Name of the gate's measurements. Versions are measured anew under another name: give one where the
+            graph was changed, which is not noticed.
         canary: The candidate's share of new rollouts: `0.1` or `"10%"`.
         success: Whether a run of the deployment succeeded that has a reward; by default a reward of at least 1.
         rules: When a candidate is decided.
@@ -72,6 +74,7 @@ class Autopilot:
     gate: HeldOut | Sequence[ScenarioLike] | str | Path | None = None
     graph: Graph | GraphSource | None = None
     reward: RewardFunction | None = None
+    gate_name: str = ""
     canary: float | str = 0.1
     success: Success = full_reward
     rules: CanaryRules = field(default_factory=CanaryRules)
@@ -92,7 +95,14 @@ class Autopilot:
         store = TrajectoryStore() if self.store is None else self.store
         self.state_store = StateStore(store, self.policy)
         self._journal = Journal(self.state_store)
-        self._gate = Gate(self.gate, graph=self.graph, reward=self.reward, success=self.success, store=store)
+        self._gate = Gate(
+            self.gate,
+            graph=self.graph,
+            reward=self.reward,
+            success=self.success,
+            store=store,
+            name=self.gate_name,
+        )
         recorded = LedgerRuns(self.client, self.policy) if self.from_ledger else StoredRuns(store)
         self._preparation = Preparation(
             self.policy,

@@ -6,6 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from art_langgraph.auto_pilot.candidate import step_figures, train_candidate
@@ -127,15 +128,18 @@ class Preparation:
             said = f"not measured: {missing}. The canary alone decides"
         else:
             try:
-                champion, candidate = [
-                    await self._gate.evaluation(policy, version) for version in (state.champion, state.candidate)
-                ]
+                earlier = await self._gate.kept(policy, state.champion)
+                champion = earlier or await self._gate.evaluation(policy, state.champion)
+                candidate = await self._gate.evaluation(policy, state.candidate)
             except (RolloutsFailed, PinIgnored) as error:
                 remedy = "Repair the graph or the reward of the gate, and go on with --resume: it is measured again"
                 return await self._journal.pause(state, Pause(cause="gate_failed", reason=str(error), remedy=remedy))
             decision = gate(candidate.gain_over(champion), self._rules)
             said = f"{decision.reason}; {candidate.success_text}, promoted: {champion.success_text}"
             numbers = {"candidate": candidate.summary(), "champion": champion.summary()}
+            if earlier is not None:
+                numbers["champion"]["measured"] = began = min(run.started for run in earlier.trajectories)
+                said += f", measured before, at {datetime.fromtimestamp(began):%Y-%m-%d %H:%M:%S}"
             if decision.verdict == Verdict.roll_back:
                 state.decide(decision.verdict, said, numbers)
                 return await self._journal.note(state, "gate", said, **numbers)

@@ -10,8 +10,9 @@ from typing import Any, Protocol
 from art_langgraph.auto_pilot.decision import Outcomes
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.evaluate import Success
+from art_langgraph.loop.watch.held_out import input_id
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Scenario, Trajectory, scenario_id
+from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ServerError
 
 _AT_ONCE = 16
@@ -120,20 +121,10 @@ def trainable(run: Trajectory, policy: str, gate: frozenset[str]) -> bool:
     Args:
         run: A recorded run.
         policy: Name of the policy.
-        gate: `task` of the gate's scenarios.
+        gate: `input_id` of the gate's scenarios.
     """
     ended = run.scored and not run.untrained and not run.waiting
-    return ended and asked(run, policy) and task(run.scenario) not in gate
-
-
-def task(scenario: Scenario) -> str:
-    """What a scenario asks, whether it is a text or the messages that a deployment made of it, without metadata."""
-    messages = scenario.input.get("messages") if isinstance(scenario.input, dict) else None
-    if isinstance(messages, list) and len(messages) == 1 and len(scenario.input) == 1:
-        text = _content(messages[0])
-        if isinstance(text, str):
-            return scenario_id(text)
-    return scenario_id(scenario.input)
+    return ended and asked(run, policy) and input_id(run.scenario) not in gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +179,3 @@ def _drawn(run: Trajectory, policy: str) -> bool:
     """Whether the server was free to choose the version of a run."""
     free = run.rollout_id is not None and run.requested_version is None and not run.untrained and not run.waiting
     return free and all(call.model == policy for call in run.completions if call.policy == policy)
-
-
-def _content(message: Any) -> Any:
-    return message.get("content") if isinstance(message, dict) else getattr(message, "content", None)

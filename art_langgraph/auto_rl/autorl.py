@@ -15,6 +15,7 @@ from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.loop.train import train
+from art_langgraph.loop.watch.held_out import task_id
 from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.progress import Stages
 from art_langgraph.trajectory import Scenario, TrajectoryGroup
@@ -122,7 +123,7 @@ async def autorl(
         judge: Model that compares runs: a litellm name ("provider/name"), an `LLM`, or a LangChain chat model.
         client: The trainer server.
         writer: Model that invents scenarios; None: the judge.
-        scenarios: How many to invent, or scenarios of your own.
+        scenarios: How many to invent, or scenarios of your own, of which repeats are left out.
         examples: Scenarios to invent more of. None of them is repeated.
         schema: JSON schema of a scenario's input; None: the graph's own, or messages of a user.
         instructions: Further instructions to the writer.
@@ -171,7 +172,10 @@ async def autorl(
             f"{len(chosen)} of {scenarios} scenarios after {invented.rounds} rounds, {invented.repeated} repeated"
         )
     else:
-        chosen = [Scenario.of(given) for given in scenarios]
+        given = [Scenario.of(scenario) for scenario in scenarios]
+        chosen = _distinct(given)
+        if repeats := len(given) - len(chosen):
+            notes.append(f"{repeats} of {len(given)} scenarios repeat others, and were left out")
     training, measured = _split(chosen, held_out, groups_per_step, seed)
     ruler = Ruler(judging, _RUBRIC.format(task=task, rubric=rubric or RUBRIC), votes=votes, seed=seed)
     records = []
@@ -218,6 +222,14 @@ async def autorl(
         seconds=stages.seconds,
         notes=notes,
     )
+
+
+def _distinct(scenarios: Sequence[Scenario]) -> list[Scenario]:
+    """Scenarios without repeats, which would be trained on and held out."""
+    first: dict[str, Scenario] = {}
+    for scenario in scenarios:
+        first.setdefault(task_id(scenario), scenario)
+    return list(first.values())
 
 
 def _split(

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from art_langgraph.auto_rl.duplicates import DistinctTexts
 from art_langgraph.llm.llm import LLM
 from art_langgraph.loop.rollout import Graph
+from art_langgraph.messages import normalised_input, plain
 from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
@@ -164,6 +165,5 @@ def _prompt(task: str, level: str, schema: dict[str, Any] | None, instructions: 
 
 def _text(given: Any) -> str:
     """An input as text: the user's message, or JSON."""
-    if isinstance(given, dict) and len(messages := given.get("messages") or []) == 1 and len(given) == 1:
-        given = messages[0]["content"] if isinstance(messages[0], dict) else messages[0][1]
-    return given if isinstance(given, str) else json.dumps(given, sort_keys=True, ensure_ascii=False, default=str)
+    given = normalised_input(given)
+    return given if isinstance(given, str) else json.dumps(plain(given), sort_keys=True, ensure_ascii=False)

@@ -49,6 +49,15 @@ def autopilot_command(
     reward: Annotated[
         str | None, typer.Option(help="Reward of those runs, as module:function.", rich_help_panel=_GATE)
     ] = None,
+    gate_name: Annotated[
+        str,
+        typer.Option(
+            "--gate-name",
+            help="Name of the gate's measurements. Under another one, versions are measured anew: give one where the "
+            "graph was changed, which is not noticed.",
+            rich_help_panel=_GATE,
+        ),
+    ] = "",
     tolerance: Annotated[
         float,
         typer.Option(help="How much lower its success on the gate may be.", min=0.0, max=0.99, rich_help_panel=_GATE),
@@ -144,6 +153,7 @@ def autopilot_command(
             gate=gate,
             graph=load_object(graph_object) if graph_object else None,
             reward=load_object(reward) if reward else None,
+            gate_name=gate_name,
             canary=canary,
             success=succeeded,
             rules=CanaryRules(alpha=alpha, least=min_runs, most=max_runs, tolerance=tolerance),

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.loop.intervals import mean_interval
-from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
+from art_langgraph.loop.rollout import Concurrency, Graph, Resume, ScenarioLike, gather
+from art_langgraph.loop.threads import check_thread
 from art_langgraph.rewards import GroupReward, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import TrajectoryGroup
@@ -112,7 +113,7 @@ async def compare_versions(
     versions: tuple[int, int],
     n: int = 1,
     temperature: float | None = 0.0,
-    max_concurrency: int = 16,
+    max_concurrency: Concurrency = 16,
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
@@ -132,7 +133,7 @@ async def compare_versions(
         versions: The earlier version and the later one.
         n: Runs of each scenario, by each version.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        max_concurrency: Runs at once.
+        max_concurrency: As that of `gather`.
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored, without their scores; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
@@ -145,6 +146,7 @@ async def compare_versions(
         RolloutsFailed: Every run of a version raised, as `gather` says.
         PinIgnored: As `gather`.
     """
+    check_thread(config, runs=len(versions) * n * len(scenarios))
     sides = [
         await gather(
             graph,

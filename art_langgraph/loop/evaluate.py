@@ -13,10 +13,10 @@ from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.loop.executors.base import Executor
 from art_langgraph.loop.executors.registry import ExecutorName
-from art_langgraph.loop.failures import check_rewards, versions_of
+from art_langgraph.loop.failures import broke_off, check_rewards, runs_of, versions_of
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.intervals import gain_interval, mean_interval, rate_interval
-from art_langgraph.loop.rollout import Graph, Resume, ScenarioLike, gather
+from art_langgraph.loop.rollout import Concurrency, Graph, Resume, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
@@ -56,8 +56,10 @@ class Evaluation:
     narrowed by more scenarios. More runs of the same scenario narrow it only as far as chance decides within a
     scenario; on an agent that always does the same in a scenario, they tell nothing new.
 
-    A run that raised enters `mean` and `success_rate` with the reward that the reward function gave it, because raising
-    may be the agent's own failure, but it never counts as a success. A run without a reward enters neither.
+    A run that raised may be the agent's own failure. So it never counts as a success: with a reward, it enters `mean`
+    and `success_rate`; without one, it enters `success_rate` alone, if the policy had answered in it. Otherwise a
+    version whose runs crash would be measured by the runs that do not. Any other run without a reward enters neither:
+    its reward function failed, or it raised before the policy answered, because the server was away, say.
 
     Args:
         trajectories: All runs, those that raised or have no reward included.
@@ -72,23 +74,27 @@ class Evaluation:
 
     @property
     def scored(self) -> list[Trajectory]:
-        """Runs with a reward."""
-        return [trajectory for trajectory in self.trajectories if trajectory.reward is not None]
+        """Runs that enter the success rate: those with a reward, and those that raised after the policy had answered.
+
+        Where nothing scores the runs, there are none.
+        """
+        judged = any(run.reward is not None or run.reward_error is not None for run in self.trajectories)
+        return [run for run in self.trajectories if run.reward is not None or (judged and broke_off(run))]
 
     @property
     def scenarios(self) -> int:
-        """How many scenarios have a run with a reward."""
+        """How many scenarios have a run that enters the success rate."""
         return len({trajectory.scenario.id for trajectory in self.scored})
 
     @property
     def rewards(self) -> list[float]:
-        """Rewards of the scored runs."""
+        """Rewards of the runs that have one."""
         return [trajectory.reward for trajectory in self.trajectories if trajectory.reward is not None]
 
     @property
     def n(self) -> int:
-        """How many runs have a reward."""
-        return len(self.rewards)
+        """How many runs enter the success rate."""
+        return len(self.scored)
 
     @property
     def failed(self) -> int:
@@ -97,7 +103,7 @@ class Evaluation:
 
     @property
     def unscored(self) -> int:
-        """How many runs have no reward."""
+        """How many runs enter nothing: they have no reward, and did not raise after the policy had answered."""
         return len(self.trajectories) - self.n
 
     @property
@@ -111,9 +117,8 @@ class Evaluation:
 
         The normal approximation is over the means of the scenarios. None: it needs two scenarios.
         """
-        if self.rewards and set(self.rewards) <= {0.0, 1.0}:
-            return rate_interval(self._means(_reward), self.n)
-        return mean_interval(self._means(_reward))
+        means, rewards = self._means(_reward, self._rewarded), self.rewards
+        return rate_interval(means, len(rewards)) if rewards and set(rewards) <= {0.0, 1.0} else mean_interval(means)
 
     @property
     def versions(self) -> dict[str, list[int]]:
@@ -131,13 +136,13 @@ class Evaluation:
 
     @property
     def success_rate(self) -> float | None:
-        """Mean over the scenarios of the share of successes among their scored runs; None where no run has a reward."""
-        return self.mean_of(self.succeeded)
+        """Mean over the scenarios of the share of successes among their `scored` runs; None where there are none."""
+        return _mean(self._means(self.succeeded, self.scored))
 
     @property
     def success_interval(self) -> tuple[float, float]:
         """95 % interval of the success rate: Wilson's, with repeated runs of a scenario counted by `rate_interval`."""
-        return rate_interval(self._means(self.succeeded), self.n)
+        return rate_interval(self._means(self.succeeded, self.scored), self.n)
 
     @property
     def success_text(self) -> str:
@@ -156,9 +161,10 @@ class Evaluation:
             other: The evaluation to compare with.
 
         Returns:
-            The gain; None where no scenario has a run with a reward in both.
+            The gain; None where no scenario has a `scored` run in both.
         """
-        before, after = other._by_scenario(other.succeeded), self._by_scenario(self.succeeded)
+        before = _by_scenario(other.succeeded, other.scored)
+        after = _by_scenario(self.succeeded, self.scored)
         gains = [
             statistics.fmean(after[scenario]) - statistics.fmean(before[scenario])
             for scenario in after
@@ -167,7 +173,7 @@ class Evaluation:
         return Gain(statistics.fmean(gains), gain_interval(gains)) if gains else None
 
     def by(self, key: Callable[[Scenario], Iterable[Hashable]]) -> dict[Any, tuple[int, int]]:
-        """(successes, runs with a reward) by facts of their scenarios, such as tools or difficulty.
+        """(successes, `scored` runs) by facts of their scenarios, such as tools or difficulty.
 
         Args:
             key: The facts of a scenario. A run counts once under each.
@@ -189,19 +195,16 @@ class Evaluation:
         Returns:
             The mean over the scenarios of the means of their runs; None where no run has a reward.
         """
-        means = self._means(part)
-        return statistics.fmean(means) if means else None
+        return _mean(self._means(part, self._rewarded))
 
-    def _means(self, part: Callable[[Trajectory], float]) -> list[float]:
-        """Mean of a number over the runs with a reward, for each scenario that has one."""
-        return list(map(statistics.fmean, self._by_scenario(part).values()))
+    @property
+    def _rewarded(self) -> list[Trajectory]:
+        return [trajectory for trajectory in self.trajectories if trajectory.reward is not None]
 
-    def _by_scenario(self, part: Callable[[Trajectory], float]) -> dict[str, list[float]]:
-        """A number of each run with a reward, by the ids of the scenarios."""
-        by_scenario: dict[str, list[float]] = {}
-        for trajectory in self.scored:
-            by_scenario.setdefault(trajectory.scenario.id, []).append(part(trajectory))
-        return by_scenario
+    @staticmethod
+    def _means(part: Callable[[Trajectory], float], runs: Iterable[Trajectory]) -> list[float]:
+        """Mean of a number of runs, for each scenario of theirs."""
+        return list(map(statistics.fmean, _by_scenario(part, runs).values()))
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON: version, n, scenarios, failed, unscored, mean, interval, success, success_interval."""
@@ -245,10 +248,23 @@ class Evaluation:
         if (rate := self.success_rate) is None:
             return f"none of {len(self.trajectories)} runs has a reward"
         low, high = self.success_interval
+        mean = "" if self.mean is None else f", mean reward {self.mean:.3f}"
         left = f", {self.failed} raised" if self.failed else ""
         left += f", {self.unscored} unscored" if self.unscored else ""
         runs = f"{self.n} runs of {self.scenarios} scenarios{left}"
-        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}), mean reward {self.mean:.3f}, {runs}"
+        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){mean}, {runs}"
+
+
+def _by_scenario(part: Callable[[Trajectory], float], runs: Iterable[Trajectory]) -> dict[str, list[float]]:
+    """A number of each run, by the ids of the scenarios."""
+    by_scenario: dict[str, list[float]] = {}
+    for trajectory in runs:
+        by_scenario.setdefault(trajectory.scenario.id, []).append(part(trajectory))
+    return by_scenario
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None
 
 
 async def evaluate(
@@ -260,7 +276,7 @@ async def evaluate(
     n: int = 1,
     success: Success = full_reward,
     temperature: float | None = 0.0,
-    max_concurrency: int = 16,
+    max_concurrency: Concurrency = 16,
     timeout: float | None = None,
     store: TrajectoryStore | None = None,
     resume: Resume | None = None,
@@ -282,7 +298,7 @@ async def evaluate(
         n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        max_concurrency: Runs at once.
+        max_concurrency: As that of `gather`.
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
@@ -296,7 +312,7 @@ async def evaluate(
 
     Raises:
         ConfigError: As `gather`.
-        RolloutsFailed: As `gather`, or no run has a reward though a reward function was given.
+        RolloutsFailed: As `gather`, or no run enters the success rate though a reward function was given.
         PinIgnored: As `gather`.
     """
     groups = await gather(
@@ -316,6 +332,7 @@ async def evaluate(
         progress=progress,
         evaluation=True,
     )
-    if reward is not None:
+    evaluation = Evaluation(runs_of(groups), version, success)
+    if reward is not None and not evaluation.scored:
         check_rewards(groups)
-    return Evaluation([trajectory for group in groups for trajectory in group.trajectories], version, success)
+    return evaluation

@@ -67,6 +67,11 @@ def answered(run: Trajectory) -> bool:
     return any(call.id is not None and call.error is None for call in run.completions)
 
 
+def broke_off(run: Trajectory) -> bool:
+    """Whether a run raised after the trainer server had answered in it."""
+    return run.error is not None and answered(run)
+
+
 def check_rewards(groups: Sequence[TrajectoryGroup]) -> None:
     """Raises RolloutsFailed when no run has a reward, and no completion has one of its own."""
     runs = runs_of(groups)

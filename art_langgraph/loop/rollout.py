@@ -19,6 +19,7 @@ from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.pins import PinIgnored, check_version_asked
+from art_langgraph.loop.threads import check_thread
 from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
 from art_langgraph.store import TrajectoryStore
@@ -30,6 +31,9 @@ log = logging.getLogger("art_langgraph")
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
 """A scenario, the text of a user's message, or a graph's input; see `Scenario.of`."""
+
+Concurrency = int | asyncio.Semaphore
+"""How many runs there are at once; a semaphore: together with the other calls that have it."""
 
 REMOTE = "RemoteGraph"
 """Class of the graphs that another process runs."""
@@ -166,7 +170,7 @@ async def gather(
     n: int = 8,
     reward: RewardFunction | None = None,
     *,
-    max_concurrency: int = 16,
+    max_concurrency: Concurrency = 16,
     temperature: float | None = None,
     config: RunnableConfig | None = None,
     timeout: float | None = None,
@@ -188,9 +192,9 @@ async def gather(
         scenarios: The tasks.
         n: Runs of each scenario.
         reward: Scores each run.
-        max_concurrency: Runs at once.
+        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
         temperature: As that of `rollout`.
-        config: As that of `rollout`.
+        config: As that of `rollout`. It names no thread, unless there is one run alone.
         timeout: Seconds for a run of the graph.
         store: As that of `rollout`.
         resume: As that of `rollout`.
@@ -206,13 +210,14 @@ async def gather(
         A group for each scenario, in their order.
 
     Raises:
-        ConfigError: As `rollout`, and for n or max_concurrency below 1.
+        ConfigError: As `rollout`, for n or max_concurrency below 1, and where `config` names a thread for several runs.
         RolloutsFailed: Every run raised before the trainer server answered in it. The error has the trajectories.
         PinIgnored: As `rollout`, for the first such run, which ends all; or `version` is given, and the trainer server
             answered in no run.
     """
     source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
     source.check(checked)
+    check_thread(config, runs=n * len(checked))
     where = executor_of(executor)
 
     async def run(scenario: Scenario) -> Trajectory:
@@ -253,7 +258,7 @@ async def run_groups(
     scenarios: Sequence[Scenario],
     n: int,
     *,
-    max_concurrency: int,
+    max_concurrency: Concurrency,
     group_reward: GroupReward | None = None,
     store: TrajectoryStore | None = None,
     progress: bool | str = True,
@@ -265,7 +270,7 @@ async def run_groups(
         run: Makes one run of a scenario.
         scenarios: The tasks; one group for each, in order.
         n: Runs of each scenario.
-        max_concurrency: Runs at once.
+        max_concurrency: As that of `gather`.
         group_reward: As that of `gather`.
         store: Where the scores of groups are stored; None: nowhere.
         progress: As that of `gather`.
@@ -276,9 +281,9 @@ async def run_groups(
     Raises:
         ConfigError: n or max_concurrency is below 1.
     """
-    if n < 1 or max_concurrency < 1:
-        raise ConfigError(f"n={n} and max_concurrency={max_concurrency} must be at least 1")
-    limit = asyncio.Semaphore(max_concurrency)
+    if n < 1:
+        raise ConfigError(f"n={n} must be at least 1")
+    limit = limit_of(max_concurrency)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with progress_bar(*columns, shown=bool(progress)) as bar:
         label = progress if isinstance(progress, str) else "rollouts"
@@ -313,6 +318,15 @@ async def run_groups(
         except ExceptionGroup as errors:
             raise _first(errors) from None
     return [task.result() for task in groups]
+
+
+def limit_of(max_concurrency: Concurrency) -> asyncio.Semaphore:
+    """The semaphore that bounds how many runs there are at once. Raises ConfigError for a number below 1."""
+    if isinstance(max_concurrency, asyncio.Semaphore):
+        return max_concurrency
+    if max_concurrency < 1:
+        raise ConfigError(f"max_concurrency={max_concurrency} must be at least 1")
+    return asyncio.Semaphore(max_concurrency)
 
 
 def _first(error: Exception) -> Exception:

@@ -12,6 +12,7 @@ from art_langgraph.capture.handover import scenario_of
 from art_langgraph.capture.remote.calls import is_remote
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, scenario_id
+from trainer_server.wire import ConfigError
 
 
 def own_thread(
@@ -39,6 +40,21 @@ def thread_of(config: RunnableConfig | None) -> str | None:
     """The thread that a config names."""
     thread = configurable(config).get("thread_id")
     return None if thread is None else str(thread)
+
+
+def check_thread(config: RunnableConfig | None, *, runs: int, name: str = "config") -> None:
+    """Raises ConfigError where a config would put several runs on one thread.
+
+    Args:
+        config: Of all these runs.
+        runs: How many there are.
+        name: Of the argument that has the config.
+    """
+    if runs > 1 and (thread := thread_of(config)) is not None:
+        raise ConfigError(
+            f"{name} names the thread {thread!r}, which {runs} runs would share, with all that the others left there: "
+            "leave thread_id out, and each run gets a thread of its own"
+        )
 
 
 def configurable(config: RunnableConfig | None) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.hints.rescue import HintFunction, HintPatience, Hints, rescue
 from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
-from art_langgraph.loop.rollout import Resume, ScenarioLike, rollout, run_groups
+from art_langgraph.loop.rollout import Resume, ScenarioLike, limit_of, rollout, run_groups
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.exploration import Exploration, Explorer
 from art_langgraph.loop.sampling.informative import add_informative
@@ -32,6 +32,7 @@ from art_langgraph.loop.sampling.learnable import LearnableSampler
 from art_langgraph.loop.sampling.sampler import Sampler
 from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
+from art_langgraph.loop.threads import check_thread
 from art_langgraph.loop.watch.alarm_rules import AlarmRules
 from art_langgraph.loop.watch.held_out import HeldOut
 from art_langgraph.loop.watch.record import StepRecord
@@ -131,13 +132,13 @@ async def train(
             weight. None: no hints.
         nodes: As those of `TrainerClient.train_step`.
         retry_credit: As that of `TrainerClient.train_step`.
-        max_concurrency: Runs at once.
+        max_concurrency: Runs at once: those of training, of evaluations and with hints together.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored, and marked as trained, so that `art-langgraph train --from-store` leaves them
             out; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
-        run_config: LangChain's config of each run; `rollout` calls it `config`.
+        run_config: LangChain's config of each run; `rollout` calls it `config`. It names no thread.
         metadata: Your data, kept in each trajectory.
         shuffle: The uniform sampler draws scenarios in random order. Without it they are taken in the order given, so
             that you choose which scenarios a step gets.
@@ -167,7 +168,8 @@ async def train(
 
     Raises:
         ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range; or
-            scenarios are trained on and held out; or a tracker cannot be made, because its library is missing, say.
+            `run_config` names a thread, which all runs would share; or scenarios are trained on and held out; or a
+            tracker cannot be made, because its library is missing, say.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
             server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
@@ -193,7 +195,8 @@ async def train(
             f"explore: its temperature={explore.temperature} must be above that of the training, {temperature}"
         )
     source.check(tasks)
-    where = executor_of(executor)
+    check_thread(run_config, runs=groups_per_step * n * steps, name="run_config")
+    where, limit = executor_of(executor), limit_of(max_concurrency)
     source.policy = policy
     source.server = client.connection
     check = StepCheck(policy, nodes, retry_credit, rewards_count)
@@ -212,7 +215,7 @@ async def train(
     measure = partial(
         evaluate,
         source,
-        max_concurrency=max_concurrency,
+        max_concurrency=limit,
         timeout=timeout,
         store=store,
         resume=resume,
@@ -262,7 +265,7 @@ async def train(
             partial(run_scenario, temperature=temperature),
             chosen,
             n,
-            max_concurrency=max_concurrency,
+            max_concurrency=limit,
             group_reward=group_reward,
             store=store,
             progress=f"step {step}: rollouts" if progress else False,
@@ -297,7 +300,7 @@ async def train(
                     lambda scenario, hint: run_scenario(scenario, hint=hint),
                     policy=policy,
                     client=client,
-                    max_concurrency=max_concurrency,
+                    max_concurrency=limit,
                     group_reward=group_reward,
                 )
                 helping.learn(rescued.counts)

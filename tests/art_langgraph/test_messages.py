@@ -23,7 +23,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
-from art_langgraph.messages import plain, revive
+from art_langgraph.messages import normalised_input, plain, revive, user_text
 from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.chat_models import MakeModel
 
@@ -184,3 +184,42 @@ async def test_a_reward_reads_live_stored_imported_and_failed_runs_alike(make: M
         imported = Trajectory.model_validate(json.loads(live.model_dump_json()))
         assert [live.reward, reward(stored), reward(imported)] == [3.0, 3.0, 3.0]
         assert stored.messages == imported.messages == live.messages
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "say x",
+        ("user", "say x"),
+        ["human", "say x"],
+        {"role": "user", "content": "say x"},
+        {"type": "human", "content": [{"type": "text", "text": "say x"}]},
+        HumanMessage("say x", id="m1"),
+    ],
+)
+def test_a_users_message_is_its_text_in_whatever_form(message: Any) -> None:
+    assert user_text({"messages": [message]}) == "say x"
+    if not isinstance(message, list):
+        assert user_text({"messages": message}) == "say x"
+    assert normalised_input({"messages": [message]}) == normalised_input("say x")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"messages": [HumanMessage("say x"), HumanMessage("say y")]},
+        {"messages": ["say x"], "seed": 1},
+        {"messages": [("system", "say x")]},
+        {"messages": [AIMessage("say x")]},
+        {"messages": [HumanMessage([{"type": "text", "text": "say x"}, {"type": "image_url", "image_url": "y"}])]},
+        {"messages": []},
+        {"messages": [{"content": "say x"}]},
+        {"role": "user", "content": "say x"},
+        ["say x", "say y"],
+        {"question": "say x"},
+        None,
+    ],
+)
+def test_what_is_more_or_less_than_a_users_message_stays_as_it_is(given: Any) -> None:
+    assert user_text(given) is None
+    assert normalised_input(given) is given

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.loop.rollout import Concurrency, limit_of
 from art_langgraph.rewards import GroupReward, score_group
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
@@ -132,7 +133,7 @@ async def rescue(
     *,
     policy: str,
     client: TrainerClient,
-    max_concurrency: int,
+    max_concurrency: Concurrency,
     group_reward: GroupReward | None = None,
 ) -> Rescue:
     """Runs each scenario of which all runs failed with a hint.
@@ -145,10 +146,10 @@ async def rescue(
         run: Runs a scenario with a hint, and scores the run.
         policy: That is trained.
         client: Its server, whose ledger says which answers had a hint.
-        max_concurrency: Runs at once.
+        max_concurrency: As that of `gather`.
         group_reward: Scores hinted runs beside those that failed; None: they have their rewards.
     """
-    limit = asyncio.Semaphore(max_concurrency)
+    limit = limit_of(max_concurrency)
     outcome = Rescue()
 
     async def limited(scenario: Scenario, hint: str) -> Trajectory:

@@ -11,6 +11,7 @@ from typing import Any
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.watch.held_out import HeldOut
+from art_langgraph.loop.watch.reward_facts import reward_facts
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario
@@ -27,8 +28,9 @@ class Evaluations:
 
     An evaluation is kept in the trajectory store: its runs as those of any evaluation, and a row of the table
     `evaluations` that names them. It belongs to the policy, the version, the ids of the held-out scenarios, the number
-    of runs, the temperature, the name of the reward function, and the name of the training run. Without a store it is
-    kept in memory, and a run that is continued measures anew.
+    of runs, the temperature, the name and the code of the reward function (`reward_facts`), and the name of the
+    training run. A change of the graph is not noticed. Without a store it is kept in memory, and a run that is
+    continued measures anew.
 
     Args:
         measure: Makes an evaluation.
@@ -118,7 +120,7 @@ def _key(
         sorted(scenario.id for scenario in scenarios),
         held_out.n,
         held_out.temperature,
-        f"{getattr(reward, '__module__', '')}.{getattr(reward, '__qualname__', type(reward).__name__)}",
+        reward_facts(reward),
         run,
     ]
     return hashlib.sha256(json.dumps(facts).encode()).hexdigest()

@@ -10,6 +10,7 @@ from pathlib import Path
 from art_langgraph.datasets import load_scenarios
 from art_langgraph.loop.evaluate import Success, full_reward
 from art_langgraph.loop.rollout import ScenarioLike
+from art_langgraph.messages import normalised_input
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import Scenario, scenario_id
 from trainer_server.wire import ConfigError
@@ -66,22 +67,30 @@ class HeldOut:
         return held
 
 
+def input_id(scenario: Scenario) -> str:
+    """A digest of what a scenario asks, the same for a text and for a user's message with it, without metadata."""
+    return scenario_id(normalised_input(scenario.input))
+
+
+def task_id(scenario: Scenario) -> str:
+    """A digest of what a scenario asks, and of its metadata. Nobody chose it, unlike the scenario's id."""
+    return scenario_id(normalised_input(scenario.input), scenario.metadata)
+
+
 def overlap(held: Sequence[Scenario], training: Sequence[Scenario]) -> list[Scenario]:
     """The held-out scenarios that are trained on: those with the id, the input and metadata, or the input of a
-    training scenario.
+    training scenario. A user's message is the same input in whatever form it is written.
 
     An input that several scenarios of one side share, with other metadata, tells no task from another (a game, say,
     whose metadata has the seed). Of those scenarios, ids and metadata are compared alone.
     """
     ids = {scenario.id for scenario in training}
-    tasks = {scenario_id(scenario.input, scenario.metadata) for scenario in training}
-    inputs = {scenario_id(scenario.input) for scenario in training} - (_ambiguous(held) | _ambiguous(training))
+    tasks = {task_id(scenario) for scenario in training}
+    inputs = {input_id(scenario) for scenario in training} - (_ambiguous(held) | _ambiguous(training))
     return [
         scenario
         for scenario in held
-        if scenario.id in ids
-        or scenario_id(scenario.input, scenario.metadata) in tasks
-        or scenario_id(scenario.input) in inputs
+        if scenario.id in ids or task_id(scenario) in tasks or input_id(scenario) in inputs
     ]
 
 
@@ -89,5 +98,5 @@ def _ambiguous(scenarios: Iterable[Scenario]) -> set[str]:
     """Digests of the inputs that scenarios with different metadata share."""
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for scenario in scenarios:
-        tasks[scenario_id(scenario.input)].add(scenario_id(scenario.input, scenario.metadata))
+        tasks[input_id(scenario)].add(task_id(scenario))
     return {task for task, meanings in tasks.items() if len(meanings) > 1}

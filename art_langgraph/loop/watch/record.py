@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -39,6 +40,8 @@ class StepRecord:
         best: The version that was promoted. None: this is not the last step, or `keep_best` is off.
         cost: What was paid since the step before, or since the call of `train`.
         spent: What was paid since the call of `train`, with its parts by scenario and model.
+        reward: Mean over the runs that have a reward. Where there are no runs, or where single completions have the
+            rewards, it is the step's metric `reward_mean`. None: there is none.
     """
 
     step: int
@@ -58,6 +61,12 @@ class StepRecord:
     best: Best | None = None
     cost: Cost | None = None
     spent: RunCost | None = None
+    reward: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.reward is None:  # kept by a copy without its runs
+            rewards = [run.reward for run in runs_of(self.groups) if run.reward is not None]
+            self.reward = statistics.fmean(rewards) if rewards else self.result.metrics.get("reward_mean")
 
     @property
     def informative(self) -> int:
@@ -86,12 +95,6 @@ class StepRecord:
         measured = (self.baseline, self.evaluation)
         before, now = (None if evaluation is None else evaluation.success_rate for evaluation in measured)
         return before, now
-
-    @property
-    def reward(self) -> float | None:
-        """Mean over all trajectories that have a reward."""
-        mean: float | None = self.result.metrics.get("reward_mean")
-        return mean
 
     @property
     def prefix_drift(self) -> float | None:

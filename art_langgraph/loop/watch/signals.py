@@ -52,14 +52,12 @@ class Signals:
     def of(cls, record: StepRecord) -> Signals:
         """The figures of a step that has its runs."""
         metrics = record.result.metrics
-        spread, scored = metrics.get("reward_std"), metrics.get("trajectories", 0)
-        scored -= (metrics.get("trajectories_skipped") or {}).get("no_reward", 0)
         skipped = metrics.get("groups_skipped_by") or {}
         return cls(
             step=record.step,
             version=record.result.version,
             reward=record.reward,
-            reward_error=None if spread is None or scored < 2 else spread / math.sqrt(scored),
+            reward_error=_reward_error(record),
             entropy=metrics.get("entropy"),
             length=metrics.get("completion_length_mean"),
             truncated=metrics.get("completions_truncated"),
@@ -74,6 +72,17 @@ class Signals:
             judge_agreement=_mean(map(_agreement, record.groups)),
             evaluation=record.evaluation,
         )
+
+
+def _reward_error(record: StepRecord) -> float | None:
+    """Standard error of `StepRecord.reward`: over the runs, or over what the step's metrics count."""
+    rewards = [run.reward for run in runs_of(record.groups) if run.reward is not None]
+    if len(rewards) > 1:
+        return statistics.stdev(rewards) / math.sqrt(len(rewards))
+    metrics = record.result.metrics
+    spread, scored = metrics.get("reward_std"), metrics.get("trajectories", 0)
+    scored -= (metrics.get("trajectories_skipped") or {}).get("no_reward", 0)
+    return None if rewards or spread is None or scored < 2 else spread / math.sqrt(scored)
 
 
 def _agreement(group: TrajectoryGroup) -> float | None:

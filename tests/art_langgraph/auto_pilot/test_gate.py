@@ -1,13 +1,23 @@
-"""Evaluations on the gate belong to one policy, not to its name."""
+"""Evaluations on the gate belong to one policy, not to its name; one that is used again is named as such."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from art_langgraph import TrajectoryStore
+import pytest
+from langgraph.graph import START, MessagesState, StateGraph
+
+from art_langgraph import AlarmRules, CanaryRules, HeldOut, Trajectory, TrajectoryStore, weighted
 from art_langgraph.auto_pilot.gate import Gate
+from art_langgraph.auto_pilot.journal import Journal
+from art_langgraph.auto_pilot.preparation import Preparation
+from art_langgraph.auto_pilot.runs import StoredRuns
+from art_langgraph.auto_pilot.state import Phase, State
+from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.loop.evaluate import full_reward
+from tests.support.runs.chat_models import Answering
 from trainer_server.wire import Policy, PolicySpec
 
 
@@ -15,11 +25,73 @@ def policy(created: float) -> Policy:
     return Policy(name="p", spec=PolicySpec(name="p"), base_model="base", created=created, latest=1)
 
 
-async def test_a_policy_that_is_made_anew_is_measured_anew(tmp_path: Path) -> None:
+@pytest.fixture
+def store(tmp_path: Path) -> TrajectoryStore:
+    return TrajectoryStore(tmp_path / "runs.sqlite")
+
+
+def graph() -> Any:
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await Answering(policy="p@0").ainvoke(state["messages"])]}
+
+    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+
+def longer(least: int) -> Callable[[Trajectory], float]:
+    return lambda run: float(len(run.final_text) > least)
+
+
+async def test_a_policy_that_is_made_anew_is_measured_anew(store: TrajectoryStore) -> None:
     graph: Any = object()
-    store = TrajectoryStore(tmp_path / "runs.sqlite")
     gate = Gate(["say held"], graph=graph, reward=full_reward, success=full_reward, store=store)
     evaluation: Any = object()
     (await gate._evaluations(policy(1.0))).made[1] = evaluation
     assert await gate.kept(policy(1.0), 1) is evaluation
     assert await gate.kept(policy(2.0), 1) is None
+
+
+async def measured(store: TrajectoryStore, candidate: int, *, name: str = "", least: int = 1) -> str:
+    """What a process says that measures a candidate beside version 0."""
+    gate = Gate(
+        HeldOut(["say held"], temperature=None),
+        graph=graph(),
+        reward=weighted(long=(1.0, longer(least))),
+        success=full_reward,
+        store=store,
+        name=name,
+    )
+    client: Any = None
+    journal = Journal(StateStore(store, "p"))
+    preparation = Preparation(
+        "p",
+        client=client,
+        store=store,
+        journal=journal,
+        recorded=StoredRuns(store),
+        gate=gate,
+        train_every=1,
+        max_age=7.0,
+        rules=CanaryRules(),
+        alarms=AlarmRules(),
+        config=None,
+        nodes=None,
+    )
+    signals = [{"step": 1, "version": candidate}]
+    state = State(policy="p", created=1.0, phase=Phase.gate, candidate=candidate, signals=signals)
+    await preparation.measure(state, policy(1.0))
+    (entry,) = journal.taken()
+    assert ("measured" in entry.numbers["champion"]) == ("measured before" in entry.reason)
+    return entry.reason
+
+
+async def test_the_promoted_version_is_measured_again_only_where_the_reward_or_the_name_is_another(
+    store: TrajectoryStore,
+) -> None:
+    assert "promoted: success 1.000 (0.207 to 1.000)" in await measured(store, 1)
+    assert "promoted: success 1.000 (0.207 to 1.000), measured before, at 2" in await measured(store, 2)
+    stricter = await measured(store, 3, least=10)
+    assert "it gains +0.000" in stricter, "the earlier figure was of a milder reward"
+    assert "promoted: success 0.000" in stricter
+    assert "measured before" not in stricter
+    assert "measured before" not in await measured(store, 4, name="a new graph")
+    assert "measured before" in await measured(store, 5, name="a new graph")

@@ -11,7 +11,8 @@ from langchain_core.messages import HumanMessage
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.auto_pilot.decision import Outcomes
-from art_langgraph.auto_pilot.runs import LedgerRuns, StoredRuns, count, task, trainable
+from art_langgraph.auto_pilot.runs import LedgerRuns, StoredRuns, count, trainable
+from art_langgraph.loop.watch.held_out import input_id
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import RolloutListed, ServerError
 
@@ -60,9 +61,10 @@ def test_what_asks_the_same_as_the_gate_is_not_trained_on() -> None:
         "say x",
         {"messages": [{"role": "user", "content": "say x"}]},
         {"messages": [HumanMessage("say x")]},
+        {"messages": [("user", "say x")]},
     ]
-    assert len({task(Scenario(input=one, metadata={"from": str(at)})) for at, one in enumerate(same)}) == 1
-    gate = frozenset({task(Scenario(input="say x"))})
+    assert len({input_id(Scenario(input=one, metadata={"from": str(at)})) for at, one in enumerate(same)}) == 1
+    gate = frozenset({input_id(Scenario(input="say x"))})
     assert not any(trainable(run(1, scenario=Scenario(input=one)), "agent", gate) for one in same)
     assert trainable(run(1, scenario=Scenario(input="say y")), "agent", gate)
     longer = {"messages": [*same[1]["messages"], {"role": "user", "content": "and y"}]}

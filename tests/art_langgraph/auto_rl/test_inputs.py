@@ -7,6 +7,7 @@ import json
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
@@ -52,6 +53,19 @@ async def test_repeated_inputs_are_left_out_and_asked_for_again() -> None:
     assert (len(found.scenarios), found.repeated) == (9, 8)
     assert found.rounds == 2
     assert "hello there friend" in at.requests[0]["messages"][1]["content"]
+
+
+async def test_examples_may_be_messages_of_any_form() -> None:
+    given: list[Any] = [
+        {"messages": [HumanMessage("hello there friend")]},
+        {"messages": [("user", "good morning all")]},
+    ]
+    with endpoint(json.dumps({"inputs": ["Hello there, friend", "Good morning, all", "How are you?"]})) as at:
+        invented = await invent("Greet.", 1, writer(at), examples=[Scenario(input=it) for it in given], progress=False)
+    assert [scenario.input for scenario in invented.scenarios] == ["How are you?"]
+    told = at.requests[0]["messages"][1]["content"]
+    assert "- hello there friend\n" in told + "\n"
+    assert "- good morning all\n" in told + "\n"
 
 
 async def test_a_writer_that_only_repeats_itself_is_given_up() -> None:

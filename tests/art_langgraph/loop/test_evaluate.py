@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from art_langgraph import Evaluation, Scenario, Trajectory
 from art_langgraph.loop.intervals import mean_interval, rate_interval
+from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire.watching.intervals import wilson
 
 _number = itertools.count()
@@ -79,6 +80,40 @@ def test_a_run_that_raised_is_failed_whatever_its_reward_and_never_a_success() -
     found = Evaluation([run(1.0, error="NotFoundError: agent@9"), run(1.0)])
     assert (found.failed, found.successes, found.n, found.mean) == (1, 1, 2, 1.0)
     assert "1 raised" in str(found)
+
+
+def crashed(of: str, *, answered: bool = True, reward_error: str = "TypeError: no output") -> Trajectory:
+    """A run that raised, and whose reward function raised too, because there was no output."""
+    failed = run(None, error="ValueError: no JSON", of=of).model_copy(update={"reward_error": reward_error})
+    call = CompletionCall(id="c" if answered else None, error=None if answered else "ConnectError", started=0.0)
+    return failed.model_copy(update={"completions": [call]})
+
+
+def test_a_run_that_raised_after_the_policy_answered_is_not_solved_though_it_has_no_reward() -> None:
+    easy = [run(1.0, of=f"easy {at}") for at in range(5)]
+    measured = Evaluation([*easy, *(crashed(f"hard {at}") for at in range(5))])
+    assert (measured.success_rate, measured.mean) == (0.5, 1.0)
+    assert measured.success_interval == pytest.approx(wilson(5, 10))
+    assert (measured.n, measured.scenarios, measured.failed, measured.unscored) == (10, 10, 5, 0)
+    assert measured.by(lambda scenario: [scenario.id.split()[0]]) == {"easy": (5, 5), "hard": (0, 5)}
+    better = Evaluation([*easy, *(run(float(at < 2), of=f"hard {at}") for at in range(5))])
+    gain = measured.gain_over(better)
+    assert gain is not None
+    assert gain.mean == pytest.approx(-0.2)
+
+
+def test_a_run_that_says_nothing_of_the_policy_is_unscored() -> None:
+    away, ungraded = crashed("b", answered=False), run(None, of="c").model_copy(update={"reward_error": "it is away"})
+    measured = Evaluation([run(1.0, of="a"), away, ungraded])
+    assert (measured.success_rate, measured.n, measured.failed, measured.unscored) == (1.0, 1, 1, 2)
+
+
+def test_a_version_of_which_every_run_crashes_has_no_success() -> None:
+    measured = Evaluation([crashed("a"), crashed("b")])
+    assert (measured.success_rate, measured.mean, measured.interval) == (0.0, None, None)
+    assert str(measured) == "success 0.000 (95 %: 0.000 to 0.658), 2 runs of 2 scenarios, 2 raised"
+    measured = Evaluation([run(None), crashed("a", reward_error="").model_copy(update={"reward_error": None})])
+    assert (measured.success_rate, measured.unscored) == (None, 2), "nothing scores the runs"
 
 
 def test_success_may_be_more_than_a_reward() -> None:

@@ -77,6 +77,23 @@ async def test_a_policy_that_answers_what_cannot_be_parsed_is_measured(caplog: p
     assert "2 of 2 runs raised: ValueError: no JSON" in caplog.text
 
 
+async def test_a_version_whose_runs_crash_is_measured_by_all_of_them() -> None:
+    async def node(state: MessagesState) -> dict[str, Any]:
+        answer = await Answering().ainvoke(state["messages"])
+        if state["messages"][0].text != "easy":
+            raise ValueError("no JSON")
+        return {"messages": [answer]}
+
+    def reward(run: Trajectory) -> float:
+        return float(run.output["messages"][-1].text == "fine")
+
+    graph = StateGraph(MessagesState).add_node("node", node).add_edge(START, "node").compile()
+    measured = await evaluate(graph, ["easy", "hard"], reward, temperature=None, progress=False)
+    assert (measured.success_rate, measured.mean, measured.failed, measured.unscored) == (0.5, 1.0, 1, 0)
+    measured = await evaluate(graph, ["hard"], reward, temperature=None, progress=False)
+    assert measured.success_rate == 0.0
+
+
 async def test_a_few_runs_that_raised_are_data(caplog: pytest.LogCaptureFixture) -> None:
     counter = iter(range(20))
 

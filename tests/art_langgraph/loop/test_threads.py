@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
+from art_langgraph import Scenario, Trajectory, TrajectoryStore, compare_versions, evaluate, gather, rollout, train
 from tests.support.runs.chat_models import Answering
+from trainer_server.wire import ConfigError
 
 
 class State(TypedDict):
@@ -91,3 +92,24 @@ async def test_a_thread_that_nothing_knows_is_a_scenario_of_its_own() -> None:
     found = await rollout(approved(), Command(resume="yes"), config=on("unknown"))
     assert found.error is not None
     assert found.scenario.id == "thread-unknown"
+
+
+async def test_several_runs_never_share_a_thread() -> None:
+    graph, given, client = approved(), {"question": "one", "said": []}, cast(Any, None)
+    shared = "config names the thread 't', which 2 runs would share.*leave thread_id out"
+    with pytest.raises(ConfigError, match=shared):
+        await gather(graph, [given], 2, config=on("t"), progress=False)
+    with pytest.raises(ConfigError, match=shared):
+        await evaluate(graph, [given, {**given, "question": "two"}], config=on("t"), progress=False)
+    with pytest.raises(ConfigError, match=shared):
+        await compare_versions(
+            graph, [given], lambda group: group, policy="p", versions=(0, 1), config=on("t"), progress=False
+        )
+    with pytest.raises(ConfigError, match=r"run_config names the thread 't', which 24 runs"):
+        async for _ in train(
+            graph, [given], policy="p", reward=lambda _: 1.0, steps=3, client=client, groups_per_step=1,
+            run_config=on("t"),
+        ):  # fmt: skip
+            pass
+    (group,) = await gather(graph, [given], 1, config=on("t"), progress=False)
+    assert group.trajectories[0].thread_id == "t", "a single run shares it with no other"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -12,9 +13,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
-from art_langgraph import TimeBudget, TokenBudget, TrainerClient, train
+from art_langgraph import HeldOut, TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.runs.chat_models import Answering
-from trainer_server.wire import ConfigError, Connection, Job, JobStatus, StepResult
+from trainer_server.wire import ConfigError, Connection, Job, JobStatus, Policy, PolicySpec, StepResult
 
 
 class Client(TrainerClient):
@@ -37,6 +38,9 @@ class Client(TrainerClient):
             id=f"job-{idempotency_key}", kind="step", policy=policy, status=status, created=time.time(), result=result,
             error=error,
         )  # fmt: skip
+
+    async def policy(self, name: str) -> Policy:
+        return Policy(name=name, spec=PolicySpec(name=name), base_model="base", created=1.0, latest=0)
 
     async def health(self) -> dict[str, Any]:
         return {}
@@ -115,6 +119,25 @@ async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
     assert seen == [(["mine"], "answer to ['which?']")] * 2
     runs = [run for record in records for group in record.groups for run in group.trajectories]
     assert [run.metadata for run in runs] == [{"who": "me"}] * 2
+
+
+async def test_training_and_evaluation_together_run_no_more_than_max_concurrency() -> None:
+    running, most = 0, 0
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        running -= 1
+        return {"messages": [await Answering(policy="agent@0").ainvoke(state["messages"])]}
+
+    counting = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+    held_out = HeldOut(["b", "c", "d"], temperature=None)
+    ahead = {"max_staleness": 2, "steps": 4, "held_out": held_out, "evaluate_every": 1, "n": 3}
+    assert await versions(Client(), graph=counting, max_concurrency=3, **ahead) == [8, 8, 8, 8]
+    assert most == 3
 
 
 @pytest.mark.parametrize("wrong", [{"groups_per_step": 0}, {"first_step": 0}, {"groups_per_step": 2}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import pytest
@@ -109,7 +110,10 @@ def test_the_figures_of_a_step_are_read_from_its_metrics_and_runs() -> None:
         "groups_skipped_by": {"equal_rewards": 1}, "logp_gap": 0.02,
     }  # fmt: skip
     found = Signals.of(StepRecord(3, StepResult(version=2, metrics=metrics), [opposed, equal]))
-    assert (found.step, found.version, found.reward, found.reward_error) == (3, 2, 0.5, pytest.approx(0.1))
+    assert (found.step, found.version, found.reward) == (3, 2, 0.5)
+    assert found.reward_error == pytest.approx(math.sqrt(0.08 / 5)), "of the mean over the runs"
+    lost = Signals.of(StepRecord(3, StepResult(version=2, metrics=metrics)))
+    assert (lost.reward, lost.reward_error) == (0.5, pytest.approx(0.1)), "without runs, the step's own metrics count"
     assert (found.entropy, found.length, found.truncated, found.gap) == (0.3, 12.0, 0.25, 0.02)
     assert (found.groups, found.dead) == (2, 1)
     assert found.votes_apart == pytest.approx(0.2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from art_langgraph import HeldOut, Scenario
 from trainer_server.wire import ConfigError
@@ -20,6 +21,10 @@ TRAINING = [Scenario(id="a", input="2 + 2"), Scenario(input="3 + 3", metadata={"
         (Scenario(id="c", input="3 + 3", metadata={"answer": "6"}), True),
         (Scenario(input="3 + 3", metadata={"answer": "6", "split": "test"}), True),
         ("3 + 3", True),
+        (Scenario(input={"messages": [{"role": "user", "content": "3 + 3"}]}), True),
+        (Scenario(input={"messages": [("user", "3 + 3")]}, metadata={"answer": "6"}), True),
+        (Scenario(input={"messages": [HumanMessage("2 + 2")]}), True),
+        (Scenario(input={"messages": [HumanMessage("4 + 4")]}), False),
         ("4 + 4", False),
         (Scenario(id="d", input="4 + 4", metadata={"answer": "6"}), False),
     ],
