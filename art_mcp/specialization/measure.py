@@ -27,9 +27,9 @@ async def measure_difficulty(
 ) -> ScenarioSet:
     """Measures how often a policy solves each scenario, according to `verify`, and sets `plan.measured`.
 
-    Runs that enter no success rate (`Evaluation.scored`) do not count. A scenario without any scored run stays unmeasured. The runs are marked as
-    evaluation, so they are never trained on. `keep_learnable()` of the returned set keeps the scenarios that the policy
-    solves sometimes.
+    Runs that enter no success rate (`Evaluation.scored`) do not count. A scenario without any scored run stays
+    unmeasured. The runs are marked as evaluation, so they are never trained on. `keep_learnable()` of the returned
+    set keeps the scenarios that the policy solves sometimes.
 
     Args:
         graph: The agent, as `evaluate` takes it.
