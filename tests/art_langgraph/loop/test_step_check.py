@@ -174,7 +174,7 @@ async def test_a_step_says_how_many_of_its_runs_failed_also_where_rollouts_go_ah
     assert [record.failures for record in records] == [
         unscored, f"2 of 4 runs raised: ValueError: run 4; {unscored}", unscored,
     ]  # fmt: skip
-    assert str(records[1]) == f"step 2: version 2, no reward, 0 of 2 groups informative; {records[1].failures}"
+    assert str(records[1]) == f"step 2: version 2, mean reward 1.000, 0 of 2 groups informative; {records[1].failures}"
     assert any(message.startswith("2 of 4 runs raised: ValueError: run 4") for message in caplog.messages)
 
 
