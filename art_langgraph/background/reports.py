@@ -22,6 +22,7 @@ import httpx
 
 from art_langgraph.background.background import Background, at_exit
 from art_langgraph.background.release import Server, token_of
+from art_langgraph.client.outages import BUSY
 from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
@@ -35,8 +36,6 @@ log = logging.getLogger("art_langgraph")
 _TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _GIVE_UP = 30.0
 """Seconds for which a run is sent again while no server answers, or it has no time."""
-_BUSY = (429, 502, 503, 504)
-"""Statuses after which the same request may succeed."""
 _MOST = 5000
 """Runs that may wait to be sent to a server. Later ones are left out."""
 _MOST_IN_BATCH = 100
@@ -222,7 +221,7 @@ def _posted(http: httpx.Client, batch: _Batch) -> bool:
         headers = {"Authorization": f"Bearer {token_of(key)}", "Content-Type": "application/json"}
         body = f'{{"traces":{{{",".join(batch.parts)}}}}}'
         answer = http.post(f"{url}/api/rollouts/traces", content=body.encode(), headers=headers)
-        if answer.status_code in _BUSY:
+        if answer.status_code in BUSY:
             raise httpx.ReadError(f"HTTP {answer.status_code}")
         if answer.is_success:
             _note(runs, url, TracesTaken.model_validate_json(answer.content))

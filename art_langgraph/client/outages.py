@@ -21,6 +21,8 @@ LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 STALLED = (*LOST, httpx.ReadTimeout, httpx.WriteTimeout)
 """The same, and a server that does not answer in time what takes it no time: its machine may be short of memory. Not
 for requests to a model, which may take long."""
+BUSY = (429, 502, 503, 504)
+"""Statuses after which the same report may be taken, for those that send it in the background."""
 _AWAY = (SERVER_STOPPING, "no_leader", "too_many_connections")
 """Codes of a 503 by which a server says that it stops, that no server of its fleet leads, or that it takes no more
 connections: the request was not answered, and may be sent again."""

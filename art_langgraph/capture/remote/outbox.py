@@ -15,6 +15,7 @@ from art_langgraph.background.background import Background
 from art_langgraph.background.release import Server, token_of
 from art_langgraph.capture.remote.record import RemoteRecord
 from art_langgraph.capture.scope import Scope
+from art_langgraph.client.outages import BUSY
 from art_langgraph.client.servers import known_servers
 from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
@@ -29,8 +30,6 @@ _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _GIVE_UP = 60.0
 """Seconds for which a record is sent again while no server answers, or it has no time. The rollout waits no longer than
 that."""
-_BUSY = (429, 502, 503, 504)
-"""Statuses after which the same request may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +126,7 @@ def _sent(http: httpx.Client, news: _News) -> bool:
                 content=_body(news),
                 headers={"Authorization": f"Bearer {token_of(key)}"},
             )
-            if answer.status_code in _BUSY and not news.overdue:
+            if answer.status_code in BUSY and not news.overdue:
                 return False
         except httpx.TransportError as error:
             if not news.overdue:
