@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 
-from trainer_server.engines.vllm.command import free_port
+from testbed.ports import reserved_port
 
 KEY = "benchmark"
 """The server's own key, and the engine's."""
@@ -36,7 +36,7 @@ class _Process(ABC):
 
     def __init__(self, name: str, log: Path, host: str = "127.0.0.1") -> None:
         self.name, self.log, self.host = name, log, host
-        self.port = free_port()
+        self.port = reserved_port(self)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

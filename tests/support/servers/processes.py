@@ -15,8 +15,8 @@ from typing import Any
 import httpx
 import psutil
 
+from testbed.ports import reserved_port
 from tests.support.patience import PATIENCE
-from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import Home
 
 
@@ -31,7 +31,7 @@ class Processes:
         home.mkdir(parents=True, exist_ok=True)
         self.server: subprocess.Popen[bytes] | None = None
         self.engine: subprocess.Popen[bytes] | None = None
-        self._engine_port, self._port = free_port(), free_port()
+        self._engine_port, self._port = reserved_port(self), reserved_port(self)
         self._options: tuple[str, ...] = ()
 
     def start(self, *options: str) -> None:

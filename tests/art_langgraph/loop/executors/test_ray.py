@@ -99,8 +99,6 @@ def story(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
         )  # fmt: skip
         assert program.stdout is not None
         for text in program.stdout:
-            if not text.startswith("{"):  # Ray says there what became of nodes
-                continue
             found = json.loads(text)
             told.said[found.pop("stage")] = found
             if "cancelled" in told.said and "lost" not in told.said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 from langgraph.graph import START, MessagesState, StateGraph
+from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from art_langgraph import ChatART, Scenario, TrainerClient, gather, train
+from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 from tests.support.tracing.otlp import Collector, collecting
 from trainer_server.server.access.tokens import Scope, TokenBook
@@ -22,8 +25,28 @@ from trainer_server.wire.watching import tracing
 CHAT = "POST /v1/chat/completions"
 
 
+class OpenSpans(SpanProcessor):
+    """Knows which spans have begun and not ended."""
+
+    def __init__(self) -> None:
+        self.ids: set[int] = set()
+
+    def on_start(self, span: Span, parent_context: Context | None = None) -> None:
+        self.ids.add(span.get_span_context().span_id)
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.ids.discard(span.get_span_context().span_id)
+
+
+OPEN = OpenSpans()
+
+
 def sent() -> None:
-    """All spans that have ended are at the collector."""
+    """Waits until all spans have ended and are at the collector. The server's end after its answers have come."""
+    deadline = time.monotonic() + PATIENCE
+    while OPEN.ids:
+        assert time.monotonic() < deadline, f"{len(OPEN.ids)} spans do not end"
+        time.sleep(0.01)
     tracer: Any = tracing._tracer
     tracer.span_processor.force_flush()
 
@@ -33,6 +56,7 @@ def collector() -> Iterator[Collector]:
     """Gets the spans of this process, client and server."""
     with collecting() as found:
         provider = TracerProvider()
+        provider.add_span_processor(OPEN)
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{found.url}/v1/traces")))
         tracing.use(provider)
         yield found
