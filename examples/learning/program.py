@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 
 from art_examples.learning.curve import draw
@@ -20,11 +21,14 @@ SHORT_RUNS = Path("runs/examples")
 """Where short runs are written, in a folder for each example, unless `--out` names another one."""
 
 
-def positive(text: str) -> int:
-    """A number of the command line that must be at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+def natural(text: str, least: int = 0) -> int:
+    """A whole number of the command line. least: the smallest that is allowed."""
+    if not (text.isascii() and text.isdecimal()) or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
+
+
+positive = partial(natural, least=1)
 
 
 @contextmanager
@@ -65,7 +69,8 @@ def run_learners(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--task", action="append", choices=list(learners), help="only this one; may be repeated (all)")
-    parser.add_argument("--seeds", type=positive, default=3, help="runs of each task, with the seeds from 0 (3)")
+    parser.add_argument("--seeds", type=positive, default=3, help="runs of each task, with a seed each (3)")
+    parser.add_argument("--first-seed", type=natural, default=0, help="the seed of the first of them (0)")
     parser.add_argument("--steps", type=positive, help="training steps in place of those of the recipe")
     parser.add_argument("--held-out", type=positive, help="measure on the first N held-out scenarios only (all)")
     parser.add_argument(
@@ -85,6 +90,7 @@ def run_learners(
     parser.add_argument("--note", default="", help="what readers of results.jsonl should know of these runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     given = parser.parse_args(words)
+    first = given.first_seed
     short = given.steps is not None or given.held_out is not None
     out = given.out or (SHORT_RUNS / folder.name if short else folder)
     results = out / "results.jsonl"
@@ -97,7 +103,7 @@ def run_learners(
         judge=given.judge,
         note=given.note,
     )
-    runs = [(name, seed) for name in given.task or learners for seed in range(given.seeds)]
+    runs = [(name, seed) for name in given.task or learners for seed in range(first, first + given.seeds)]
     try:
         with interruptible(), nullcontext(Connection.find()) if given.connect else own_server() as server:
             rows = learn_all(learners, runs, server, options)

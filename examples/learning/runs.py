@@ -204,7 +204,9 @@ def machine() -> str:
     names = [line.partition(":")[2].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     gpus = gpu_count()
-    parts = [names[0] if names else "unknown processor", f"{len(os.sched_getaffinity(0))} cores", f"{memory:.0f} GiB"]
+    cores = len(os.sched_getaffinity(0))
+    used = f"{cores} core" if cores == 1 else f"{cores} cores"
+    parts = [names[0] if names else "unknown processor", used, f"{memory:.0f} GiB"]
     return ", ".join([*parts, *([f"{gpus} GPUs" if gpus else "GPUs"] if gpus != 0 else [])])
 
 
