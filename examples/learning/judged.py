@@ -69,7 +69,8 @@ async def learn_by_judge(
     learning = Learning(task, learned.seed, client, policy, tell)
     await learning.fork(begun)
     share, pairs = agreement(await learning.train(group_reward=ruler))
-    tell(f"the judge orders pairs of runs as the reward does: {share}, of {pairs}")
+    known = "no pair of runs can be compared" if share is None else f"{share:.2f} of {pairs} pairs of runs"
+    tell(f"the judge orders as the reward does: {known}")
     after = await learning.measure("after")
     return Judged(judge=name, agreement=share, pairs=pairs, after=after, usd=ruler.usage.cost)
 
