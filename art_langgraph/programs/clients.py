@@ -3,6 +3,8 @@
 `openai`, `anthropic` and `litellm` send their requests by httpx or httpx2, whoever made the client and when.
 `tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`,
 with the server's key, then has the rollout's id, its temperature and its version. No other request is changed.
+
+It also holds what an async client sends by until the client is gone; see `_hold_connections`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import threading
+import weakref
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +25,8 @@ from trainer_server.wire.home import origin
 
 _lock = threading.Lock()
 _tied = False
+_held: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Async clients whose connections are held."""
 
 
 def tie_clients() -> None:
@@ -56,12 +61,32 @@ def _tie_async(kind: Any) -> None:
 
     @functools.wraps(plain)
     async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
+        _hold_connections(self)
         scope = _mark(request)
         answer = await plain(self, request, *args, **options)
         _count(scope, answer)
         return answer
 
     kind.send = send
+
+
+def _hold_connections(client: Any) -> None:
+    """Keeps the garbage collector from closing the sockets of an async client that nobody closed.
+
+    Clients of `openai` close themselves when they are collected, by a task. In the same collection asyncio's transports
+    close their sockets. When the task then closes the transports, asyncio stops reading from the numbers of sockets
+    that may be another connection's by then, and whoever waits for an answer there waits for ever. Agents that make a
+    client in each run do not close it as a rule. The finalizer holds the connections, so that they are not collected
+    together with their client; it has nothing else to do.
+    """
+    if client not in _held:
+        _held.add(client)
+        connections = [client._transport, *client._mounts.values()]
+        weakref.finalize(client, _forget, connections).atexit = False
+
+
+def _forget(connections: list[Any]) -> None:
+    """The client is collected. Its own task closes the connections, if it has one."""
 
 
 def _mark(request: Any) -> Scope | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
+from openai import AsyncOpenAI
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -18,6 +21,7 @@ from starlette.routing import Route
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.programs.clients import tie_clients
+from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 
 KEYED = {"Authorization": "Bearer key"}
@@ -92,3 +96,27 @@ def test_a_method_is_wrapped_once() -> None:
             continue
         assert not hasattr(module.Client.send.__wrapped__, "__wrapped__")
         assert not hasattr(module.AsyncClient.send.__wrapped__, "__wrapped__")
+
+
+async def test_a_client_that_nobody_closed_ends_no_connection_of_others(home: str) -> None:
+    """The garbage collector frees the numbers of its sockets, and asyncio stops reading from them a little later."""
+    loop, address = asyncio.get_running_loop(), httpx.URL(home)
+
+    async def agent() -> None:
+        client = AsyncOpenAI(base_url=f"{home}/v1", api_key="key")
+        await client.chat.completions.create(model="p", messages=[{"role": "user", "content": "x"}])
+
+    gc.disable()
+    try:
+        await asyncio.create_task(agent())
+        await asyncio.sleep(0.05)
+        gc.collect()
+        with socket.create_connection((address.host, address.port or 80)) as other:
+            answered = asyncio.Event()
+            loop.add_reader(other, answered.set)
+            await asyncio.sleep(0.05)
+            other.sendall(b"GET /health HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n")
+            await asyncio.wait_for(answered.wait(), PATIENCE)
+            loop.remove_reader(other)
+    finally:
+        gc.enable()
