@@ -81,7 +81,7 @@ def _hold_connections(client: Any) -> None:
     """
     if client not in _held:
         _held.add(client)
-        connections = [client._transport, *client._mounts.values()]
+        connections = [getattr(client, "_transport", None), *getattr(client, "_mounts", {}).values()]
         weakref.finalize(client, _forget, connections).atexit = False
 
 
