@@ -21,7 +21,7 @@ from urllib.parse import quote
 import psutil
 import psycopg
 
-from trainer_server.engines.vllm.command import free_port
+from testbed.ports import reserved_port
 
 PASSWORD = "hush/hush:h@sh#ä"
 """Has characters that an address must escape."""
@@ -49,7 +49,7 @@ class PostgresServer:
 
     def __init__(self, directory: Path, binaries: Path, fsync: str = "off") -> None:
         self._directory, self.data, self._binaries, self._fsync = directory, directory / "data", binaries, fsync
-        self.port = free_port()
+        self.port = reserved_port(self)
         self._log = directory / "log"
         password = directory / "password"
         password.write_text(PASSWORD, encoding="utf-8")
