@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, timedelta
 from pathlib import Path
+from typing import Literal
 
 
 def _listed(words: str) -> list[str]:
@@ -27,19 +28,44 @@ COLOURS = _listed(
     "Olive Orange Pearl Purple Ruby Scarlet Silver Violet White"
 )
 ANIMALS = _listed(
-    "Badger Bear Crane Deer Eagle Falcon Fox Hawk Heron Horse Lion Lynx Otter Owl Panther Raven Salmon Seal Swan Tiger"
+    "Badger Bear Crane Deer Eagle Falcon Fox Hawk Heron Horse Lion Lynx Otter Owl Panther Raven Salmon Seal"
 )
+VALIDATION_ANIMALS = _listed("Swan Tiger")
+"""Projects of these names are in the questions by which the best version is chosen, and in no others."""
 HELD_OUT_ANIMALS = _listed("Beaver Camel Dolphin Leopard Wolf")
-"""Projects of these names are in no training question."""
+"""Projects of these names are in the held-out questions, and in no others."""
 MONTHS = _listed("January February March April May June July August September October November December")
 
 KINDS = {
-    "budget": ("What is the budget of {project}?", "How much may {project} cost?", "What budget does {project} have?"),
-    "deadline": ("When is the deadline of {project}?", "By when must {project} end?", "Which deadline has {project}?"),
-    "room": ("In which room is {project} discussed?", "Which room is {project} in?", "What is the room of {project}?"),
-    "leader": ("Who is the leader of {project}?", "Who leads {project}?", "Which person is leader of {project}?"),
+    "budget": (
+        "What is the budget of {project}?",
+        "How much may {project} cost?",
+        "Which budget is there for {project}?",
+        "What budget does {project} have?",
+    ),
+    "deadline": (
+        "When is the deadline of {project}?",
+        "By when must {project} end?",
+        "What is the deadline for {project}?",
+        "Which deadline has {project}?",
+    ),
+    "room": (
+        "In which room is {project} discussed?",
+        "Which room is {project} in?",
+        "What room does {project} have?",
+        "What is the room of {project}?",
+    ),
+    "leader": (
+        "Who is the leader of {project}?",
+        "Who leads {project}?",
+        "What leader does {project} have?",
+        "Which person is leader of {project}?",
+    ),
 }
-"""What threads are about, and how it is asked for. The last wording of each is held out."""
+"""What threads are about, and how it is asked for. The last wording of each is held out, and the last but one is for
+validation: by these questions the best version is chosen."""
+Part = Literal["training", "validation", "held_out"]
+"""What a question is for."""
 MAX_HITS = 5
 """Most emails that a search lists."""
 
@@ -90,7 +116,8 @@ def make(seed: int = 0) -> tuple[list[Email], list[tuple[str, str, str, str, int
     """
     rng = random.Random(f"mailbox-{seed}")
     people = [f"{first} {last}" for first in FIRST for last in LAST]
-    threads = [(f"{colour} {animal}", kind) for colour in COLOURS for animal in (*ANIMALS, *HELD_OUT_ANIMALS)
+    threads = [(f"{colour} {animal}", kind) for colour in COLOURS
+               for animal in (*ANIMALS, *VALIDATION_ANIMALS, *HELD_OUT_ANIMALS)
                for kind in KINDS]  # fmt: skip
     rng.shuffle(threads)
     emails, facts = list[Email](), list[tuple[str, str, str, str, int]]()
@@ -121,13 +148,14 @@ def value(kind: str, rng: random.Random, people: Sequence[str]) -> str:
     }[kind]
 
 
-def questions(facts: Sequence[tuple[str, str, str, str, int]], *, held_out: bool) -> Iterator[Question]:
-    """Questions about all facts. held_out: those about projects, and in wordings, that are held out."""
+def questions(facts: Sequence[tuple[str, str, str, str, int]], part: Part) -> Iterator[Question]:
+    """All questions for something. Each part has projects and wordings of its own."""
+    animals = {"training": ANIMALS, "validation": VALIDATION_ANIMALS, "held_out": HELD_OUT_ANIMALS}[part]
     for at, (project, kind, answer, outdated, source) in enumerate(facts):
-        if (project.split()[1] in HELD_OUT_ANIMALS) == held_out:
-            *trained, other = KINDS[kind]
-            text = (other if held_out else trained[at % len(trained)]).format(project=project)
-            yield Question(text, project, kind, answer, outdated, source)
+        if project.split()[1] in animals:
+            *trained, validation, held_out = KINDS[kind]
+            wording = {"training": trained[at % len(trained)], "validation": validation, "held_out": held_out}[part]
+            yield Question(wording.format(project=project), project, kind, answer, outdated, source)
 
 
 def write(path: Path, emails: Sequence[Email]) -> None:

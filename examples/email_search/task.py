@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ RECIPE = Recipe(
 async def email_search(seed: int = 0) -> AsyncIterator[Task]:
     """The task for a seed. The mailbox is the same for all seeds; no project of a held-out question is in training."""
     emails, facts = make()
-    training, held_out = (list(questions(facts, held_out=held_out)) for held_out in (False, True))
+    training = list(questions(facts, "training"))
     random.Random(f"email-search-{seed}").shuffle(training)
     with tempfile.TemporaryDirectory() as folder:
         mailbox = Path(folder) / "mailbox.sqlite"
@@ -46,7 +47,8 @@ async def email_search(seed: int = 0) -> AsyncIterator[Task]:
                 name="email_search",
                 graph=lambda model: build_graph(model, tools),
                 training=list(map(scenario, training[SHOWN:])),
-                held_out=list(map(scenario, held_out[:72])),
+                held_out=list(map(scenario, islice(questions(facts, "held_out"), 72))),
+                validation=list(map(scenario, islice(questions(facts, "validation"), 32))),
                 demonstrations=[demonstration(question, mailbox, tools) for question in training[:SHOWN]],
                 reward=weighted_parts(WEIGHTS, parts),
                 success=solved,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -16,6 +17,7 @@ from art_langgraph import (
     ChatART,
     DeadGroups,
     Evaluation,
+    HeldOut,
     Scenario,
     TrainerClient,
     TrajectoryGroup,
@@ -51,6 +53,7 @@ class Learned:
         tokens: Numbers of trained tokens: `warm_start` of the demonstrations, `training` of the policy's own.
         rewards: Mean reward of each training step. None: no run of the step has a reward.
         skipped: How many training steps made no version.
+        chosen: The version that the validation scenarios chose. None: there are none, and it is the last one.
         groups: What became of the groups of each training step.
         dead_groups: Which scenarios never taught anything, and why. None: there was no training.
         costs: What a run took, by stage, where the task asks for it: `run_costs`.
@@ -69,6 +72,7 @@ class Learned:
     tokens: dict[str, int] = field(default_factory=dict)
     rewards: list[float | None] = field(default_factory=list)
     skipped: int = 0
+    chosen: int | None = None
     groups: list[GroupCounts] = field(default_factory=list)
     dead_groups: DeadGroups | None = None
     costs: dict[str, dict[str, float | None]] = field(default_factory=dict)
@@ -94,6 +98,7 @@ class Learned:
             "tokens": self.tokens,
             "rewards": [None if reward is None else round(reward, 4) for reward in self.rewards],
             "skipped": self.skipped,
+            **({"chosen": self.chosen} if self.chosen is not None else {}),
             "groups": [asdict(counts) for counts in self.groups],
             **({"costs": self.costs} if self.costs else {}),
             **({"judged": self.judged} if self.judged else {}),
@@ -146,8 +151,10 @@ class Learning:
             await self._client.fork(original, version, policy, optimizer=False)
 
     async def measure(self, stage: str) -> Evaluation:
-        """Measures the newest version on the held-out scenarios at temperature 0. stage: before, warm or after."""
-        evaluation = await self._evaluate(stage, self._graph(), await self._latest())
+        """Measures a policy on the held-out scenarios at temperature 0: the version that validation chose, or else the
+        newest one. stage: before, warm or after."""
+        chosen = {} if self.learned.chosen is None else dict.fromkeys(self._policies, self.learned.chosen)
+        evaluation = await self._evaluate(stage, self._graph(), chosen or await self._latest())
         await self._note_costs(stage, evaluation)
         setattr(self.learned, stage, evaluation)
         return evaluation
@@ -238,6 +245,8 @@ class Learning:
             self.learned.skipped += record.skipped is not None
             self.learned.groups.append(counted(record, recipe.n, recipe.hints.success if recipe.hints else 1.0))
             groups += record.groups
+            if record.best is not None:
+                self.learned.chosen = record.best.version
             phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in record.seconds.items())
             self._tell(f"{record} ({phases})")
         self.learned.seconds["training"] = time.monotonic() - started
@@ -251,6 +260,10 @@ class Learning:
         """The training steps. Those of several roles take turns; in self-play the opponent changes between some."""
         size = recipe.steps if len(self._policies) == 1 else 1
         size = size if self._task.self_play is None else recipe.steps_per_opponent
+        validation = HeldOut(self._task.validation, reward=self._task.reward, success=self._task.success)
+        chosen: dict[str, Any] = {}
+        if self._task.validation:
+            chosen = {"held_out": validation, "evaluate_every": math.ceil(recipe.steps / 4), "keep_best": True}
         for turn, first in enumerate(range(1, recipe.steps + 1, size)):
             async for record in train(
                 await self._training_graph(),
@@ -273,6 +286,7 @@ class Learning:
                 max_concurrency=CONCURRENCY,
                 seed=self._seed,
                 progress=False,
+                **chosen,
             ):
                 yield record
 

@@ -77,6 +77,8 @@ class Task:
             from the chat models of all of them.
         training: Scenarios to learn from.
         held_out: Scenarios to measure on. None of them is among the training scenarios or the demonstrations.
+        validation: Scenarios by which the best version of the training is chosen. They are neither trained on nor held
+            out. Empty: the last version is what the training made.
         demonstrations: Conversations made by script, for the warm start. They have the prompts that the graph sends.
         reward: Scores a run: named parts, which sum to 1 for a success.
         success: Whether a scored run solved its scenario.
@@ -102,6 +104,7 @@ class Task:
     success: Success
     max_tokens: int
     recipe: Recipe = field(repr=False)
+    validation: Sequence[Scenario] = ()
     nodes: Sequence[str] | None = None
     shots: int = 4
     roles: Mapping[str, str] = field(default_factory=dict)
@@ -119,15 +122,18 @@ class Task:
         ]
 
     def short(self, *, steps: int | None = None, held_out: int | None = None) -> Task:
-        """The task with another number of steps, and perhaps with fewer held-out scenarios. None: as it is."""
+        """The task with another number of steps, and perhaps with fewer scenarios to measure on. None: as it is."""
         recipe = self.recipe if steps is None else replace(self.recipe, steps=steps)
-        return replace(self, recipe=recipe, held_out=self.held_out[:held_out])
+        return replace(self, recipe=recipe, held_out=self.held_out[:held_out], validation=self.validation[:held_out])
 
     @property
     def fingerprint(self) -> str:
-        """A digest of the recipe and the number of held-out scenarios. Runs with different ones do not belong into one
-        table. A default of a setting is a part of the recipe: another default makes another fingerprint."""
-        facts = json.dumps([asdict(self.recipe), len(self.held_out)], sort_keys=True, default=_as_json)
+        """A digest of the recipe and the numbers of held-out scenarios and of those for validation, if there are any.
+
+        Runs with different ones do not belong into one table. A default of a setting is a part of the recipe: another
+        default makes another fingerprint."""
+        numbers = [len(self.held_out), *([len(self.validation)] if self.validation else [])]
+        facts = json.dumps([asdict(self.recipe), *numbers], sort_keys=True, default=_as_json)
         return hashlib.sha256(facts.encode()).hexdigest()[:12]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 
 def _listed(words: str) -> list[str]:
@@ -21,23 +21,45 @@ HELD_OUT_THINGS = _listed(
     "plate cup jar bowl oven stove sofa desk lock key bell wheel boat sail"
 )
 """Things that no training question is about."""
+VALIDATION_THINGS = _listed("comb towel rug bench coin ladle brush vest")
+"""Things of the questions by which the best version is chosen."""
 
 QUESTIONS = {
-    "price": ("What does a {} cost?", "What is the price of a {}?", "How much is one {}?", "How expensive is a {}?"),
+    "price": (
+        "What does a {} cost?",
+        "What is the price of a {}?",
+        "How much is one {}?",
+        "What do you charge for a {}?",
+        "Tell me the price of the {}.",
+        "How many euros is a {}?",
+        "What must I pay for a {}?",
+        "How expensive is a {}?",
+    ),
     "stock": (
         "How many {}s are there?",
         "How many {}s are in stock?",
         "How many {}s are left?",
+        "What is the stock of {}s?",
+        "Tell me the number of {}s.",
+        "Do you still have {}s, and how many?",
+        "How large is your supply of {}s?",
         "Count the {}s.",
     ),
     "shelf": (
         "Where is the {}?",
         "On which shelf is the {}?",
         "Where do I find a {}?",
+        "Where does the {} lie?",
+        "Tell me the shelf of the {}.",
+        "Where have you put the {}?",
+        "In which corner is the {}?",
         "Which place has the {}?",
     ),
 }
-"""Questions, by the tool that answers them. The last wording of each is held out."""
+"""Questions, by the tool that answers them. The last wording of each is held out, and the last but one is for
+validation: by these questions the best version is chosen."""
+Part = Literal["training", "validation", "held_out"]
+"""What a question is for."""
 DESCRIPTIONS = {
     "price": "Price of a thing.",
     "stock": "How many there are of a thing.",
@@ -67,7 +89,7 @@ def look_up(tool: str, thing: str) -> str:
         tool: A key of DESCRIPTIONS.
         thing: Name of the thing. A name that the shop does not have gets an answer that says so.
     """
-    if thing not in THINGS and thing not in HELD_OUT_THINGS:
+    if thing not in (*THINGS, *VALIDATION_THINGS, *HELD_OUT_THINGS):
         return f"there is no {thing}"
     number = int.from_bytes(hashlib.sha256(f"{tool} of {thing}".encode()).digest()[:4], "big")
     return {
@@ -77,18 +99,18 @@ def look_up(tool: str, thing: str) -> str:
     }[tool]
 
 
-def questions(*, held_out: bool) -> list[Question]:
-    """All questions about things, and in wordings, that are held out; or all others."""
-    return list(_questions(held_out))
-
-
-def _questions(held_out: bool) -> Iterator[Question]:
-    for tool, wordings in QUESTIONS.items():
-        for thing in HELD_OUT_THINGS if held_out else THINGS:
-            for wording in wordings[-1:] if held_out else wordings[:-1]:
-                yield Question(wording.format(thing), thing, tool)
+def questions(part: Part) -> list[Question]:
+    """All questions for something. Each part has things and wordings of its own."""
+    things = {"training": THINGS, "validation": VALIDATION_THINGS, "held_out": HELD_OUT_THINGS}[part]
+    chosen = {"training": slice(-2), "validation": slice(-2, -1), "held_out": slice(-1, None)}[part]
+    return [
+        Question(wording.format(thing), thing, tool)
+        for tool, wordings in QUESTIONS.items()
+        for thing in things
+        for wording in wordings[chosen]
+    ]
 
 
 def shuffled(seed: int) -> list[Question]:
     """The training questions in an order that the seed chooses."""
-    return random.Random(f"shop-{seed}").sample(questions(held_out=False), len(questions(held_out=False)))
+    return random.Random(f"shop-{seed}").sample(questions("training"), len(questions("training")))

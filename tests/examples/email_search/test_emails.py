@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
+from typing import get_args
 
 import pytest
-from art_examples.email_search.emails import HELD_OUT_ANIMALS, MAX_HITS, make, questions, read, search, write
+from art_examples.email_search.emails import MAX_HITS, Part, make, questions, read, search, write
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def test_each_source_has_the_answer_and_is_newer_than_what_it_corrects() -> None
 
 
 def test_a_search_finds_the_source_among_few_hits(mailbox: Path) -> None:
-    for question in list(questions(make()[1], held_out=True))[:40]:
+    for question in list(questions(make()[1], "held_out"))[:40]:
         hits = search(mailbox, f"{question.project} {question.kind}").splitlines()
         assert 2 <= len(hits) <= MAX_HITS
         assert any(hit.startswith(f"{question.source} | ") for hit in hits)
@@ -58,10 +60,10 @@ def test_an_email_that_is_not_there_is_an_error(mailbox: Path) -> None:
         read(mailbox, 10_001)
 
 
-def test_held_out_questions_have_projects_and_wordings_of_their_own() -> None:
-    held_out, training = (list(questions(make()[1], held_out=which)) for which in (True, False))
-    assert (len(held_out), len(training)) == (500, 2000)
-    assert {one.project.split()[1] for one in held_out} == set(HELD_OUT_ANIMALS)
-    assert not {one.project for one in held_out} & {one.project for one in training}
-    wordings = [{one.text.replace(one.project, "") for one in asked} for asked in (held_out, training)]
-    assert not wordings[0] & wordings[1]
+def test_each_part_has_projects_and_wordings_of_its_own() -> None:
+    parts = [list(questions(make()[1], part)) for part in get_args(Part)]
+    assert [len(part) for part in parts] == [1800, 200, 500]
+    for one, other in itertools.combinations(parts, 2):
+        assert not {question.project.split()[1] for question in one} & {q.project.split()[1] for q in other}
+        wordings = [{question.text.replace(question.project, "") for question in part} for part in (one, other)]
+        assert not wordings[0] & wordings[1]

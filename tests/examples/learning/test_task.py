@@ -18,7 +18,7 @@ def test_a_falling_learning_rate_ends_at_zero_after_the_last_step_however_many_t
     assert {steady.config_of(step).lr for step in (1, 4)} == {1e-3}
 
 
-def test_runs_are_told_apart_by_recipe_steps_and_number_of_held_out_scenarios() -> None:
+def test_runs_are_told_apart_by_recipe_steps_and_numbers_of_measured_scenarios() -> None:
     recipe = Recipe(warm_start=IMITATION, config=GRPOConfig(lr=1e-3), steps=4, hints=Hints(hint_errors))
     scenarios = [Scenario(input=text) for text in "abc"]
     task = Task(name="a", graph=lambda model: model, training=scenarios, held_out=scenarios, demonstrations=[],
@@ -28,6 +28,7 @@ def test_runs_are_told_apart_by_recipe_steps_and_number_of_held_out_scenarios() 
     others = [
         task.short(steps=2),
         task.short(held_out=2),
+        replace(task, validation=scenarios),
         *(
             replace(task, recipe=replace(recipe, **change))
             for change in (

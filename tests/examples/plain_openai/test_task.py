@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import get_args
+
 import pytest
 from art_examples.learning.baselines import LiteLLMChat, PromptedChatART
 from art_examples.plain_openai.agent import MAX_TURNS, SYSTEM, TOOLS, use
-from art_examples.plain_openai.shop import HELD_OUT_THINGS, THINGS, Question, look_up, questions
+from art_examples.plain_openai.shop import Part, Question, look_up, questions
 from art_examples.plain_openai.task import agent_of, demonstration, plain_openai, scenario
 
 from art_langgraph import ChatART, Trajectory, rollout
@@ -88,11 +91,14 @@ async def test_the_prompted_policy_and_other_models_see_demonstrations(
     assert [message["content"] for message in request["messages"]][::5] == [SYSTEM, "Why?"]
 
 
-async def test_things_and_wordings_of_held_out_questions_are_not_trained() -> None:
-    assert not set(THINGS) & set(HELD_OUT_THINGS)
-    asked = [{one.text.replace(one.thing, "") for one in questions(held_out=which)} for which in (True, False)]
-    assert not asked[0] & asked[1]
-    assert len({look_up("shelf", thing) for thing in (*THINGS, *HELD_OUT_THINGS)}) > 40
+async def test_each_part_has_things_and_wordings_of_its_own() -> None:
+    parts = [questions(part) for part in get_args(Part)]
+    for one, other in itertools.combinations(parts, 2):
+        assert not {question.thing for question in one} & {question.thing for question in other}
+        wordings = [{question.text.replace(question.thing, "") for question in part} for part in (one, other)]
+        assert not wordings[0] & wordings[1]
+    assert [len(part) for part in parts] == [432, 24, 96]
+    assert len({look_up("shelf", question.thing) for part in parts for question in part}) > 50
     async with plain_openai(0) as first, plain_openai(1) as second:
         assert len(first.held_out) == 96
         assert [one.id for one in first.held_out] == [one.id for one in second.held_out]
@@ -109,4 +115,6 @@ async def test_two_steps_train_it(connected: TrainerServer) -> None:
     assert learned.tokens["training"] > 0
     assert learned.after is not None
     assert learned.after.n == 4
+    assert learned.chosen is not None
+    assert learned.after.version == {"plain-openai": learned.chosen}
     assert learned.after.failed == 0

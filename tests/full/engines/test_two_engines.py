@@ -243,5 +243,6 @@ async def test_eight_policies_on_four_slots_answer_with_their_own_weights(two: T
         models = (own, *(policy for policy in POLICIES[:3] if policy != own))
         near, *far = (statistics.fmean(gap(two.real, f"{model}@1", one) for one in asked) for model in models)
         print(f"{own}: {near:.4f} nats from its own weights, {min(far):.3f} from others'")
-        assert near < 0.1, (own, near, far)
-        assert min(far) > 3 * near, (own, near, far)
+        # A ratio: after one step at this learning rate a sampled token can be so unlikely that bf16 alone moves its
+        # log-probability by 0.1 nats, and other weights move it by 5.
+        assert 10 * near < min(far), (own, near, far)
