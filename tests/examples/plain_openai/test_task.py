@@ -97,7 +97,7 @@ async def test_each_part_has_things_and_wordings_of_its_own() -> None:
         assert not {question.thing for question in one} & {question.thing for question in other}
         wordings = [{question.text.replace(question.thing, "") for question in part} for part in (one, other)]
         assert not wordings[0] & wordings[1]
-    assert [len(part) for part in parts] == [432, 24, 96]
+    assert [len(part) for part in parts] == [864, 24, 96]
     assert len({look_up("shelf", question.thing) for part in parts for question in part}) > 50
     async with plain_openai(0) as first, plain_openai(1) as second:
         assert len(first.held_out) == 96
