@@ -308,5 +308,5 @@ async def _record(play: Stage, trainer: TrainerClient, store: TrajectoryStore) -
     await rollout(graph, scenarios[2], reward, store=store, config=thread, temperature=1.0)
     await rollout(graph, scenarios[3], store=store, temperature=1.0)
     await trainer.create_policy(f"{play.policy}-old")
-    run = groups[0].trajectories[0].id
-    play.literal |= {"RUN_ID": run, "tr-4f2a": run, "agent-old": f"{play.policy}-old"}
+    run, other = (trajectory.id for trajectory in groups[0].trajectories[:2])
+    play.literal |= {"RUN_ID": run, "OTHER_RUN": other, "tr-4f2a": run, "agent-old": f"{play.policy}-old"}
