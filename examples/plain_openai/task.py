@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 from art_langgraph import ChatART, Conversation, GRPOConfig, Scenario, Trajectory
 
 WEIGHTS = {"tool": 0.2, "value": 0.2, "success": 0.6}
-SHOWN = 36
+SHOWN = 96
 """Number of demonstrations."""
 RECIPE = Recipe(
     warm_start=IMITATION,
