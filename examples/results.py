@@ -31,10 +31,12 @@ from the files of whole runs. Of a task it takes the runs of the recipe that was
 All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
 the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
 unless the page of the example says otherwise. "seconds" has all measurements and the training, without the start of the
-server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals.
+server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals. "after RL" is the
+last version, or, where the page says so, the one that validation scenarios chose, which are neither trained nor held out.
 """
 HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
 NOT_YET = "No whole run has been measured yet."
+WARM = "Version 1 is that of the warm start."
 
 
 def overview(rows: dict[str, list[Row]], texts: dict[str, str]) -> str:
@@ -72,7 +74,7 @@ def page(name: str, rows: list[Row], text: str) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|", *(_line(row, models) for row in rows)]
     explained = 'Success rates with 95 % intervals. "n" is the number of held-out scenarios.'
     facts = dict.fromkeys(f"{row['date']}, {row['machine']}{_note(row)}." for row in rows)
-    more = [*_rewards(rows), *_costs(rows), *_judged(rows)]
+    more = [*_chosen(rows), *_rewards(rows), *_costs(rows), *_judged(rows)]
     picture = f"![{_title(text)}: success at each stage, and mean reward by step](../{PICTURES}/{name}.svg)"
     return "\n".join([head, *lines, "", explained, *facts, *more, f"\n{picture}\n"])
 
@@ -86,6 +88,14 @@ def _line(row: Row, models: list[str]) -> str:
     rates = map(success, [*measured, row["warm"], row["after"]])
     cells = [f"`{row['task']}`", row["seed"], row["steps"], *rates, row["after"]["n"], f"{row['seconds']:.0f}"]
     return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _chosen(rows: list[Row]) -> list[str]:
+    """Which version validation scenarios chose in each run, for the examples that have such scenarios."""
+    chosen = [f"version {row['chosen']} (seed {row['seed']})" for row in rows if "chosen" in row]
+    return (
+        [f'"after RL" is the version that the validation scenarios chose: {", ".join(chosen)}.', WARM] if chosen else []
+    )
 
 
 def _rewards(rows: list[Row]) -> list[str]:

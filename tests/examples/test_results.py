@@ -62,6 +62,9 @@ def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
         "date": "2026-11-23", "machine": "a processor, 2 cores", "note": "other work ran beside it",
     }  # fmt: skip
     text = results.page("sql_agent", [row], "# A\n\nB, see [C](../c.md).\n")
+    assert "chose" not in text
+    chosen = results.page("sql_agent", [{**row, "chosen": 4}, {**row, "seed": 2, "chosen": 1}], "# A\n\nB.\n")
+    assert "the validation scenarios chose: version 4 (seed 1), version 1 (seed 2)." in chosen
     assert "# A\n\nB, see C.\n" in text
     assert "| task | seed | steps | before | prompted | openai/some-model | after warm start |" in text
     half = "0.500 (0.400 - 0.600)"
