@@ -31,8 +31,9 @@ from the files of whole runs. Of a task it takes the runs of the recipe that was
 All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
 the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
 unless the page of the example says otherwise. "seconds" has all measurements and the training, without the start of the
-server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals. "after RL" is the
-last version, or, where the page says so, the one that validation scenarios chose, which are neither trained nor held out.
+server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals. "after RL" is
+the last version, or, where the page says so, the one that validation scenarios chose. These are neither trained nor held
+out.
 """
 HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
 NOT_YET = "No whole run has been measured yet."
