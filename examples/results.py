@@ -31,8 +31,8 @@ from the files of whole runs. Of a task it takes the runs of the recipe that was
 All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
 the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
 unless the page of the example says otherwise. "seconds" has all measurements and the training, without the start of the
-server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals. "after RL" is
-the last version, or, where the page says so, the one that validation scenarios chose. These are neither trained nor held
+server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals. "after RL" is the
+last version, or, where the page says so, the one that validation scenarios chose. These are neither trained on nor held
 out.
 """
 HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
@@ -94,9 +94,8 @@ def _line(row: Row, models: list[str]) -> str:
 def _chosen(rows: list[Row]) -> list[str]:
     """Which version validation scenarios chose in each run, for the examples that have such scenarios."""
     chosen = [f"version {row['chosen']} (seed {row['seed']})" for row in rows if "chosen" in row]
-    return (
-        [f'"after RL" is the version that the validation scenarios chose: {", ".join(chosen)}.', WARM] if chosen else []
-    )
+    said = f'"after RL" is the version that the validation scenarios chose: {", ".join(chosen)}.'
+    return [said, WARM] if chosen else []
 
 
 def _rewards(rows: list[Row]) -> list[str]:
