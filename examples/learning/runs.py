@@ -174,14 +174,16 @@ async def _learn_all(
 
 
 def newest(path: Path) -> dict[tuple[str, int], Row]:
-    """The newest row of each task and seed in a metrics file, which may be missing.
+    """The newest row of each task and seed in a metrics file, which may be missing. Those of a task are in order of seeds.
 
     Of the rows of a task only those count that have the fingerprint of its last one. So a table or a picture never has
     runs of different recipes, or short ones beside whole ones.
     """
     rows = recorded(path)
     last = {row["task"]: row.get("fingerprint") for row in rows}
-    return {(row["task"], row["seed"]): row for row in rows if row.get("fingerprint") == last[row["task"]]}
+    kept = {(row["task"], row["seed"]): row for row in rows if row.get("fingerprint") == last[row["task"]]}
+    tasks = list(last)
+    return dict(sorted(kept.items(), key=lambda item: (tasks.index(item[0][0]), item[0][1])))
 
 
 def recorded(path: Path) -> list[Row]:
