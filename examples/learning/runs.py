@@ -174,9 +174,9 @@ async def _learn_all(
 
 
 def newest(path: Path) -> dict[tuple[str, int], Row]:
-    """The newest row of each task and seed in a metrics file, which may be missing. Those of a task are in order of seeds.
+    """The newest row of each task and seed in a metrics file, which may be missing.
 
-    Of the rows of a task only those count that have the fingerprint of its last one. So a table or a picture never has
+    The rows of a task are in order of seeds. Only those count that have the fingerprint of its last one. So a table or a picture never has
     runs of different recipes, or short ones beside whole ones.
     """
     rows = recorded(path)
