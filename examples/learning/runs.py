@@ -176,8 +176,8 @@ async def _learn_all(
 def newest(path: Path) -> dict[tuple[str, int], Row]:
     """The newest row of each task and seed in a metrics file, which may be missing.
 
-    The rows of a task are in order of seeds. Only those count that have the fingerprint of its last one. So a table or a picture never has
-    runs of different recipes, or short ones beside whole ones.
+    The rows of a task are in order of seeds. Only those count that have the fingerprint of its last one. So a table or
+    a picture never has runs of different recipes, or short ones beside whole ones.
     """
     rows = recorded(path)
     last = {row["task"]: row.get("fingerprint") for row in rows}
