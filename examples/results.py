@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from statistics import fmean
 
-from art_examples.learning.curve import STAGES
+from art_examples.learning.curve import STAGES, measured_at
 from art_examples.learning.runs import Row, newest, success
 
 EXAMPLES = Path(__file__).resolve().parent
@@ -57,7 +57,7 @@ def overview(rows: dict[str, list[Row]], texts: dict[str, str]) -> str:
 
 
 def _task_line(link: str, task: str, rows: list[Row]) -> str:
-    stages = [[row[stage] for row in rows] for stage in STAGES]
+    stages = [[measured_at(row, stage) for row in rows] for stage in STAGES]
     rates = [_mean([measured and measured["success"] for measured in stage], ".3f") for stage in stages]
     seconds = _mean([row["seconds"] for row in rows], ".0f")
     return "| " + " | ".join([link, f"`{task}`", str(len(rows)), *rates, seconds]) + " |"
@@ -86,7 +86,7 @@ def _title(text: str) -> str:
 
 def _line(row: Row, models: list[str]) -> str:
     measured = [row["before"], row["prompted"], *(row["models"].get(name) for name in models)]
-    rates = map(success, [*measured, row["warm"], row["after"]])
+    rates = map(success, [*measured, row["warm"], measured_at(row, "after")])
     cells = [f"`{row['task']}`", row["seed"], row["steps"], *rates, row["after"]["n"], f"{row['seconds']:.0f}"]
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -103,7 +103,8 @@ def _rewards(rows: list[Row]) -> list[str]:
     lines = list[str]()
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]
-        by_stage = {stage: [row[stage] for row in mine if row[stage] and "mean" in row[stage]] for stage in STAGES}
+        by_stage = {stage: [one for row in mine if (one := measured_at(row, stage))] for stage in STAGES}
+        by_stage = {stage: [one for one in found if "mean" in one] for stage, found in by_stage.items()}
         measured = {stage: found for stage, found in by_stage.items() if found}
         names = list(dict.fromkeys(name for found in measured.values() for one in found for name in one["parts"]))
         if not measured:

@@ -33,6 +33,8 @@ def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
                 _stages(left, row, (at - (len(mine) - 1) / 2) * 0.12, f"C{at}")
                 points = [(step, reward) for step, reward in enumerate(row["rewards"], 1) if reward is not None]
                 right.plot(*zip(*points, strict=True), marker="o", markersize=3, color=f"C{at}") if points else None
+            if not any(row["rewards"] for row in mine):
+                right.text(0.5, 0.5, "no steps of RL", ha="center", transform=right.transAxes)
             left.set_xticks(range(len(STAGES)), list(STAGES.values()))
             left.set(ylim=(0, 1.02), ylabel="success (held out, 95 %)", title=task)
             left.legend(loc="upper left", frameon=False)
@@ -45,9 +47,24 @@ def draw(path: Path, rows: Sequence[dict[str, Any]]) -> None:
         pyplot.close(figure)
 
 
+def measured_at(row: dict[str, Any], stage: str) -> dict[str, Any] | None:
+    """What was measured at a stage of a run.
+
+    Args:
+        row: A row of the metrics file.
+        stage: A key of STAGES.
+
+    Returns:
+        None: Nothing. Nothing either after RL if the run had a warm start and then no steps: its version is the same.
+    """
+    found: dict[str, Any] | None = row[stage]
+    return None if stage == "after" and row["warm"] is not None and not row["rewards"] else found
+
+
 def figures(row: dict[str, Any]) -> dict[str, Any]:
     """What the picture shows of a run: success and interval of each stage, and the mean reward of each step."""
-    stages = {stage: (measured := row[stage]) and [measured["success"], *measured["interval"]] for stage in STAGES}
+    found = {stage: measured_at(row, stage) for stage in STAGES}
+    stages = {stage: measured and [measured["success"], *measured["interval"]] for stage, measured in found.items()}
     return {"task": row["task"], "seed": row["seed"], **stages, "rewards": row["rewards"]}
 
 
@@ -61,7 +78,7 @@ def figures_in(path: Path) -> list[dict[str, Any]]:
 def _stages(axes: Any, row: dict[str, Any], shift: float, color: str) -> None:
     """The success rates of a run with their intervals."""
     for at, stage in enumerate(STAGES):
-        if (measured := row[stage]) is None:
+        if (measured := measured_at(row, stage)) is None:
             continue
         rate, (low, high) = measured["success"], measured["interval"]
         label = f"seed {row['seed']}" if stage == "before" else None

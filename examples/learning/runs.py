@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from art_examples.learning.curve import measured_at
 from art_examples.learning.judged import RULES, judge_of_rules, learn_by_judge
 from art_examples.learning.learn import SERVER_ARGUMENTS, Learned, learn
 from art_examples.learning.task import Task, TaskMaker
@@ -222,11 +223,11 @@ def table(rows: Sequence[Row]) -> Table:
     headings = ("task", "seed", "before", "prompted", *models, "after warm start", "after RL")
     made = Table(*headings, "mean reward", "parts of the reward", "seconds", "tokens", "n")
     for row in rows:
-        measured = [row["before"], row["warm"], row["after"]]
+        measured = [measured_at(row, stage) for stage in ("before", "warm", "after")]
         means = " → ".join(f"{each['mean']:.3f}" for each in measured if each is not None)
         tokens = " + ".join(map(str, row["tokens"].values()))
         compared = [row["before"], row["prompted"], *(row["models"].get(name) for name in models)]
-        rates = map(success, [*compared, row["warm"], row["after"]])
+        rates = map(success, [*compared, row["warm"], measured_at(row, "after")])
         made.add_row(
             row["task"],
             str(row["seed"]),

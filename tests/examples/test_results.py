@@ -58,7 +58,7 @@ def test_a_run_is_a_line_with_what_was_measured_beside_it() -> None:
     measured = {"success": 0.5, "interval": [0.4, 0.6], "n": 96}
     row = {
         "task": "sql", "seed": 1, "steps": 8, "before": measured, "prompted": None, "warm": measured, "after": measured,
-        "models": {"openai/some-model": {**measured, "success": 0.75}}, "seconds": 61.4,
+        "models": {"openai/some-model": {**measured, "success": 0.75}}, "seconds": 61.4, "rewards": [0.1],
         "date": "2026-11-23", "machine": "a processor, 2 cores", "note": "other work ran beside it",
     }  # fmt: skip
     text = results.page("sql_agent", [row], "# A\n\nB, see [C](../c.md).\n")
@@ -87,7 +87,7 @@ def test_the_mean_reward_and_its_parts_show_what_improves_where_success_does_not
     after = {**measured, "mean": 0.35, "parts": {"runs": 0.15, "rows": 0.2}}
     row = {
         "task": "sql", "seed": 0, "steps": 8, "before": measured, "prompted": None, "warm": None, "after": after,
-        "models": {}, "seconds": 61.4, "date": "2026-11-23", "machine": "a processor", "note": "",
+        "models": {}, "rewards": [0.1], "seconds": 61.4, "date": "2026-11-23", "machine": "a processor", "note": "",
     }  # fmt: skip
     lines = results.page("sql_agent", [row], "# A\n\nB.\n").splitlines()
     at = lines.index("| `sql` | mean reward | runs | rows |")
@@ -100,7 +100,8 @@ def test_what_a_run_costs_and_what_a_judge_taught_are_said() -> None:
     row = {
         "task": "email_search", "seed": 0, "steps": 8, "before": measured, "prompted": None, "warm": None,
         "after": measured, "models": {"openai/some-model": measured}, "seconds": 61.4, "date": "2026-11-23",
-        "machine": "a processor", "note": "", "costs": {"before": costs, "openai/some-model": {**costs, "usd": None}},
+        "machine": "a processor", "note": "", "rewards": [0.1],
+        "costs": {"before": costs, "openai/some-model": {**costs, "usd": None}},
         "judged": {"judge": "openai/a-judge", "agreement": 0.75, "pairs": 40, "after": measured, "usd": 0.1},
     }  # fmt: skip
     text = results.page("email_search", [row], "# A\n\nB.\n")

@@ -22,4 +22,13 @@ def test_each_task_and_seed_is_in_it_and_the_same_rows_give_the_same_bytes(tmp_p
     for word in (">a<", ">b<", "seed 1", "after RL", "prompted"):
         assert word in text
     assert figures_in(tmp_path / "made" / "one.svg") == [figures(row) for row in rows]
+    assert "no steps of RL" not in text
     assert text == (tmp_path / "made" / "two.svg").read_text()
+
+
+def test_a_run_without_steps_shows_no_success_after_rl(tmp_path: Path) -> None:
+    imitated, neither = {**row(0), "rewards": []}, {**row(0, warm=False), "rewards": []}
+    assert figures(imitated)["after"] is None
+    assert figures(neither)["after"] == [0.5, 0.4, 0.6]
+    draw(tmp_path / "a.svg", [imitated])
+    assert "no steps of RL" in (tmp_path / "a.svg").read_text()

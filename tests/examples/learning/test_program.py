@@ -69,7 +69,7 @@ def test_runs_of_other_recipes_or_of_other_length_are_not_in_one_table(tmp_path:
     made = [("a", 0, None), ("a", 1, "whole"), ("a", 0, "whole"), ("b", 0, "whole"), ("b", 1, "short"), ("c", 0, None)]
     rows = [{"task": task, "seed": seed, **({"fingerprint": mark} if mark else {})} for task, seed, mark in made]
     (tmp_path / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert list(newest(tmp_path / "results.jsonl")) == [("a", 1), ("a", 0), ("b", 1), ("c", 0)]
+    assert list(newest(tmp_path / "results.jsonl")) == [("a", 0), ("a", 1), ("b", 1), ("c", 0)]
 
 
 @pytest.mark.parametrize(
