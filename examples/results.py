@@ -103,8 +103,9 @@ def _rewards(rows: list[Row]) -> list[str]:
     lines = list[str]()
     for task in dict.fromkeys(row["task"] for row in rows):
         mine = [row for row in rows if row["task"] == task]
-        by_stage = {stage: [one for row in mine if (one := measured_at(row, stage))] for stage in STAGES}
-        by_stage = {stage: [one for one in found if "mean" in one] for stage, found in by_stage.items()}
+        by_stage = {
+            stage: [one for row in mine if (one := measured_at(row, stage)) and "mean" in one] for stage in STAGES
+        }
         measured = {stage: found for stage, found in by_stage.items() if found}
         names = list(dict.fromkeys(name for found in measured.values() for one in found for name in one["parts"]))
         if not measured:

@@ -260,10 +260,9 @@ class Learning:
         """The training steps. Those of several roles take turns; in self-play the opponent changes between some."""
         size = recipe.steps if len(self._policies) == 1 else 1
         size = size if self._task.self_play is None else recipe.steps_per_opponent
-        validation = HeldOut(self._task.validation, reward=self._task.reward, success=self._task.success)
-        chosen: dict[str, Any] = {}
+        validation = None
         if self._task.validation:
-            chosen = {"held_out": validation, "evaluate_every": math.ceil(recipe.steps / 4), "keep_best": True}
+            validation = HeldOut(self._task.validation, reward=self._task.reward, success=self._task.success)
         for turn, first in enumerate(range(1, recipe.steps + 1, size)):
             async for record in train(
                 await self._training_graph(),
@@ -285,8 +284,10 @@ class Learning:
                 nodes=self._task.nodes,
                 max_concurrency=CONCURRENCY,
                 seed=self._seed,
+                held_out=validation,
+                evaluate_every=math.ceil(recipe.steps / 4) if validation else None,
+                keep_best=validation is not None,
                 progress=False,
-                **chosen,
             ):
                 yield record
 
