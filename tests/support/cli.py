@@ -14,10 +14,26 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 
 
+_LIMIT = 120
+"""Seconds that a command may take."""
+
+
 def art(*words: str, typed: str | None = None) -> Any:
-    """In this process, but in a thread: a command starts an event loop of its own. typed: what it is answered."""
+    """In this process, but in a thread: a command starts an event loop of its own.
+
+    Args:
+        words: Behind `art-langgraph`.
+        typed: What the command is answered.
+
+    Raises:
+        AssertionError: The command did not end in time. One that goes on until it is stopped belongs elsewhere.
+    """
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(CliRunner().invoke, build(), list(words), typed).result(120)
+        running = pool.submit(CliRunner().invoke, build(), list(words), typed)
+        try:
+            return running.result(_LIMIT)
+        except concurrent.futures.TimeoutError:
+            raise AssertionError(f"art-langgraph {' '.join(words)} did not end within {_LIMIT} s") from None
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
