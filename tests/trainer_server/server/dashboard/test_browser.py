@@ -142,6 +142,13 @@ def test_every_page_is_accessible(page: Any, axe: str) -> None:
     assert {path: wrong for path, wrong in found.items() if wrong} == {}
 
 
+def test_charts_are_drawn_in_a_browser_that_was_started_without_a_locale(page: Any) -> None:
+    """Chromium's language has this name then, which Intl refuses."""
+    page.context.add_init_script("Object.defineProperty(Navigator.prototype, 'language', {get: () => 'en-US@posix'})")
+    page.goto("/")
+    page.wait_for_selector(".chart.small canvas")
+
+
 def test_the_way_from_a_policy_to_a_token(page: Any) -> None:
     page.goto("/")
     page.wait_for_selector(".chart.small canvas")
