@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -98,6 +99,23 @@ def filters(
         "max_reward": max_reward,
         "error": error,
     }
+
+
+def why_empty(store: TrajectoryStore, chosen: Mapping[str, Any]) -> str:
+    """Why there is no run to show, and what to do.
+
+    Args:
+        store: The store, which has no run that was asked for.
+        chosen: What was asked for, as `filters` gives it.
+    """
+    if any(value is not None for value in chosen.values()) and store.list(limit=1):
+        return f"{store.name} has runs, and none of them fits these options: leave some of them out"
+    if begun := len(store.unfinished()):
+        return f"{store.name} has no run that has ended; {begun} have begun, and are under way or were cut off"
+    return (
+        f"{store.name} has no runs. In Python, train(…, store=TrajectoryStore()) writes them there, and so do rollout, "
+        "gather and evaluate. `langgraph dev` with the capture app and `art-langgraph train` do it by themselves"
+    )
 
 
 def load_object(name: str) -> Any:

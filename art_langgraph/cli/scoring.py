@@ -25,6 +25,7 @@ from art_langgraph.cli.options import (
     find_trajectory,
     load_object,
     make_ruler,
+    why_empty,
 )
 from art_langgraph.cli.printing.lists import only_json, print_json
 from trainer_server.wire import ConfigError
@@ -87,8 +88,10 @@ def score_command(
 
     if (reward is None) == (judge is None):
         raise ConfigError("say either --reward module:function or --judge provider/name")
-    target = TrajectoryStore(store)
-    everything = target.list(**filters(graph, thread, since, error=error))
+    chosen, target = filters(graph, thread, since, error=error), TrajectoryStore(store)
+    everything = target.list(**chosen)
+    if not everything:
+        print(why_empty(target, chosen), file=sys.stderr)
     ended = [trajectory for trajectory in everything if not trajectory.waiting]
     runs = [trajectory for trajectory in ended if again or not trajectory.scored]
     with only_json(as_json) as tell:

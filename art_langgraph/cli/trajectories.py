@@ -26,6 +26,7 @@ from art_langgraph.cli.options import (
     ThreadOption,
     filters,
     short_patience,
+    why_empty,
 )
 from art_langgraph.cli.printing.lists import print_json, print_table, shortened
 from art_langgraph.cli.watching.show import show_command
@@ -59,10 +60,13 @@ def list_command(
     from art_langgraph.cli.printing.tree import facts
     from art_langgraph.store import TrajectoryStore
 
-    chosen = filters(graph, thread, since, min_reward, max_reward, error)
-    runs = TrajectoryStore(store).list(limit=limit, **chosen)
+    chosen, target = filters(graph, thread, since, min_reward, max_reward, error), TrajectoryStore(store)
+    runs = target.list(limit=limit, **chosen)
     if as_json:
         print_json([facts(trajectory) for trajectory in runs])
+        return
+    if not runs:
+        print(why_empty(target, chosen))
         return
     rows = [
         {
@@ -127,7 +131,10 @@ def export_command(
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     if file.suffix == ".parquet" and (with_tokens or format):
         raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
-    runs = TrajectoryStore(store).list(**filters(graph, thread, since, min_reward, max_reward, error))[::-1]
+    chosen, target = filters(graph, thread, since, min_reward, max_reward, error), TrajectoryStore(store)
+    runs = target.list(**chosen)[::-1]
+    if not runs:
+        print(why_empty(target, chosen), file=sys.stderr)
     shown = track(runs, "exporting", disable=not sys.stderr.isatty())
     if with_tokens or format:
         _write_with_rows(file, shown, with_tokens, format, as_json=as_json)
@@ -226,12 +233,15 @@ def stats_command(
     from art_langgraph.store import TrajectoryStore
 
     by_graph: dict[str, list[Trajectory]] = {}
-    target = TrajectoryStore(store)
-    for trajectory in target.list(**filters(graph, thread, since, min_reward, max_reward, error)):
+    chosen, target = filters(graph, thread, since, min_reward, max_reward, error), TrajectoryStore(store)
+    for trajectory in target.list(**chosen):
         by_graph.setdefault(trajectory.graph_id or "", []).append(trajectory)
     rows = [{"graph": name, **_statistics(runs)} for name, runs in by_graph.items()]
     if as_json:
         print_json(rows)
+        return
+    if not rows:
+        print(why_empty(target, chosen))
         return
     columns = ["graph", "runs", "errors", "scored", "mean reward", "completions", "tool calls", "median s", "versions"]
     print_table(rows, columns, whole=["graph"])

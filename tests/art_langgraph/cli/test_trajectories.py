@@ -122,6 +122,25 @@ def test_lists_are_json_for_programs(store: TrajectoryStore) -> None:
     assert (row["graph"], row["runs"], row["mean reward"]) == ("chat", 1, 0.5)
 
 
+EMPTY = ("trajectories list", "trajectories stats", "trajectories export all.jsonl", "score --reward math:exp")
+
+
+@pytest.mark.parametrize("command", EMPTY)
+def test_where_there_is_no_run_a_command_says_what_writes_them(
+    command: str, store: TrajectoryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = art(*command.split()).output
+    assert f"{store.name} has no runs" in said
+    assert "train(…, store=TrajectoryStore())" in said
+    with store.session() as session, session.batch() as batch:
+        batch.begin(recorded("tr-1"))
+    assert "1 have begun, and are under way or were cut off" in art(*command.split()).output
+    store.add(recorded("tr-1", reward=0.5))
+    assert "none of them fits these options" in art(*command.split(), "--graph", "other").output
+    assert "fits" not in art(*command.split()).output
+
+
 def test_the_beginning_of_an_id_names_a_run(store: TrajectoryStore) -> None:
     store.add(recorded("tr-aa1", run_id="0198-x"))
     store.add(recorded("tr-aa", run_id="0199-y"))
