@@ -209,7 +209,8 @@ def main() -> None:
     result = result_of(made, options.server, options.seed, seconds)
     for stage, found in made.measurements.items():
         tell(f"{stage}: {found}")
-    tell(f"gain of reinforcement learning: {made.gain}; on all sets: {made.gain_on_all_sets}; {seconds:.0f} s")
+    gains = f"{made.gain}; on all sets: {made.gain_on_all_sets}" if made.steps else "no step was taken"
+    tell(f"gain of reinforcement learning: {gains}; {seconds:.0f} s")
     if options.json:
         print(json.dumps(result))
 

@@ -199,6 +199,8 @@ def specialize_command(
         print(f"held out, {stage}: {measured}")
     if made.gain is not None:
         print(f"gain of reinforcement learning: {made.gain}")
+    elif not made.steps:
+        print("no step of reinforcement learning was taken")
     print(f"use {made.model}; the report is {output / 'report.html'}")
 
 

@@ -85,7 +85,8 @@ class Specialization:
     def gain(self) -> PairedGain | None:
         """What reinforcement learning gained over what was before it: the warm start, or the first measurement.
 
-        It is of the scenarios of the headline that both were measured on. None: one of the measurements is missing.
+        It is of the scenarios of the headline that both were measured on. None: one of the measurements is missing, or
+        no step was taken.
         """
         earlier = self._before_training
         return self.after.gain_over(earlier) if self.after and earlier else None
@@ -98,7 +99,8 @@ class Specialization:
 
     @property
     def _before_training(self) -> Measurement | None:
-        return self.measurements.get("after_sft") or self.before
+        """What the training steps began with. None: no step was taken, or nothing was measured before."""
+        return (self.measurements.get("after_sft") or self.before) if self.steps else None
 
     @property
     def model(self) -> str:

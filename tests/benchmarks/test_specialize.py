@@ -20,11 +20,12 @@ def test_sets_that_do_not_exist_and_stages_that_were_left_out_are_null() -> None
             for at in range(7)
         ]
         made.measurements[stage] = Measurement(stage, Evaluation(runs, int(reward), solved))
+    made.steps.append({"step": 1, "version": 1, "reward": 0.5, "skipped": None})
     result = json.loads(json.dumps(result_of(made, "x", 3, 61.24)))
     assert result["before"] == {"values": 0.0, "phrasings": None, "combinations": None, "headline": 0.0}
     assert (result["after"]["headline"], result["prompted"], result["after_sft"]) == (1.0, None, None)
     assert result["n"] == {"before": {"values": 7}, "after": {"values": 7}}
-    assert (result["server"], result["seed"], result["seconds"], result["steps"]) == ("x", 3, 61.2, [])
+    assert (result["server"], result["seed"], result["seconds"], result["steps"]) == ("x", 3, 61.2, [0.5])
     assert result["gain"]["significant"]
     assert result["gain"]["p"] == 2 / 128
     assert result["gain_on_all_sets"] == result["gain"]

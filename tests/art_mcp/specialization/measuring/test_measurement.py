@@ -63,6 +63,8 @@ def test_the_gain_on_all_sets_counts_combinations_too() -> None:
         measured("", "ny", "", "n"),
         measured("", "yy", "", "y"),
     )
+    assert (made.gain, made.gain_on_all_sets) == (None, None), "no step was taken"
+    made.steps.append({"step": 1, "reward": 0.5})
     assert made.gain is not None
     assert made.gain_on_all_sets is not None
     assert (made.gain.better, made.gain.scenarios) == (1, 2)
