@@ -78,7 +78,7 @@ class Task:
         training: Scenarios to learn from.
         held_out: Scenarios to measure on. None of them is among the training scenarios or the demonstrations.
         validation: Scenarios by which the best version of the training is chosen. They are neither trained on nor held
-            out. Empty: the last version is what the training made.
+            out. Empty: the last version is what the training made. For tasks without `roles` and `self_play`.
         demonstrations: Conversations made by script, for the warm start. They have the prompts that the graph sends.
         reward: Scores a run: named parts, which sum to 1 for a success.
         success: Whether a scored run solved its scenario.
@@ -93,6 +93,9 @@ class Task:
         costs: Whether turns, tokens, seconds and dollars of a run are recorded beside its success.
         grade: The rules of a judge. A copy of the policy learns by their scores, through RULER, where no other judge is
             named. None: there is no such judge.
+
+    Raises:
+        ValueError: There are validation scenarios beside roles or self-play.
     """
 
     name: str
@@ -111,6 +114,13 @@ class Task:
     self_play: Callable[[BaseChatModel, BaseChatModel], Graph] | None = None
     costs: bool = False
     grade: Grade | None = None
+
+    def __post_init__(self) -> None:
+        if self.validation and (self.roles or self.self_play):
+            raise ValueError(
+                f"the task {self.name!r} has validation scenarios, and several policies or self-play: each part of "
+                "such a training would choose a version of its own. Leave `validation` empty"
+            )
 
     def demonstrations_by_role(self) -> list[list[Conversation]]:
         """The demonstrations of each role, by their system messages. Without roles: all, as those of a single one."""

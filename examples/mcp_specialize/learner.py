@@ -11,14 +11,17 @@ from art_examples.learning.runs import Learner, Run
 from art_examples.learning.stage import measure_stage
 from art_examples.mcp_specialize.servers import ExampleServer
 
-from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, connect, specialize
+from art_mcp import GenerationSettings, RunSettings, Specialization, TrainingSettings, WarmStart, connect, specialize
 from art_mcp.specialization.agent import build_agent
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.verify import solved, verify
 
 
 def specialized(name: str, server: ExampleServer) -> Learner:
-    """A learner that specializes a policy to a server, which is installed. With `--steps` there is no limit of time."""
+    """A learner that specializes a policy to a server, which is installed.
+
+    With `--steps` there is no limit of time, and the warm start takes each demonstration once.
+    """
 
     async def learner(run: Run) -> Learned:
         options, share = run.options, GenerationSettings().held_out
@@ -31,6 +34,7 @@ def specialized(name: str, server: ExampleServer) -> Learner:
                     client=run.client,
                     minutes=server.minutes if options.steps is None else None,
                     scenarios=options.held_out and round(options.held_out / share),
+                    warm_start="auto" if options.steps is None else WarmStart(epochs=1),
                     training=TrainingSettings(steps=options.steps, judge=options.judge),
                     runs=RunSettings(rank=8),
                     seed=run.seed,

@@ -18,11 +18,23 @@ def test_a_falling_learning_rate_ends_at_zero_after_the_last_step_however_many_t
     assert {steady.config_of(step).lr for step in (1, 4)} == {1e-3}
 
 
-def test_runs_are_told_apart_by_recipe_steps_and_numbers_of_measured_scenarios() -> None:
+@pytest.fixture
+def task() -> Task:
     recipe = Recipe(warm_start=IMITATION, config=GRPOConfig(lr=1e-3), steps=4, hints=Hints(hint_errors))
     scenarios = [Scenario(input=text) for text in "abc"]
-    task = Task(name="a", graph=lambda model: model, training=scenarios, held_out=scenarios, demonstrations=[],
+    return Task(name="a", graph=lambda model: model, training=scenarios, held_out=scenarios, demonstrations=[],
                 reward=lambda run: 0.0, success=solved, max_tokens=8, recipe=recipe)  # fmt: skip
+
+
+def test_validation_scenarios_with_several_policies_are_refused(task: Task) -> None:
+    task = replace(task, validation=task.held_out)
+    for change in ({"roles": {"guesser": "Guess."}}, {"self_play": lambda model, other: model}):
+        with pytest.raises(ValueError, match="'a' has validation scenarios, and several policies or self-play"):
+            replace(task, **change)  # type: ignore[arg-type]
+
+
+def test_runs_are_told_apart_by_recipe_steps_and_numbers_of_measured_scenarios(task: Task) -> None:
+    recipe, scenarios = task.recipe, task.held_out
     assert task.fingerprint == task.short().fingerprint == task.short(steps=4, held_out=3).fingerprint
     assert replace(task, training=[], recipe=replace(recipe)).fingerprint == task.fingerprint
     others = [
