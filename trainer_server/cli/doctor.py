@@ -80,8 +80,8 @@ def _print(findings: list[Finding], state: State) -> None:
     counts = Counter(finding.state for finding in findings)
     verdict = {
         State.ok: "All is well.",
-        State.warning: f"It will work, with {counts[State.warning]} warnings.",
-        State.failed: f"A server will not work here: {counts[State.failed]} checks failed. Programs that only ask a "
+        State.warning: f"It will work. Warnings: {counts[State.warning]}.",
+        State.failed: f"A server will not work here. Failed checks: {counts[State.failed]}. Programs that only ask a "
         "server need none of this: `art-langgraph status` says which server they find.",
     }
     console.print(verdict[state])

@@ -87,7 +87,7 @@ def test_text_output_names_states_and_remedies(tmp_path: Path) -> None:
     assert "warning context: 512 tokens" in lines
     assert "warning tool calls: none, since the chat template does not show tools to the model" in lines
     assert any("--tool-call-parser NAME" in line for line in lines)
-    assert lines[-1] == "It will work, with 2 warnings."
+    assert lines[-1] == "It will work. Warnings: 2."
 
 
 @pytest.mark.parametrize(
