@@ -22,11 +22,13 @@ COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
 """What a run takes, and how it is written."""
 HEAD = """# Results of the examples
 
-Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
-steps, and `make examples` all of them. `notebook.ipynb` in its folder does the same, a stage in each cell. The figures
-are of whole runs: `python -m art_examples.NAME` appends each run to `results.jsonl` in the folder of the example, or to
-one in `runs/examples/NAME` if it is short (`--steps`, `--held-out`). `python -m art_examples.results` makes these pages
-from the files of whole runs. Of a task it takes the runs of the recipe that was run last.
+Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for
+two steps, which takes one to five minutes on two cores, and `make examples` all of them, which takes about 40
+minutes: 16 of them are for the four MCP servers of `mcp_specialize`. `notebook.ipynb` in its folder does the same, a
+stage in each cell. The figures are of whole runs: `python -m art_examples.NAME` appends each run to `results.jsonl`
+in the folder of the example, or to one in `runs/examples/NAME` if it is short (`--steps`, `--held-out`). `python -m
+art_examples.results` makes these pages from the files of whole runs. Of a task it takes the runs of the recipe that
+was run last.
 
 All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
 the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,

@@ -18,10 +18,8 @@ from art_mcp.specialization.verify import solved, verify
 
 
 def specialized(name: str, server: ExampleServer) -> Learner:
-    """A learner that specializes a policy to a server, which is installed.
-
-    With `--steps` there is no limit of time, and the warm start takes each demonstration once.
-    """
+    """A learner that specializes a policy to a server, which is installed. With `--steps` there is no limit of time,
+    and the warm start takes each demonstration once."""
 
     async def learner(run: Run) -> Learned:
         options, share = run.options, GenerationSettings().held_out
