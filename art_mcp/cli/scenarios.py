@@ -29,6 +29,7 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
+from trainer_server.wire import ConfigError
 from trainer_server.wire.jsonl import append_jsonl
 
 if TYPE_CHECKING:
@@ -73,11 +74,13 @@ def scenarios_command(
     from art_mcp.scenarios.scenario_set import ScenarioSet
 
     headers, variables = headers_of(header), variables_of(env)
+    if output.exists():
+        raise ConfigError(f"{output} exists, and would be overwritten: name another file with --output, or delete it")
     written = 0
 
     def write(scenario: MCPScenario) -> None:
         nonlocal written
-        if not written:  # not before: a server that cannot be used costs no file of an earlier generation
+        if not written:  # not before: a server that cannot be used leaves no file
             ScenarioSet().save(output)
         append_jsonl(output, [scenario.model_dump(mode="json")])
         written += 1

@@ -199,8 +199,10 @@ def specialize_command(
         print(f"held out, {stage}: {measured}")
     if made.gain is not None:
         print(f"gain of reinforcement learning: {made.gain}")
-    elif not made.steps:
+    elif not made.steps and made.warm_start is not None:
         print("no step of reinforcement learning was taken")
+    elif not made.steps:
+        print("nothing was trained: if stages were left out for lack of time, give more --minutes")
     print(f"use {made.model}; the report is {output / 'report.html'}")
 
 

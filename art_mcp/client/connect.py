@@ -25,6 +25,7 @@ from art_mcp.client.masking import Masked, secrets_of
 from art_mcp.client.reset import AfterReset, Reset, ResetQueue
 from art_mcp.client.result import MAX_RESULT, CallResult
 from art_mcp.client.tools import as_langchain_tool
+from art_mcp.worlds.alias import PLACEHOLDER
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.observers.observer import Observer
 from art_mcp.worlds.place import Worlds
@@ -243,7 +244,7 @@ async def connect(
 
     Raises:
         ConfigError: An option does not apply to this kind of server, the command is empty or has an open quotation, or
-            a world cannot be copied.
+            a world cannot be copied, or is named by the command and missing.
         MCPError: The server cannot be started or reached.
     """
     target = target_of(server, env, cwd, headers, auth)
@@ -251,6 +252,8 @@ async def connect(
         raise ConfigError(
             "a cassette changes nothing and needs no server: leave out worlds= and reset=, or the cassette"
         )
+    if worlds is None and cassette is None and isinstance(target, Stdio):
+        _check_no_place(target)
     connected: Server | None = None
     queue = ResetQueue(reset) if reset is not None else None
 
@@ -285,6 +288,13 @@ async def connect(
         info = await source.request("initialize", {})
         connected = Server(source, info, max_result, world, serial=queue is not None)
         yield connected
+
+
+def _check_no_place(target: Stdio) -> None:
+    """Raises ConfigError for a command that names a place of a world, where there is no world."""
+    for word in (*target.command, *target.env.values()):
+        if place := PLACEHOLDER.search(word):
+            raise ConfigError(f"{place[0]} stands for a place of a world, and none is given: --world PATH, or worlds=")
 
 
 def target_of(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.costs import GPUPrice
 from art_langgraph.judge.ruler import Ruler
 from art_langgraph.llm.llm import LLM, Usage
@@ -29,7 +30,7 @@ from art_mcp.specialization.stages.generation import scenarios_for
 from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.toolbox import Agent, Toolbox
 from art_mcp.worlds.place import Worlds
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, Policy
 
 
 async def specialize(
@@ -97,8 +98,15 @@ async def specialize(
     began = time.monotonic()
     if minutes is not None and minutes <= 0:
         raise ConfigError(f"minutes={minutes} must be above 0; None sets no limit")
+    warm = _warm_start(warm_start, own_agent=graph is not None)
+    if warm is not None and warm.conversations is not None:
+        load_conversations(warm.conversations)  # before minutes of work: whether it can be read
+    groups = training.groups_per_step if training.steps != 0 else 0
+    if isinstance(scenarios, int) and scenarios <= groups:
+        raise ConfigError(_too_few(f"scenarios={scenarios}", groups))
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
+        adapted = await _policy(trainer, policy, runs.rank)
         if isinstance(server, Server):
             if worlds is not None or reset is not None:
                 raise ConfigError(
@@ -124,7 +132,6 @@ async def specialize(
         stack.callback(directory.close)
         if live.serial:
             runs = replace(runs, max_concurrency=1)
-        warm = _warm_start(warm_start, own_agent=graph is not None)
         absent = {
             "prompted": graph is not None,
             "warm start": warm is None,
@@ -142,16 +149,16 @@ async def specialize(
         course = Course(directory, budget, on_stage, lambda: None)
         if directory.resumed:
             on_stage(f"resuming {output}: {', '.join(course.seconds) or 'no stage'} done before")
+        elif resume:
+            on_stage(f"{output} has nothing to resume: this run begins anew")
         writer = None if generation.model is None else LLM.of(generation.model)
         ruler = Ruler(training.judge, seed=seed) if training.judge is not None else None
         asked = ({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {})
         before = directory.journal.last_usage
         directory.journal.usage = lambda: {name: before.get(name, Usage()) + now for name, now in asked.items()}
         divided = await scenarios_for(live, scenarios, replace(generation, model=writer), course, seed, progress)
-        _check_sizes(divided, training.groups_per_step if training.steps != 0 else 0)
+        _check_sizes(divided, groups)
         box = await Toolbox.of(live, divided, generation.allow_destructive)
-        known = {existing.name: existing for existing in await trainer.policies()}
-        adapted = known.get(policy) or await trainer.create_policy(policy, rank=runs.rank)
         made = Specialization(
             server=live.name,
             server_version=live.version,
@@ -219,8 +226,18 @@ def _warm_start(given: WarmStart | str | Path | None, *, own_agent: bool) -> War
 def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
     """Raises ConfigError if there are too few training scenarios for a step, or no held-out ones."""
     if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.held_out:
-        raise ConfigError(
-            f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out are too few "
-            f"(groups_per_step={groups_per_step}): take more scenarios or fewer of them in a step, or give values for "
-            "arguments with resources="
-        )
+        sizes = f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out"
+        raise ConfigError(_too_few(sizes, groups_per_step))
+
+
+def _too_few(sizes: str, groups_per_step: int) -> str:
+    return (
+        f"{sizes} are too few for steps of {groups_per_step}: take more scenarios (scenarios=, --scenarios), fewer of "
+        "them in a step (groups_per_step=, --groups), or give values for arguments (resources=, --resource)"
+    )
+
+
+async def _policy(trainer: TrainerClient, name: str, rank: int | None) -> Policy:
+    """The policy of that name, which is created if there is none."""
+    known = {policy.name: policy for policy in await trainer.policies()}
+    return known.get(name) or await trainer.create_policy(name, rank=rank)

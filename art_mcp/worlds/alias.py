@@ -15,7 +15,8 @@ from trainer_server.wire import ConfigError
 WORLD = "/world"
 """The directory of all places, as the model knows it. A place is `/world/NAME`."""
 
-_PLACEHOLDER = re.compile(r"\{world(?::([^{}]*))?\}")
+PLACEHOLDER = re.compile(r"\{world(?::([^{}]*))?\}")
+"""Stands for a place in commands, environments and texts."""
 
 _BEFORE = r"(?:(?<![\w.~/\\-])|(?<=file://)|(?<=:///)|(?<=\A-\w))"
 """What may not stand before an absolute path in a text: otherwise it is the end of another path, or of a URL. Three
@@ -56,7 +57,7 @@ class Aliases:
         Raises:
             ConfigError: A placeholder names no place, or `{world}` stands for several.
         """
-        return self.originals(_PLACEHOLDER.sub(lambda match: root + self._alias(match[0], match[1]), text), root)
+        return self.originals(PLACEHOLDER.sub(lambda match: root + self._alias(match[0], match[1]), text), root)
 
     def originals(self, text: str, root: str = "") -> str:
         """The text with aliases for the paths of originals only. The arguments are those of `text`."""

@@ -32,6 +32,8 @@ def test_the_commands_say_what_is_wrong_with_their_options() -> None:
         (["scenarios", "x", "--header", "Authorization: @missing.txt"], "missing.txt cannot be read: No such file"),
         (["scenarios", "x", "--env", "ART_NO_SUCH_VARIABLE"], "ART_NO_SUCH_VARIABLE is not set"),
         (["scenarios", "x", "--env", "=x"], "--env takes NAME"),
+        (["scenarios", "x {world:a}"], "{world:a} stands for a place of a world, and none is given: --world PATH"),
+        (["scenarios", "x", "-o", "/dev/null"], "/dev/null exists, and would be overwritten"),
         (["scenarios", "https://x", "--env", "A=x"], "env and cwd are for commands"),
     ):
         result = runner.invoke(build(), words)

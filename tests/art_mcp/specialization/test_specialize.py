@@ -10,7 +10,7 @@ import pytest
 from langchain_core.tools import BaseTool
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import ChatART, GRPOConfig, SFTConfig, TrainerClient
+from art_langgraph import ARTError, ChatART, GRPOConfig, SFTConfig, TrainerClient
 from art_mcp import (
     GenerationSettings,
     MCPScenario,
@@ -51,6 +51,25 @@ def scenarios() -> ScenarioSet:
     found = [adding(n, 2 * n, "train") for n in range(1, 5)]
     held = [adding(1, 9, "values"), adding(2, 9, "phrasings", asks="substract")]
     return ScenarioSet([*found, *held], offered=["add"])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"warm_start": "missing.jsonl"}, "missing.jsonl cannot be read"),
+        (
+            {"scenarios": 12},
+            r"scenarios=12 are too few for steps of 12: take more scenarios \(scenarios=, --scenarios\)",
+        ),
+        ({"policy": "no name"}, "name: "),
+    ],
+)
+async def test_what_is_wrong_is_said_before_the_work_begins(
+    connected: TrainerServer, tmp_path: Path, options: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(ARTError, match=why):
+        await specialize(SERVER, **{"policy": "special", "output": tmp_path / "out", **options}, progress=False)
+    assert not (tmp_path / "out").exists()
 
 
 async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerServer, tmp_path: Path) -> None:
