@@ -28,7 +28,7 @@ def backup_command(
 
     Example: art-langgraph backup /backups/art-2026-11-23
     """
-    paths = opened(home)
+    paths = opened(home, existing=True)
     console = Console(stderr=True)
     with audited(paths, "backup", str(directory)), console.status("copying") as status:
         sizes = back_up(paths, directory, status.update)

@@ -24,9 +24,19 @@ HomeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def opened(root: Path | None) -> Home:
-    """A home for a command: readable by its owner only, and made if it does not exist. Raises ConfigError."""
+def opened(root: Path | None, *, existing: bool = False) -> Home:
+    """A home for a command: readable by its owner only.
+
+    Args:
+        root: Its directory; None: as `Home.find`.
+        existing: Whether it must exist. Otherwise it is made.
+
+    Raises:
+        ConfigError: It does not exist, or cannot be made.
+    """
     home = Home.find(root)
+    if existing and not home.root.is_dir():
+        raise ConfigError(f"{home.root} does not exist: name the home of a server by --home or ART_HOME")
     if told := home.make_private():
         print(told, file=sys.stderr)
     return home

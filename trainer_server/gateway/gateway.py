@@ -234,7 +234,7 @@ class Gateway:
                     await self._leases.pin(rollout, name, wanted, asked=model)
                 return name, wanted
             message = self._store.quarantined(name).get(wanted) if wanted is not None else None
-            message = message or f"policy {name!r} has no version {number!r}"
+            message = message or f"policy {name!r} has no version {number!r}; its newest is {newest}"
             raise APIError(404, message, code="model_not_found", param="model")
         if hindrance := self._names.unserved.get(name):
             raise APIError(404, hindrance, code="model_not_found", param="model")

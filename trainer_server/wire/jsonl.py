@@ -84,6 +84,8 @@ def read_jsonl(
             record = parse(value)
         except (ConfigError, KeyError, TypeError, ValueError) as error:
             message = f"{path}, line {number} {wrong}: {explain(error)}"
+            if wrong == "is not JSON" and line.strip() in (b"[", b"{"):
+                message += ". Each line must be a JSON value of its own (JSONL), and this one goes on in the next line"
             if skip is None:
                 raise ConfigError(message) from None
             skip(message)

@@ -36,7 +36,7 @@ async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_sa
         made = await trainer.create_policy("named", **options)
         assert made.spec.model_dump(include=set(options)) == {**options, "targets": ("q_proj",)}
         assert await trainer.create_policy("named", **options) == made
-        with pytest.raises(ARTError, match="exists with other values"):
+        with pytest.raises(ARTError, match=r"exists with other values: rank is 16, not 8, alpha is 8.0, not"):
             await trainer.create_policy("named", rank=8)
 
 

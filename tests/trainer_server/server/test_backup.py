@@ -28,6 +28,12 @@ from trainer_server.server.backup import MANIFEST, back_up, restore
 from trainer_server.wire import ConfigError, Home, PolicySpec
 
 
+def test_a_home_that_does_not_exist_has_no_backup(tmp_path: Path) -> None:
+    done = art("backup", str(tmp_path / "copy"), "--home", str(tmp_path / "none"))
+    assert "none does not exist: name the home of a server by --home or ART_HOME" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 def home_with_a_policy(root: Path) -> Home:
     home = Home(root)
     home.make_private()

@@ -36,6 +36,12 @@ def test_every_home_of_a_user_has_the_same_cache(
     assert {Home.find().cache, Home(tmp_path / "other").cache} == {tmp_path / cache}
 
 
+def test_an_address_needs_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ART_BASE_URL", "127.0.0.1:8400")
+    with pytest.raises(ConfigError, match=r"address '127\.0\.0\.1:8400' begins with neither http:// nor https://"):
+        Connection.find(api_key="key")
+
+
 def test_a_new_home_is_private(tmp_path: Path) -> None:
     home = Home(tmp_path / "above" / "home")
     assert home.make_private() is None

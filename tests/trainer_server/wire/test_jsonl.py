@@ -64,6 +64,14 @@ def test_what_is_appended_comes_after_what_was_there(first: list[str], second: l
         assert list(read_jsonl(path, str)) == [*first, *second]
 
 
+def test_json_over_several_lines_is_told_from_jsonl(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('[\n  {"input": "x"}\n]\n')
+    with pytest.raises(
+        ConfigError, match=r"line 1 is not JSON: .*\. Each line must be a JSON value of its own \(JSONL\)"
+    ):
+        list(read_jsonl(tmp_path / "a.jsonl", str, what="scenario"))
+
+
 def test_a_line_that_a_kill_cut_short_spoils_no_other(tmp_path: Path) -> None:
     path, said = tmp_path / "r.jsonl", list[str]()
     append_jsonl(path, [{"a": 1}, {"a": 2}])

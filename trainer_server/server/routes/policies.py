@@ -66,11 +66,19 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
         elif known.spec == spec:
             response.status_code = 200
         else:
-            values = known.spec.model_dump_json()
             raise Conflict(
-                f"policy {spec.name!r} exists with other values: {values}", code="policy_exists", param="name"
+                f"policy {spec.name!r} exists with other values: {_difference(known.spec, spec)}. Take another "
+                "name, or leave these out",
+                code="policy_exists",
+                param="name",
             )
     return await asyncio.to_thread(get_policy, server, spec.name)
+
+
+def _difference(known: PolicySpec, asked: PolicySpec) -> str:
+    """The values of a policy that are not those that were asked for."""
+    has, wanted = known.model_dump(mode="json"), asked.model_dump(mode="json")
+    return ", ".join(f"{name} is {has[name]!r}, not {wanted[name]!r}" for name in has if has[name] != wanted[name])
 
 
 @router.get("")

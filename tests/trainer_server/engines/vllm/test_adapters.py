@@ -272,7 +272,7 @@ def test_adapters_that_nobody_holds_are_deleted_beyond_the_newest_ones(
     ("key", "number", "words"),
     [
         ("wrong", 1, "it answered 401: it does not know this engine's key: give ART_ENGINE_API_KEY the same value"),
-        (KEY, 7, "it answered 404: policy 'agent' has no version 7"),
+        (KEY, 7, "it answered 404: policy 'agent' has no version 7; its newest is "),
         ("rollout", 1, "it answered 403: GET .* needs a token of scope engine"),
     ],
 )
