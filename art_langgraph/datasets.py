@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, scenario_id
 from trainer_server.wire.jsonl import read_jsonl, write_jsonl
+
+_KEYS = {"id", "input", "inputs", "outputs", "metadata"}
+"""Of a line that is no bare input of the graph."""
+_ALIKE = 0.85
+"""How alike a key must be to one of these, from 0 to 1, to be taken for a slip."""
 
 
 def load_scenarios(path: str | Path) -> list[Scenario]:
@@ -70,7 +76,19 @@ def _scenario(line: Any) -> Scenario:
         return Scenario(id=_id(line), input=line["inputs"], metadata=metadata)
     if isinstance(line, dict) and "input" in line and line.keys() <= {"id", "input", "metadata"}:
         return Scenario(id=_id(line), input=line["input"], metadata=line.get("metadata") or {})
+    if isinstance(line, dict):
+        _check_keys(line)
     return Scenario.of(line)
+
+
+def _check_keys(line: dict[str, Any]) -> None:
+    """Raises ValueError where a key looks like a misspelt one: then all of the line would be the graph's input."""
+    for key in line.keys() - _KEYS:
+        if meant := get_close_matches(key, _KEYS - line.keys(), n=1, cutoff=_ALIKE):
+            raise ValueError(
+                f"its key {key!r} looks like {meant[0]!r}, misspelt. If the graph's input has a key of that name, "
+                'write the input as the value of "input"'
+            )
 
 
 def _id(line: dict[str, Any]) -> str:

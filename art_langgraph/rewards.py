@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import logging
 import math
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
@@ -35,7 +37,7 @@ RewardFunction = Callable[[Trajectory], Parts | Awaitable[Parts | None] | None]
 `when_undecided`."""
 GroupReward = Callable[[TrajectoryGroup], TrajectoryGroup | Awaitable[TrajectoryGroup]]
 """Scores the runs of a scenario together: takes a group, returns it with rewards. `Ruler` is a group reward."""
-UNDECIDED = "the reward function could not decide"
+UNDECIDED = "the reward function returned None: it could not decide, or lacks a return"
 """`reward_error` of a run for which a reward function returned None."""
 
 
@@ -56,7 +58,7 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         total = math.fsum(parts.values()) if isinstance(given, Mapping) else 0.0 if given is None else float(given)
         own = [float(call.reward) for call in trajectory.completions if call.reward is not None]
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
-        _remove_rewards(trajectory, f"{type(error).__name__}: {error}")
+        _remove_rewards(trajectory, f"{type(error).__name__}: {error}{_where(error)}")
         return
     if wrong := [value for value in [total, *parts.values(), *own] if not math.isfinite(value)]:
         _remove_rewards(trajectory, f"the reward is {wrong[0]}, not a finite number")
@@ -68,6 +70,21 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
         trajectory.node_rewards = parts
     trajectory.reward = total
     trajectory.metrics.update(parts)
+
+
+def _where(error: Exception) -> str:
+    """The line of the reward function that raised, as the end of a message. Empty: it was not reached."""
+    for frame in traceback.extract_tb(error.__traceback__):
+        if frame.filename != __file__:
+            return f" ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name})"
+    return ""
+
+
+def check_callable(*rewards: RewardFunction | GroupReward | None) -> None:
+    """Raises ConfigError for a reward that is no function. None is no reward."""
+    for reward in rewards:
+        if reward is not None and not callable(reward):
+            raise ConfigError(f"the reward {reward!r:.80} is no function: give one that takes a run, or its group")
 
 
 def _remove_rewards(trajectory: Trajectory, why: str | None = None) -> None:

@@ -9,13 +9,14 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
-from trainer_server.wire import VersionRef
+from trainer_server.wire import ConfigError, VersionRef
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 """In the text of an object that has no better one, such as a function: it differs between processes."""
@@ -69,6 +70,20 @@ class Scenario(BaseModel):
         if isinstance(given, dict) and {"id", "input"} <= given.keys() <= {"id", "input", "metadata"}:
             return cls(**{**given, "id": str(given["id"])})
         return cls(input=given)
+
+    @classmethod
+    def each(cls, given: Iterable[Any]) -> list[Scenario]:
+        """Scenarios, each of what `of` takes.
+
+        Raises:
+            ConfigError: `given` is a single task or the name of a file: its letters or keys would become tasks.
+        """
+        if isinstance(given, (str, bytes, Path, Mapping, Scenario)):
+            raise ConfigError(
+                f"scenarios={given!r:.80} is no list: give a list of tasks, also of a single one; "
+                "load_scenarios(path) reads a file of them"
+            )
+        return [cls.of(task) for task in given]
 
 
 def parent_namespace(namespace: str) -> str:

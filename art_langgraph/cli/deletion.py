@@ -139,11 +139,17 @@ def delete_policy_command(
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.store import TrajectoryStore
 
+    async def find() -> None:
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            await trainer.policy(name)
+
     async def at_the_server() -> Erased:
         async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.delete_policy(name)
 
     with only_json(as_json) as answer:
+        if not yes:  # before the question: there is nothing to confirm where there is no such policy
+            asyncio.run(find())
         _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
         erased = asyncio.run(at_the_server())
         target = TrajectoryStore(store)

@@ -22,6 +22,8 @@ REMEDY = {
     "server": "the provider has trouble: try again later",
     "unreachable": "check that the endpoint is up, and base_url",
 }
+_NO_KEY = re.compile(r"missing credentials|api_key client option must be set", re.I)
+"""How openai's package says that it was given no key."""
 CUT_OFF = "the answer was cut off at the length limit: raise max_tokens=…"
 
 
@@ -67,6 +69,8 @@ def fault_of(error: Exception) -> Fault:
         return Fault("quota", message)
     if status in FATAL:
         return Fault(FATAL[status], message)
+    if _NO_KEY.search(message):  # litellm calls it an error of the server, and nobody was asked
+        return Fault("auth", message)
     if "APIConnectionError" in names or any("TransportError" in _names(cause) for cause in _causes(error)):
         return Fault("unreachable", message, again=True)
     if isinstance(status, int) and 400 <= status < 500 and status not in (409, 425, 429):

@@ -80,6 +80,14 @@ def check_rewards(groups: Sequence[TrajectoryGroup]) -> None:
         raise RolloutsFailed(f"{len(runs)} of {len(runs)} runs have no reward: {why}", trajectories=runs)
 
 
+def warn_unscored(groups: Sequence[TrajectoryGroup]) -> None:
+    """Warns when no run of some groups has a reward, with the first reason."""
+    runs = [run for run in runs_of(groups) if run.error is None]
+    if runs and not any(run.scored for run in runs):
+        why = next((run.reward_error for run in runs if run.reward_error), "it gave none")
+        log.warning("%d of %d runs have no reward: %s", len(runs), len(runs), why)
+
+
 def check_completions(
     groups: Sequence[TrajectoryGroup], *, policy: str, nodes: Sequence[str] | None, retry_credit: RetryCredit
 ) -> None:
@@ -112,10 +120,22 @@ def check_completions(
             ", ".join(map(repr, places)),
         )
         return
-    models = sorted({call.model or "an unknown model" for run in runs for call in run.completions})
-    heard = f"they asked {', '.join(models)}" if models else f"no chat model was heard; see {HELP}"
-    message = f"none of {len(runs)} runs has a completion of policy {policy!r} to train: {heard}"
+    message = f"none of {len(runs)} runs has a completion of policy {policy!r} to train: {_heard(runs, policy)}"
     raise RolloutsFailed(message, trajectories=runs)
+
+
+def _heard(runs: Sequence[Trajectory], policy: str) -> str:
+    """Whom the runs asked in place of the policy, or why none of its completions counts, and the remedy."""
+    calls = [call for run in runs for call in run.completions]
+    patterns = {pattern for run in runs for pattern in run.node_rewards or {}}
+    if patterns and (places := {"/".join(call.path) for call in calls if call.policy == policy and call.id}):
+        return (
+            f"it answered in {', '.join(map(repr, sorted(places)))}, and the NodeRewards name "
+            f"{', '.join(map(repr, sorted(patterns)))}"
+        )
+    if models := sorted({call.model or "an unknown model" for call in calls}):
+        return f"they asked {', '.join(models)}. Name the policy that the graph asks, or let the graph ask {policy!r}"
+    return f"no chat model was heard; see {HELP}"
 
 
 def warn_unheard(trajectory: Trajectory, graph: str) -> None:

@@ -118,7 +118,9 @@ async def _ignored_remotely(scope: Scope) -> str | None:
     async for answer in _answers(f"/api/rollouts/{scope.rollout_id}"):
         if (calls := RolloutCalls.model_validate_json(answer)).calls:
             break
-    asked = f"version={scope.version!r} and temperature={scope.temperature!r} were asked for"
+    wanted = {"version": scope.version, "temperature": scope.temperature}
+    given = [f"{name}={value!r}" for name, value in wanted.items() if value is not None]
+    asked = f"the rollout asked for {' and '.join(given)}"
     if not calls.calls:
         return f"{asked}, and the trainer server got no request of the rollout from the remote graph. {_REMOTE_REMEDY}"
     for policy, versions in calls.versions.items():

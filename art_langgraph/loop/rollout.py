@@ -15,13 +15,13 @@ from art_langgraph.background.reports import report, report_again
 from art_langgraph.loop.executors.base import Executor, RolloutTask
 from art_langgraph.loop.executors.base import Resume as Resume
 from art_langgraph.loop.executors.registry import ExecutorName, executor_of
-from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard
+from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard, warn_unscored
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.pins import PinIgnored, check_version_asked
 from art_langgraph.loop.threads import check_thread
 from art_langgraph.progress import progress_bar
-from art_langgraph.rewards import GroupReward, RewardFunction, score, score_group
+from art_langgraph.rewards import GroupReward, RewardFunction, check_callable, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, VersionRef
@@ -215,8 +215,9 @@ async def gather(
         PinIgnored: As `rollout`, for the first such run, which ends all; or `version` is given, and the trainer server
             answered in no run.
     """
-    source, checked = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
+    source, checked = GraphSource.of(graph), Scenario.each(scenarios)
     source.check(checked)
+    check_callable(reward, group_reward)
     check_thread(config, runs=n * len(checked))
     where = executor_of(executor)
 
@@ -247,6 +248,8 @@ async def gather(
         progress=progress,
     )
     check_runs(groups)
+    if reward is not None or group_reward is not None:
+        warn_unscored(groups)
     if source.kind != REMOTE:
         check_version_asked(runs_of(groups), version)
     return groups

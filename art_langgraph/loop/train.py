@@ -39,7 +39,7 @@ from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.step_log import StepLog
 from art_langgraph.loop.watch.stopping import StopRule
 from art_langgraph.loop.watch.watch import Watch
-from art_langgraph.rewards import GroupReward, RewardFunction
+from art_langgraph.rewards import GroupReward, RewardFunction, check_callable
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus
@@ -176,7 +176,7 @@ async def train(
         JobFailed: A step failed on the server.
         ServerUnreachable: The server was gone for longer than the client's `retry_for`.
     """
-    source, tasks = GraphSource.of(graph), [Scenario.of(scenario) for scenario in scenarios]
+    source, tasks = GraphSource.of(graph), Scenario.each(scenarios)
 
     def settings(step: int) -> GRPOConfig:
         return config(step) if callable(config) else config or GRPOConfig()
@@ -186,8 +186,12 @@ async def train(
         raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
     if groups_per_step < 1 or first_step < 1:
         raise ConfigError(f"groups_per_step={groups_per_step} and first_step={first_step} must be at least 1")
-    if len(scenarios) < groups_per_step:
-        raise ConfigError(f"{len(scenarios)} scenarios are fewer than groups_per_step={groups_per_step}")
+    if len(tasks) < groups_per_step:
+        raise ConfigError(
+            f"{len(tasks)} scenarios are fewer than groups_per_step={groups_per_step}, the scenarios of a step: give "
+            "more scenarios"
+            + (f", or groups_per_step={len(tasks)} (on the command line --groups-per-step)" if tasks else "")
+        )
     if max_staleness < 0 or dynamic_sampling < 0:
         raise ConfigError(f"max_staleness={max_staleness} and dynamic_sampling={dynamic_sampling} must be 0 or more")
     if explore is not None and temperature is not None and explore.temperature <= temperature:
@@ -195,6 +199,7 @@ async def train(
             f"explore: its temperature={explore.temperature} must be above that of the training, {temperature}"
         )
     source.check(tasks)
+    check_callable(reward, group_reward)
     check_thread(run_config, runs=groups_per_step * n * steps, name="run_config")
     where, limit = executor_of(executor), limit_of(max_concurrency)
     source.policy = policy

@@ -13,8 +13,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from art_langgraph.project.graph import load_graph
 from art_langgraph.project.langgraph_json import Place, Project
-from art_langgraph.project.models import model_calls
-from trainer_server.wire import Connection
+from art_langgraph.project.models import model_calls, policies_asked
+from trainer_server.wire import ConfigError, Connection
+
+DEFAULT = "agent"
+"""Name of the policy where the graph names none."""
 
 _VALUES: dict[Any, Any] = {int: 0, float: 0.0, bool: False, list: [], dict: {}}
 """What stands for a field of the graph's input, by its type; for any other type, a text."""
@@ -49,20 +52,25 @@ class Scaffold:
     problem: str | None = None
 
 
-def scaffold(project: Project, name: str | None, policy: str) -> Scaffold:
+def scaffold(project: Project, name: str | None, policy: str | None) -> Scaffold:
     """Writes `train.py` and `scenarios.jsonl` beside `langgraph.json`, and the server's address into its variables.
 
     Args:
         project: The project.
         name: Name of the graph; None: the only one.
-        policy: Name of the policy.
+        policy: Name of the policy. None: the one that the graph's files name, or else DEFAULT.
 
     Raises:
-        ConfigError: As `Project.place`.
+        ConfigError: As `Project.place`; or the files name several policies.
         OSError: A file cannot be written.
     """
     name, place = project.place(name)
     source = place.source if isinstance(place.source, str) else _relative(project, place.source)
+    if policy is None:
+        asked = sorted(set().union(*map(policies_asked, _files(place))))
+        if len(asked) > 1:
+            raise ConfigError(f"the graph's files name several policies, {', '.join(asked)}: choose one by --policy")
+        policy = asked[0] if asked else DEFAULT
     made = Scaffold(project, name, f"{source}:{place.variable}", policy, Connection.find_url())
     templates = Environment(loader=PackageLoader("art_langgraph.project"), undefined=StrictUndefined)
     program = templates.get_template("train.py.jinja").render(graph=name, policy=policy)

@@ -26,6 +26,27 @@ def model_calls(file: Path) -> list[tuple[int, str]]:
     return sorted((call.lineno, ast.unparse(call)[:_LONGEST]) for call in _calls(tree))
 
 
+def policies_asked(file: Path) -> set[str]:
+    """The policies that a Python file names in calls such as `ChatART(policy="agent")`. None where it cannot be parsed.
+
+    Args:
+        file: The file.
+    """
+    try:
+        tree = ast.parse(file.read_text())
+    except (OSError, ValueError, SyntaxError):
+        return set()
+    named = [
+        word.value
+        for call in ast.walk(tree)
+        if isinstance(call, ast.Call)
+        for word in call.keywords
+        if word.arg == "policy"
+    ]
+    texts = [value.value for value in named if isinstance(value, ast.Constant)]
+    return {text.partition("@")[0] for text in texts if isinstance(text, str)}
+
+
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):

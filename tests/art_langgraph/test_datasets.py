@@ -48,6 +48,34 @@ def test_two_tasks_do_not_share_an_id(tmp_path: Path) -> None:
         load_scenarios(tmp_path / "s.jsonl")
 
 
+@pytest.mark.parametrize(
+    ("line", "key", "meant"),
+    [
+        ({"input": "x", "metadat": {"answer": "1"}}, "metadat", "metadata"),
+        ({"inputt": "x", "metadata": {}}, "inputt", "input"),
+        ({"id": 1, "input": "x", "meta_data": {}}, "meta_data", "metadata"),
+    ],
+)
+def test_a_misspelt_key_does_not_make_the_line_an_input(
+    tmp_path: Path, line: dict[str, object], key: str, meant: str
+) -> None:
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, ["fine", line])))
+    with pytest.raises(ARTError, match=f"line 2 is no scenario: its key '{key}' looks like '{meant}', misspelt"):
+        load_scenarios(tmp_path / "s.jsonl")
+
+
+def test_other_keys_are_an_input_of_the_graph(tmp_path: Path) -> None:
+    lines: list[dict[str, object]] = [{"input": "x", "chat_history": []}, {"question": "x"}, {"messages": []}]
+    (tmp_path / "s.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    assert [one.input for one in load_scenarios(tmp_path / "s.jsonl")] == lines
+
+
+@pytest.mark.parametrize("given", ["train.jsonl", Path("train.jsonl"), {"input": "x"}, Scenario(input="x")])
+def test_a_single_task_or_a_file_is_no_list_of_scenarios(given: object) -> None:
+    with pytest.raises(ARTError, match=r"is no list: give a list of tasks, .* load_scenarios\(path\) reads a file"):
+        Scenario.each(given)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("line", ["{", "3", "[1]"])
 def test_a_line_that_cannot_be_read_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "s.jsonl").write_text('"fine"\n' + line + "\n")

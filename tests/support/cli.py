@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 
-
 _LIMIT = 120
 """Seconds that a command may take."""
 

@@ -22,7 +22,9 @@ _SHOWN = 5
 def init_command(
     folder: Annotated[Path, typer.Argument(help="Folder of the langgraph.json.")] = Path(),
     graph: Annotated[str | None, typer.Option(help="Name of the graph. Default: the only one.")] = None,
-    policy: Annotated[str, typer.Option(help="Name of the policy to train.")] = "agent",
+    policy: Annotated[
+        str | None, typer.Option(help="Name of the policy to train. Default: the one that the graph asks, or agent.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write what training needs beside a langgraph.json: train.py, scenarios.jsonl, the server's address in .env.

@@ -52,7 +52,7 @@ class HeldOut:
             ConfigError: There are none, or some are trained on too; the message names them. Or the file cannot be read.
         """
         given = load_scenarios(self.scenarios) if isinstance(self.scenarios, (str, Path)) else self.scenarios
-        held = [Scenario.of(scenario) for scenario in given]
+        held = Scenario.each(given)
         if not held:
             raise ConfigError("held_out has no scenarios: give some that are not trained on, or leave it out")
         if self.n < 1:

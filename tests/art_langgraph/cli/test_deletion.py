@@ -94,6 +94,12 @@ def test_without_a_server_nothing_is_deleted_unless_only_here(tmp_path: Path, mo
     assert store.get(stored.id) is None
 
 
+def test_nobody_is_asked_about_a_policy_that_is_not_there(connected: TrainerServer) -> None:
+    done = art("policies", "delete", "nobody")
+    assert "there is no policy 'nobody'" in str(done.exception)
+    assert "[y/N]" not in done.output
+
+
 def test_a_policy_is_deleted_with_the_runs_here(connected: TrainerServer, tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path / "store.sqlite")
     with connected.http() as http:

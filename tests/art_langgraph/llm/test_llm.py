@@ -190,6 +190,15 @@ async def test_what_lasts_is_an_error_of_its_kind(make: Make, fault: Fault, kind
     assert len(at.requests) == model.usage.calls == requests
 
 
+async def test_without_a_key_nobody_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+    model = LLM("openai/gpt-4.1-mini")
+    with pytest.raises(LLMError, match=r"gpt-4.1-mini: auth: .*OPENAI_API_KEY.*Remedy: check the key") as caught:
+        await model.ask(ASKED, Count)
+    assert caught.value.kind == "auth"
+
+
 @however_asked
 @pytest.mark.parametrize("step", [Fault(500), Fault(502), Fault(503), Fault(529), Fault(429), Fault(body=b"{")])
 async def test_what_passes_is_asked_again(make: Make, step: Step) -> None:

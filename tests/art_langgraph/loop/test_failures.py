@@ -15,6 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from art_langgraph import (
     ARTError,
     ChatART,
+    NodeRewards,
     RolloutsFailed,
     Scenario,
     TrainerClient,
@@ -124,13 +125,38 @@ async def test_an_evaluation_knows_which_version_answered(connected: TrainerServ
     assert (await evaluate(asking("agent"), ["a"], lambda _: 1.0, progress=False)).versions == {"agent": [0]}
 
 
+async def test_runs_of_which_none_has_a_reward_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    def reward(_run: Trajectory) -> float:
+        raise KeyError("answer")
+
+    await gather(flaky(), ["a", "b"], 2, reward, progress=False)
+    (said,) = caplog.messages
+    assert said.startswith("4 of 4 runs have no reward: KeyError: 'answer' (test_failures.py, line ")
+    assert said.endswith(", in reward)")
+
+
+async def test_a_reward_that_is_no_function_is_refused_before_anything_runs() -> None:
+    with pytest.raises(ARTError, match=r"the reward 1\.0 is no function"):
+        await gather(flaky(), ["a"], 2, 1.0, progress=False)  # type: ignore[arg-type]
+
+
+def misnamed(_run: Trajectory) -> NodeRewards:
+    return NodeRewards(answr=1.0, other=0.5)
+
+
 @pytest.mark.parametrize(
     ("graph", "reward", "message"),
     [
         (lambda: flaky("a"), lambda _: 1.0, "4 of 4 runs raised: KeyError: 'a'"),
         (lambda: asking("agent"), lambda _: 1 / 0, "4 of 4 runs have no reward: ZeroDivisionError"),
         (lambda: flaky(), lambda _: 1.0, "none of 4 runs has a completion of policy 'agent' to train: no chat model"),
-        (lambda: asking("base"), lambda _: 1.0, "none of 4 runs has a completion of policy 'agent' .* they asked base"),
+        (
+            lambda: asking("base"),
+            lambda _: 1.0,
+            "none of 4 runs has a completion of policy 'agent' .* they asked base. Name",
+        ),
+        (lambda: asking("agent"), misnamed, "it answered in 'model', and the NodeRewards name 'answr', 'other'"),
+        (lambda: asking("agent"), lambda _: None, "4 of 4 runs have no reward: the reward function returned None"),
     ],
 )
 async def test_a_step_that_has_nothing_to_train_ends_the_loop(

@@ -170,7 +170,8 @@ async def test_a_step_says_how_many_of_its_runs_failed_also_where_rollouts_go_ah
             max_staleness=max_staleness, **options,
         )
     ]  # fmt: skip
-    unscored = "2 of 4 runs have no reward: OSError: no judge"
+    line = reward.__code__.co_firstlineno + 2
+    unscored = f"2 of 4 runs have no reward: OSError: no judge (test_step_check.py, line {line}, in reward)"
     assert [record.failures for record in records] == [
         unscored, f"2 of 4 runs raised: ValueError: run 4; {unscored}", unscored,
     ]  # fmt: skip

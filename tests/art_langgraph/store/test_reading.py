@@ -137,7 +137,9 @@ async def test_a_later_run_whose_reward_failed_is_not_trained_with_an_older_scor
     begun = await rollout(graph, asks("x"), config=on("t"), store=store)
     store.score(begun.id, 1.0)
     parts = [begun, await rollout(graph, Command(resume="a"), lambda _: 1 / 0, config=on("t"), store=store)]
-    assert [(found.reward, found.reward_error) for found in store] == [(None, "ZeroDivisionError: division by zero")]
+    (found,) = store
+    assert found.reward is None
+    assert str(found.reward_error).startswith("ZeroDivisionError: division by zero (test_reading.py, line ")
     parts.append(await rollout(graph, Command(resume="b"), config=on("t"), store=store))
     assert [found.reward for found in store] == [None], "nor is it when a third run has nothing to say"
     assert parts[0].resumed_by(parts[1]).resumed_by(parts[2]).reward is None

@@ -113,6 +113,15 @@ def test_scenarios_have_the_form_of_the_graphs_input(
     assert [json.loads(line)["input"] for line in (folder / "scenarios.jsonl").read_text().splitlines()] == inputs
 
 
+def test_the_policy_is_the_one_that_the_graph_asks(folder: Path, connected: TrainerServer) -> None:
+    assert art("init").exit_code == 0
+    assert 'POLICY = "scaffolded"' in (folder / "train.py").read_text()
+    (folder / "src" / "talker" / "other.py").write_text('model = ChatART(policy="second@3")')
+    refused = art("init").exception
+    assert "the graph's files name several policies, scaffolded, second: choose one by --policy" in str(refused)
+    assert art("init", "--policy", "second").exit_code == 0
+
+
 def test_variables_in_the_file_itself_are_left_to_the_user(folder: Path, connected: TrainerServer) -> None:
     given = json.loads((folder / "langgraph.json").read_text()) | {"env": {"OTHER": "1"}}
     (folder / "langgraph.json").write_text(json.dumps(given))
