@@ -46,6 +46,9 @@ def plan_command(
             raise typer.Exit(1)
         return
     console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"For {gpus} × {gpu_memory:g} GiB of GPU memory (--gpus, --gpu-memory). This machine was not looked at."
+    )
     engine = f"{plan.engines} engine{'s' if plan.engines > 1 else ''}, each on {plan.tensor} GPU"
     console.print(_table(f"{engine}{'s' if plan.tensor > 1 else ''} (GiB of one GPU)", plan.engine_items, plan.kv_gib))
     where = f"{plan.trainer} GPU{'s' if plan.trainer > 1 else ''}" if plan.trainer else "the engine's GPU"

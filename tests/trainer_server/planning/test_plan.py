@@ -201,6 +201,7 @@ def test_the_command_prints_the_table_and_the_line_to_run(narrow: Path) -> None:
     run = CliRunner().invoke(build(), ["plan", "--model", str(narrow), "--gpus", "1", "--gpu-memory", "24"])
     assert run.exit_code == 0, run.output
     for word in (
+        "For 1 × 24 GiB of GPU memory (--gpus, --gpu-memory)",
         "left for the KV cache",
         "AdamW",
         "3 KiB a token",
