@@ -172,7 +172,7 @@ async def autorl(
             f"{len(chosen)} of {scenarios} scenarios after {invented.rounds} rounds, {invented.repeated} repeated"
         )
     else:
-        given = [Scenario.of(scenario) for scenario in scenarios]
+        given = Scenario.each(scenarios)
         chosen = _distinct(given)
         if repeats := len(given) - len(chosen):
             notes.append(f"{repeats} of {len(given)} scenarios repeat others, and were left out")

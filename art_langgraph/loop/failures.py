@@ -84,8 +84,7 @@ def warn_unscored(groups: Sequence[TrajectoryGroup]) -> None:
     """Warns when no run of some groups has a reward, with the first reason."""
     runs = [run for run in runs_of(groups) if run.error is None]
     if runs and not any(run.scored for run in runs):
-        why = next((run.reward_error for run in runs if run.reward_error), "it gave none")
-        log.warning("%d of %d runs have no reward: %s", len(runs), len(runs), why)
+        log.warning("%s", failures_of(runs))
 
 
 def check_completions(
@@ -111,13 +110,12 @@ def check_completions(
     if not runs or trainable(nodes):
         return
     if nodes is not None and trainable(None):
-        places = sorted({"/".join(call.path) for run in runs for call in run.completions if call.policy == policy})
         log.warning(
             "none of %d runs has a completion of policy %r in nodes=%r, so that they teach nothing: it answered in %s",
             len(runs),
             policy,
             list(nodes),
-            ", ".join(map(repr, places)),
+            _places(runs, policy),
         )
         return
     message = f"none of {len(runs)} runs has a completion of policy {policy!r} to train: {_heard(runs, policy)}"
@@ -128,14 +126,17 @@ def _heard(runs: Sequence[Trajectory], policy: str) -> str:
     """Whom the runs asked in place of the policy, or why none of its completions counts, and the remedy."""
     calls = [call for run in runs for call in run.completions]
     patterns = {pattern for run in runs for pattern in run.node_rewards or {}}
-    if patterns and (places := {"/".join(call.path) for call in calls if call.policy == policy and call.id}):
-        return (
-            f"it answered in {', '.join(map(repr, sorted(places)))}, and the NodeRewards name "
-            f"{', '.join(map(repr, sorted(patterns)))}"
-        )
+    if patterns and (places := _places(runs, policy)):
+        return f"it answered in {places}, and the NodeRewards name {', '.join(map(repr, sorted(patterns)))}"
     if models := sorted({call.model or "an unknown model" for call in calls}):
         return f"they asked {', '.join(models)}. Name the policy that the graph asks, or let the graph ask {policy!r}"
     return f"no chat model was heard; see {HELP}"
+
+
+def _places(runs: Sequence[Trajectory], policy: str) -> str:
+    """The nodes in which a policy answered, for a message. Empty: in none."""
+    places = {"/".join(call.path) for run in runs for call in run.completions if call.policy == policy}
+    return ", ".join(map(repr, sorted(places)))
 
 
 def warn_unheard(trajectory: Trajectory, graph: str) -> None:

@@ -19,11 +19,7 @@ def model_calls(file: Path) -> list[tuple[int, str]]:
     Args:
         file: The file.
     """
-    try:
-        tree = ast.parse(file.read_text())
-    except (OSError, ValueError, SyntaxError):
-        return []
-    return sorted((call.lineno, ast.unparse(call)[:_LONGEST]) for call in _calls(tree))
+    return sorted((call.lineno, ast.unparse(call)[:_LONGEST]) for call in _calls(file) if _makes_model(call))
 
 
 def policies_asked(file: Path) -> set[str]:
@@ -32,26 +28,23 @@ def policies_asked(file: Path) -> set[str]:
     Args:
         file: The file.
     """
-    try:
-        tree = ast.parse(file.read_text())
-    except (OSError, ValueError, SyntaxError):
-        return set()
-    named = [
-        word.value
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call)
-        for word in call.keywords
-        if word.arg == "policy"
-    ]
+    named = [word.value for call in _calls(file) for word in call.keywords if word.arg == "policy"]
     texts = [value.value for value in named if isinstance(value, ast.Constant)]
     return {text.partition("@")[0] for text in texts if isinstance(text, str)}
 
 
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-            first = [*node.args[:1], *(word.value for word in node.keywords if word.arg == "model")]
-            named = any(isinstance(argument, ast.Constant) and isinstance(argument.value, str) for argument in first)
-            if name in _MODELS or (name in _AGENTS and named):
-                yield node
+def _calls(file: Path) -> Iterator[ast.Call]:
+    """The calls in a Python file. None where it cannot be parsed."""
+    try:
+        tree = ast.parse(file.read_text())
+    except (OSError, ValueError, SyntaxError):
+        return
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _makes_model(call: ast.Call) -> bool:
+    """Whether a call makes a chat model, or an agent with a model that it names."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    first = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "model")]
+    named = any(isinstance(argument, ast.Constant) and isinstance(argument.value, str) for argument in first)
+    return name in _MODELS or (name in _AGENTS and named)

@@ -42,20 +42,16 @@ def get_version(server: Server, name: str, number: int) -> Version:
     Raises:
         NotFound: There is no such policy or version, or it cannot be used; the message says why.
     """
-    get_policy(server, name)
+    policy = get_policy(server, name)
     version = server.store.version(name, number) if 0 <= number < MAX_VERSION else None
     if version is None:
         why = None
         if number in server.store.versions(name):
             why = f"{name}@{number} cannot be used: {server.store.problem(name, number)}"
-        why = why or server.store.quarantined(name).get(number) or _no_version(server, name, number)
+        why = why or server.store.quarantined(name).get(number)
+        why = why or f"policy {name!r} has no version {number}; its newest is {policy.latest}"
         raise NotFound(why, code="not_found")
     return version.model_copy(update={"loaded": server.slots.holds((name, number))})
-
-
-def _no_version(server: Server, name: str, number: int) -> str:
-    """That a policy lacks a version, and which one is its newest."""
-    return f"policy {name!r} has no version {number}; its newest is {max(server.store.versions(name), default='none')}"
 
 
 def find_policy(server: ServerDep, name: str) -> Policy:

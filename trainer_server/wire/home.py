@@ -264,7 +264,7 @@ class Connection:
             home: Home directory of the server; None: see Home.find.
 
         Raises:
-            ConfigError: There is no token for the address, or it is empty; or the address has no scheme.
+            ConfigError: There is no token for the address, or it is empty; or the address is none.
         """
         paths, url = Home.find(home), cls.find_url(base_url, home)
         if key := api_key or os.environ.get("ART_API_KEY"):
@@ -292,16 +292,12 @@ class Connection:
         """Finds the address of a server as `find` does.
 
         Raises:
-            ConfigError: It has no scheme.
+            ConfigError: It is no address; see `server_address`.
         """
         if not (url := base_url or os.environ.get("ART_BASE_URL")):
             paths = Home.find(home)
             url = connected.url if (connected := paths.connected()) else paths.server_url() or DEFAULT_URL
-        if not url.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"the server's address {url!r} begins with neither http:// nor https://: write one before it"
-            )
-        return url.rstrip("/").removesuffix("/v1")
+        return server_address(url)
 
 
 class TokenInfo(BaseModel):

@@ -38,7 +38,7 @@ def test_every_home_of_a_user_has_the_same_cache(
 
 def test_an_address_needs_a_scheme(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ART_BASE_URL", "127.0.0.1:8400")
-    with pytest.raises(ConfigError, match=r"address '127\.0\.0\.1:8400' begins with neither http:// nor https://"):
+    with pytest.raises(ConfigError, match=r"'127\.0\.0\.1:8400' is no address of a server: it must look like https://"):
         Connection.find(api_key="key")
 
 
