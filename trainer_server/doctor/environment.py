@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm import install
 from trainer_server.engines.vllm.registry import Registry, registry
-from trainer_server.process.extras import SERVER
+from trainer_server.process.extras import SERVER, pip_command
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
 from trainer_server.wire import EngineError, Home
 
@@ -46,7 +46,7 @@ def _engine(cache: Path) -> tuple[Finding, Registry | None]:
 def _trainer() -> Finding:
     if missing := [module for module in SERVER if find_spec(module) is None]:
         text = f"not installed: {', '.join(missing)}"
-        return Finding(_SUBJECT, "trainer", State.failed, text, "pip install 'art-langgraph[server]'")
+        return Finding(_SUBJECT, "trainer", State.failed, text, pip_command("server"))
     return Finding(_SUBJECT, "trainer", State.ok, "the packages of server and trainer are installed")
 
 

