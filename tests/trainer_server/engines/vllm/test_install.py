@@ -7,8 +7,12 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import PATIENCE
-from trainer_server.engines.vllm.install import CPU_REQUIREMENT, Installation, directory, install
+from trainer_server.engines.vllm import install as engine_install
+from trainer_server.engines.vllm.install import CPU_REQUIREMENT, Installation, directory, engine_python, install
+from trainer_server.wire import EngineError
 
 
 def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tmp_path: Path) -> None:
@@ -25,3 +29,17 @@ def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tm
         (directory(tmp_path) / "art-engine.json").write_text(json.dumps(facts))
     second.join(PATIENCE)
     assert made == [Installation(directory(tmp_path), "cpu", CPU_REQUIREMENT)]
+
+
+def test_a_library_that_the_system_lacks_is_named_before_anything_is_installed_or_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_install, "_NUMA", "libnuma.so.99")
+    with pytest.raises(EngineError, match=r"libnuma\.so\.99.*apt install libnuma1"):
+        install(tmp_path / "cache", kind="cpu")
+    assert not (tmp_path / "cache").exists()
+    directory(tmp_path).mkdir()
+    facts = {"flavour": "cpu", "requirement": CPU_REQUIREMENT}
+    (directory(tmp_path) / "art-engine.json").write_text(json.dumps(facts))
+    with pytest.raises(EngineError, match="apt install libnuma1"):
+        engine_python(tmp_path)
