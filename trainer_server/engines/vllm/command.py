@@ -14,7 +14,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited
-from trainer_server.process.hardware import cpu_dtype
+from trainer_server.process.hardware import cpu_dtype, flavour
 from trainer_server.wire import ConfigError, EngineError, Home
 from trainer_server.wire.policies import TARGETS
 from trainer_server.wire.watching import tracing
@@ -125,6 +125,9 @@ def environment(
         "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
         # vLLM reserves one core for its front end, which is too much on a small machine.
         **({"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"} if small_machine() else {}),
+        # On CPUs vLLM compiles one small function, which ranks log-probabilities: with the first request, by a C++
+        # compiler, without which the engine ends.
+        **({"TORCHDYNAMO_DISABLE": "1"} if flavour() == "cpu" else {}),
         "PYTHONPATH": str(PLUGINS),
         "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),

@@ -94,13 +94,13 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         EngineError: The platform is not Linux, it lacks a library, or a command failed.
     """
     kind = kind or flavour()
+    _require_libraries(kind)
     requirement = CUDA_REQUIREMENT if kind == "cuda" else CPU_REQUIREMENT
     installed = status(cache)
     if installed and installed.requirement == requirement:
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
-    _require_libraries(kind)
     cache.mkdir(parents=True, exist_ok=True)
     with (cache / "engine.lock").open("w") as lock:
         try:
