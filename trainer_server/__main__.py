@@ -6,7 +6,7 @@ import typer
 
 from trainer_server.cli import serve_command
 from trainer_server.wire import ARTError
-from trainer_server.wire.proxies import exempt_loopback
+from trainer_server.wire.network.proxies import exempt_loopback
 
 if __name__ == "__main__":
     exempt_loopback()

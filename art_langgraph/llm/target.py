@@ -18,7 +18,7 @@ from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.llm.faults import CUT_OFF, Fault
 from art_langgraph.llm.modes import Message, Mode, request, said
 from trainer_server.wire import ConfigError, Connection, LLMError, names_version
-from trainer_server.wire.proxies import exempt_loopback
+from trainer_server.wire.network.proxies import exempt_loopback
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from art_langgraph.programs.run import run_here
 from trainer_server.wire import Connection
 from trainer_server.wire.home import is_local
-from trainer_server.wire.proxies import loopback_exemption
+from trainer_server.wire.network.proxies import loopback_exemption
 
 _FAMILIES = {
     "OPENAI": ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY"),

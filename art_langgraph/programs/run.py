@@ -12,7 +12,7 @@ from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.wire import ConfigError, Connection, rollout_path
 from trainer_server.wire.home import is_local
-from trainer_server.wire.proxies import loopback_exemption
+from trainer_server.wire.network.proxies import loopback_exemption
 
 _current: ContextVar[Run | None] = ContextVar("art_run", default=None)
 

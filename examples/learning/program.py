@@ -16,7 +16,7 @@ from art_examples.learning.task import TaskMaker
 from rich.console import Console
 
 from trainer_server.wire import ARTError, Connection
-from trainer_server.wire.proxies import exempt_loopback
+from trainer_server.wire.network.proxies import exempt_loopback
 
 SHORT_RUNS = Path("runs/examples")
 """Where short runs are written, in a folder for each example, unless `--out` names another one."""

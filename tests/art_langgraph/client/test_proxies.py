@@ -22,7 +22,7 @@ from starlette.routing import Route
 from art_langgraph import ChatART, TrainerClient
 from art_langgraph.client.proxies import ProxyTransport, certificates, exempt_clients, get
 from tests.support.patience import PATIENCE
-from tests.support.servers.refusing_proxy import RefusingProxy, refusing_proxy, without_proxies
+from tests.support.proxies.refusing_proxy import RefusingProxy, refusing_proxy, without_proxies
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError, ServerUnreachable
@@ -55,7 +55,7 @@ def test_clients_of_every_kind_ask_loopback_directly_behind_a_proxy(server: Trai
     from tests.support.mcp.server import server as tools
 
     with refusing_proxy() as proxy, serving(tools.streamable_http_app()) as mcp_url:
-        command = [sys.executable, "-m", "tests.support.servers.behind_proxy", server.url, TOKEN, f"{mcp_url}/mcp"]
+        command = [sys.executable, "-m", "tests.support.proxies.behind_proxy", server.url, TOKEN, f"{mcp_url}/mcp"]
         environment = {**os.environ, **proxy.environment, "NO_PROXY": "", "no_proxy": ""}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stderr

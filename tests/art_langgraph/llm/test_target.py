@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from art_langgraph import LLM
 from art_langgraph.llm import target
 from art_langgraph.llm.target import check_litellm
-from tests.support.servers.refusing_proxy import refusing_proxy, without_proxies
+from tests.support.proxies.refusing_proxy import refusing_proxy, without_proxies
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.wire import ConfigError, LLMError
 

@@ -10,7 +10,7 @@ from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import ChatART, TrainerClient
 from testbed.engine_app import make_app
-from tests.support.servers.refusing_proxy import refusing_proxy, without_proxies
+from tests.support.proxies.refusing_proxy import refusing_proxy, without_proxies
 from tests.support.servers.serving import serving
 
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tests.support.servers.refusing_proxy import without_proxies
-from trainer_server.wire.proxies import exempt_loopback, loopback_exemption, proxies, proxy_of, remedy
+from tests.support.proxies.refusing_proxy import without_proxies
+from trainer_server.wire.network.proxies import exempt_loopback, loopback_exemption, proxies, proxy_of, remedy
 
 PROXY = "http://proxy.corp:3128"
 

@@ -1,6 +1,6 @@
 """Asks servers on loopback by clients of every kind, in a process whose environment names a proxy.
 
-`python -m tests.support.servers.behind_proxy URL KEY MCP_URL` prints as JSON what came of it. The clients of other
+`python -m tests.support.proxies.behind_proxy URL KEY MCP_URL` prints as JSON what came of it. The clients of other
 packages are made before anything of art_langgraph is imported.
 """
 
