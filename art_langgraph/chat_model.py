@@ -17,6 +17,7 @@ from pydantic import SecretStr, model_validator
 
 from art_langgraph.capture.requests import attach
 from art_langgraph.client.outages import retry_seconds
+from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.client.servers import meet
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
 from trainer_server.wire import ConfigError, Connection
@@ -26,7 +27,8 @@ from trainer_server.wire import ConfigError, Connection
 def _clients(retry_for: float) -> tuple[PatientClient, PatientAsyncClient]:
     """The HTTP clients that all models share: timeouts, addresses and keys come with each request."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=128)
-    return PatientClient(retry_for, limits=limits), PatientAsyncClient(retry_for, transport=LoopTransport())
+    transport = ProxyTransport(limits=limits)
+    return PatientClient(retry_for, transport=transport), PatientAsyncClient(retry_for, transport=LoopTransport())
 
 
 class ChatART(ChatOpenAI):
@@ -84,6 +86,8 @@ class ChatART(ChatOpenAI):
         http_client, http_async_client = _clients(retry_seconds(values.get("retry_for")))
         values.setdefault("http_client", http_client)
         values.setdefault("http_async_client", http_async_client)
+        if "http_socket_options" in cls.model_fields:  # those of clients that LangChain makes
+            values.setdefault("http_socket_options", ())  # else it warns that its clients, which are none, use no proxy
         values.setdefault("stream_usage", True)
         return values
 

@@ -6,8 +6,10 @@ import typer
 
 from trainer_server.cli import serve_command
 from trainer_server.wire import ARTError
+from trainer_server.wire.network.proxies import exempt_loopback
 
 if __name__ == "__main__":
+    exempt_loopback()
     try:
         typer.run(serve_command)
     except ARTError as error:

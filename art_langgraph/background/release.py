@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import httpx
 
 from art_langgraph.background.background import Background, at_exit
-from art_langgraph.client.transport import certificates
+from art_langgraph.client.proxies import ProxyTransport
 
 log = logging.getLogger("art_langgraph")
 
@@ -47,7 +47,7 @@ def flush(timeout: float = _TIMEOUT) -> None:
 
 @contextmanager
 def _opened() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
-    with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
+    with httpx.Client(timeout=_TIMEOUT, transport=ProxyTransport()) as http:
 
         def post(held: list[tuple[Server, str]]) -> int:
             rollouts: defaultdict[Server, list[str]] = defaultdict(list)

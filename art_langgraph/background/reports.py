@@ -23,7 +23,7 @@ import httpx
 from art_langgraph.background.background import Background, at_exit
 from art_langgraph.background.release import Server, token_of
 from art_langgraph.client.outages import BUSY
-from art_langgraph.client.transport import certificates
+from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
@@ -153,7 +153,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def _opened() -> Iterator[Callable[[list[_Report]], int]]:
-    with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
+    with httpx.Client(timeout=_TIMEOUT, transport=ProxyTransport()) as http:
         yield lambda waiting: _send(http, waiting)
 
 

@@ -19,17 +19,20 @@ from pydantic import SecretStr
 
 from art_langgraph.background.release import Server
 from art_langgraph.capture.scope import Scope, current
+from art_langgraph.client.proxies import HTTP_LIBRARIES, exempt_clients
 from art_langgraph.client.servers import server_of, server_url
-from art_langgraph.client.transport import HTTP_LIBRARIES, LoopTransport
+from art_langgraph.client.transport import LoopTransport
 
 _lock = threading.Lock()
 
 
 def attach() -> None:
-    """Makes the requests of LangChain's OpenAI and Anthropic models say which rollout they are made in.
+    """Makes the requests of LangChain's OpenAI and Anthropic models say which rollout they are made in, and not go by a
+    proxy to this machine.
 
     Each class is wrapped once per process; that for Anthropic's API when it has been imported.
     """
+    exempt_clients()
     anthropic = sys.modules.get("langchain_anthropic.chat_models")
     with _lock:
         _say_rollouts(BaseChatOpenAI)
@@ -104,7 +107,7 @@ def _keep_loops_apart(model: BaseChatOpenAI) -> None:
     kind = type(client._transport)
     library = kind.__module__.partition(".")[0]
     if model.http_async_client is None and kind.__name__ == "AsyncHTTPTransport" and library in HTTP_LIBRARIES:
-        client._transport = LoopTransport(library)
+        client._transport, client._mounts = LoopTransport(library), {}  # its transport goes by proxies itself
 
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:

@@ -17,7 +17,7 @@ from art_langgraph.background.release import Server, release
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.trajectory import Place, Trajectory, parent_namespace
 from trainer_server.wire import VersionRef
-from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
+from trainer_server.wire.network.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 from trainer_server.wire.watching import tracing
 
 

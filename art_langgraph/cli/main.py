@@ -21,6 +21,7 @@ from art_langgraph.cli.setup import commands as setup
 from art_langgraph.cli.training import imitation, train
 from art_langgraph.cli.watching import commands as watching
 from trainer_server.wire import ARTError
+from trainer_server.wire.network.proxies import exempt_loopback
 
 GROUP = "art_langgraph.commands"
 
@@ -80,6 +81,7 @@ def main() -> None:
     """Entry point. An ARTError is printed as a single line; any other error keeps its traceback."""
     if isinstance(sys.stdout, TextIOWrapper):  # models write half surrogate pairs, which a terminal cannot show
         sys.stdout.reconfigure(errors="backslashreplace")
+    exempt_loopback()
     try:
         build()()
     except ARTError as error:

@@ -11,7 +11,7 @@ from art_langgraph.client.outages import STALLED, explain, retry_seconds
 from art_langgraph.client.servers import meet
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import ConfigError, Connection, ServerError, ServerUnreachable, TokenInfo
-from trainer_server.wire.headers import REQUEST
+from trainer_server.wire.network.headers import REQUEST
 from trainer_server.wire.text import beginning
 from trainer_server.wire.watching import tracing
 

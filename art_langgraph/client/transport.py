@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-import ssl
 import threading
 import time
 from collections.abc import AsyncGenerator
-from functools import cache
 from importlib import import_module
 from typing import Any
 
 import httpx
 
 from art_langgraph.client.outages import LOST, ServerAway, outages, raise_if_away
-
-HTTP_LIBRARIES = ("httpx", "httpx2")
-"""What the clients of model providers are made with. httpx2 goes on from httpx, with the same names and with
-classes of its own."""
-
-
-@cache
-def certificates() -> ssl.SSLContext:
-    """What httpx trusts by default. Reading it takes 50 ms of the processor, which each client would spend anew."""
-    return httpx.create_ssl_context()
+from art_langgraph.client.proxies import AsyncProxyTransport, ProxyTransport
 
 
 class PatientAsyncClient(httpx.AsyncClient):
@@ -41,7 +30,7 @@ class PatientAsyncClient(httpx.AsyncClient):
     """
 
     def __init__(self, retry_for: float, lost: tuple[type[Exception], ...] = LOST, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**{"transport": AsyncProxyTransport(), **options})
         self.retry_for, self._lost = retry_for, lost
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
@@ -75,7 +64,7 @@ class PatientClient(httpx.Client):
     """
 
     def __init__(self, retry_for: float, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(**{"transport": ProxyTransport(), **options})
         self.retry_for = retry_for
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
@@ -104,8 +93,8 @@ class LoopTransport(httpx.AsyncBaseTransport):
     """A transport of httpx that keeps a connection pool for each event loop, and closes it when the loop ends.
 
     All ChatART models of a process share a client. An ordinary pool would keep connections of event loops that have
-    ended, and the second `asyncio.run` of a script would fail on them. Event loops of several threads may use it. It
-    goes by the proxies of the environment (HTTP_PROXY, NO_PROXY), which a client with a transport does not read.
+    ended, and the second `asyncio.run` of a script would fail on them. Event loops of several threads may use it. Its
+    pools go by proxies as AsyncProxyTransport does.
 
     Args:
         library: Where the pools are from, one of HTTP_LIBRARIES: that of the client. `openai` has clients of httpx2
@@ -113,9 +102,10 @@ class LoopTransport(httpx.AsyncBaseTransport):
     """
 
     def __init__(self, library: str = "httpx") -> None:
-        self._library: Any = import_module(library)
-        self._pools: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None]]] = {}
-        """By loop: a client that has a transport for each proxy, and what closes it."""
+        self._library = library
+        self._limits = import_module(library).Limits(max_connections=None, max_keepalive_connections=128)
+        self._pools: dict[asyncio.AbstractEventLoop, tuple[AsyncProxyTransport, AsyncGenerator[None]]] = {}
+        """By loop: its connections, and what closes them."""
         self._lock = threading.Lock()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -124,15 +114,12 @@ class LoopTransport(httpx.AsyncBaseTransport):
             if loop not in self._pools:
                 for ended in [known for known in self._pools if known.is_closed()]:  # one that nobody shut down
                     del self._pools[ended]
-                limits = self._library.Limits(max_connections=None, max_keepalive_connections=128)
                 guard = self._until_the_end_of(loop)
-                self._pools[loop] = (self._library.AsyncClient(verify=certificates(), limits=limits), guard)
+                self._pools[loop] = (AsyncProxyTransport(self._library, limits=self._limits), guard)
             pool, _ = self._pools[loop]
         if guard:
             await anext(guard)
-        # Not `pool.send`, which would log each request a second time.
-        answer: httpx.Response = await pool._transport_for_url(request.url).handle_async_request(request)
-        return answer
+        return await pool.handle_async_request(request)
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop."""

@@ -14,9 +14,11 @@ from typing import Any, Protocol
 import httpx
 from pydantic import BaseModel
 
+from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.llm.faults import CUT_OFF, Fault
 from art_langgraph.llm.modes import Message, Mode, request, said
 from trainer_server.wire import ConfigError, Connection, LLMError, names_version
+from trainer_server.wire.network.proxies import exempt_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,11 @@ def check_litellm(model: str) -> None:
 
 
 async def load_litellm() -> Any:
-    """Imports litellm on first use, which takes seconds. Turns off its price list download and its log messages."""
+    """Imports litellm on first use, which takes seconds. Turns off its price list download and its log messages.
+
+    litellm takes proxies from the environment alone, so that NO_PROXY is given loopback: the trainer server may judge.
+    """
+    exempt_loopback()
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOG", "ERROR")
 
@@ -200,7 +206,8 @@ async def _base_model(server: Connection) -> str:
     """The name of the base model of a trainer server: the first model that it lists. Raises LLMError."""
     headers = {"Authorization": f"Bearer {server.api_key}"}
     try:
-        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=10.0) as http:
+        transport = AsyncProxyTransport()
+        async with httpx.AsyncClient(base_url=server.url, headers=headers, timeout=10.0, transport=transport) as http:
             answer = (await http.get("/v1/models")).raise_for_status()
     except httpx.HTTPError as error:
         raise LLMError(f"art/base: {error!r}. Is the trainer server up at {server.url}?", kind="unreachable") from None

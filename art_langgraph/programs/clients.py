@@ -17,11 +17,11 @@ from importlib import import_module
 from typing import Any
 
 from art_langgraph.capture.scope import Scope, current
+from art_langgraph.client.proxies import HTTP_LIBRARIES
 from art_langgraph.client.servers import known_servers
-from art_langgraph.client.transport import HTTP_LIBRARIES
 from trainer_server.wire import Connection, rollout_path
-from trainer_server.wire.headers import ROLLOUT
 from trainer_server.wire.home import origin
+from trainer_server.wire.network.headers import ROLLOUT
 
 _lock = threading.Lock()
 _tied = False

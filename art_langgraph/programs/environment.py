@@ -1,4 +1,5 @@
-"""Environment variables by which OpenAI's and Anthropic's clients find the trainer server while functions run.
+"""Environment variables by which OpenAI's and Anthropic's clients find the trainer server while functions run, and by
+which all clients ask loopback without a proxy.
 
 The variables of a process are the same for all runs in it. A child process that inherits them gets the base URL of its
 own run instead: `found_by_clients` wraps the constructor of `subprocess.Popen` for that.
@@ -16,6 +17,8 @@ from typing import Any
 
 from art_langgraph.programs.run import run_here
 from trainer_server.wire import Connection
+from trainer_server.wire.home import is_local
+from trainer_server.wire.network.proxies import loopback_exemption
 
 _FAMILIES = {
     "OPENAI": ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY"),
@@ -31,14 +34,16 @@ _BEFORE_ENV = 10
 _lock = threading.Lock()
 _users = 0
 _set: dict[str, str] = {}
-"""What was set, to be removed when the last user has left."""
+"""What was set, until the last user has left."""
+_before: dict[str, str] = {}
+"""What some of them were before."""
 
 
 @contextmanager
 def found_by_clients(server: Connection | None) -> Iterator[None]:
     """Sets the variables inside the `with` block, so that `openai.OpenAI()` without arguments asks the trainer server.
 
-    They are of the process: several blocks at once share those of the first. The last one that ends removes them.
+    They are of the process: several blocks at once share those of the first. The last one that ends takes them back.
 
     Args:
         server: The trainer server; None: nothing is set.
@@ -69,14 +74,19 @@ def _begin(server: Connection) -> None:
     for family, names in _FAMILIES.items():
         if not any(os.environ.get(name) for name in names):
             _set.update(wanted[family])
-            os.environ.update(wanted[family])
+    if is_local(server.url):
+        _set.update(loopback_exemption(os.environ))
+    _before.update({name: os.environ[name] for name in _set if name in os.environ})
+    os.environ.update(_set)
 
 
 def _end() -> None:
     for name, value in _set.items():
         if os.environ.get(name) == value:  # else the user has changed it meanwhile
             del os.environ[name]
+            os.environ.update({name: _before[name]} if name in _before else {})
     _set.clear()
+    _before.clear()
 
 
 def _tie_children() -> None:

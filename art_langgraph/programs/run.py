@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,8 @@ from contextvars import ContextVar
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.wire import ConfigError, Connection, rollout_path
+from trainer_server.wire.home import is_local
+from trainer_server.wire.network.proxies import loopback_exemption
 
 _current: ContextVar[Run | None] = ContextVar("art_run", default=None)
 
@@ -85,7 +88,8 @@ class Run:
     def environment(self) -> dict[str, str]:
         """Variables for a child process or a container, whose requests then belong to the rollout.
 
-        Pass them on: `subprocess.run(command, env={**os.environ, **run.environment})`.
+        Pass them on: `subprocess.run(command, env={**os.environ, **run.environment})`. NO_PROXY is one of them where
+        the environment has a proxy, and the server is on loopback.
         """
         server = self._asked_server()
         return {
@@ -96,6 +100,7 @@ class Run:
             "ART_BASE_URL": server.url,
             "ART_API_KEY": server.api_key,
             "ART_ROLLOUT": self.rollout_id,
+            **(loopback_exemption(os.environ) if is_local(server.url) else {}),
         }
 
     @property

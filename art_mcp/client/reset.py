@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 
+from art_langgraph.client.proxies import AsyncProxyTransport
 from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.live import Source
 from trainer_server.wire import ConfigError, MCPError
@@ -110,7 +111,7 @@ class ResetQueue:
         elif self._command:
             await _run(self._command)
         else:
-            async with httpx.AsyncClient(timeout=TIMEOUT) as client:
+            async with httpx.AsyncClient(timeout=TIMEOUT, transport=AsyncProxyTransport()) as client:
                 answer = await client.post(self._how)
             if answer.is_error:
                 raise OSError(f"HTTP {answer.status_code} {answer.reason_phrase}")

@@ -15,6 +15,7 @@ from typing import Any
 
 import httpx
 
+from art_langgraph.client.proxies import ProxyTransport
 from trainer_server.wire import EngineError, TrainingError
 from trainer_server.wire.guard import end_group, guarded
 
@@ -59,7 +60,7 @@ def child(
 
 def _wait(process: subprocess.Popen[bytes], health: str, log: Path) -> None:
     deadline = time.monotonic() + START_TIMEOUT
-    with httpx.Client(timeout=5) as http:
+    with httpx.Client(timeout=5, transport=ProxyTransport()) as http:
         while process.poll() is None and time.monotonic() < deadline:
             try:
                 if http.get(health).is_success:

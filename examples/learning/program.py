@@ -16,6 +16,7 @@ from art_examples.learning.task import TaskMaker
 from rich.console import Console
 
 from trainer_server.wire import ARTError, Connection
+from trainer_server.wire.network.proxies import exempt_loopback
 
 SHORT_RUNS = Path("runs/examples")
 """Where short runs are written, in a folder for each example, unless `--out` names another one."""
@@ -90,6 +91,7 @@ def run_learners(
     parser.add_argument("--note", default="", help="what readers of results.jsonl should know of these runs")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     given = parser.parse_args(words)
+    exempt_loopback()
     first = given.first_seed
     short = given.steps is not None or given.held_out is not None
     out = given.out or (SHORT_RUNS / folder.name if short else folder)

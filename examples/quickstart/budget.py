@@ -16,6 +16,7 @@ import httpx
 from rich.console import Console
 from rich.table import Table
 
+from art_langgraph.client.proxies import get
 from trainer_server.wire import Connection
 
 INTERVAL = 3.0
@@ -141,7 +142,7 @@ def _request_seconds(connection: Connection) -> dict[str, float]:
     headers = {"Authorization": f"Bearer {connection.api_key}"}
     url = f"{connection.url}/api/engines?request_seconds=true"
     try:
-        (engine,) = httpx.get(url, headers=headers, timeout=30).raise_for_status().json()["engines"]
+        (engine,) = get(url, headers=headers, timeout=30).raise_for_status().json()["engines"]
     except httpx.HTTPError:
         return {}
     return engine["request_seconds"] or {}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 
+from art_langgraph.client.proxies import ProxyTransport
 from trainer_server.wire import Connection, EngineError, Home
 from trainer_server.wire.guard import end_group, guarded
 
@@ -60,7 +61,7 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
 
 def _wait(process: subprocess.Popen[bytes], home: Home, log: Path, progress: Callable[[str], None]) -> Connection:
     """Waits until the server is ready. Raises EngineError if it ends or START_TIMEOUT passes."""
-    with httpx.Client(timeout=5) as http:  # a single one: each client costs 50 ms of the processor that vLLM starts on
+    with httpx.Client(timeout=5, transport=ProxyTransport()) as http:
         return _polled(http, process, home, log, progress)
 
 

@@ -27,8 +27,8 @@ from trainer_server.gateway.splice.messages import only_text
 from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
-from trainer_server.wire.headers import COMPLETION
 from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.network.headers import COMPLETION
 from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("trainer_server")

@@ -30,7 +30,7 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
-from trainer_server.wire.headers import ROLLOUT
+from trainer_server.wire.network.headers import ROLLOUT
 from trainer_server.wire.rollouts import hinted_messages
 
 log = logging.getLogger("trainer_server")

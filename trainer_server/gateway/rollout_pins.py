@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.wire import LATEST, VersionRef, names_version, version_number
-from trainer_server.wire.headers import TEMPERATURE, VERSION
+from trainer_server.wire.network.headers import TEMPERATURE, VERSION
 from trainer_server.wire.rollouts import PinnedVersion, pinned_version
 
 

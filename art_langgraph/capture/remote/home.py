@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from art_langgraph.capture.remote.record import RemoteRecord, RemoteRecords
 from art_langgraph.capture.scope import RemoteCall, Scope
+from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.client.servers import known_servers
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Place
@@ -106,7 +107,8 @@ async def _asked(server: Connection, path: str, patience: float) -> tuple[Connec
     """A server, and what it has of a call after `patience` seconds at most; None when it has heard of no run."""
     known: RemoteRecords | None = None
     headers = {"Authorization": f"Bearer {server.api_key}"}
-    async with httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(_ROUND + 5, connect=5.0)) as http:
+    timeout = httpx.Timeout(_ROUND + 5, connect=5.0)
+    async with httpx.AsyncClient(headers=headers, timeout=timeout, transport=AsyncProxyTransport()) as http:
         began, left = time.monotonic(), patience * _GRACE
         while left > 0:
             try:

@@ -16,8 +16,8 @@ from art_langgraph.background.release import Server, token_of
 from art_langgraph.capture.remote.record import RemoteRecord
 from art_langgraph.capture.scope import Scope
 from art_langgraph.client.outages import BUSY
+from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.client.servers import known_servers
-from art_langgraph.client.transport import certificates
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ARTError
@@ -96,7 +96,7 @@ class Outbox:
 
     @contextmanager
     def _opened(self) -> Iterator[Callable[[list[_News]], int]]:
-        with httpx.Client(timeout=_TIMEOUT, verify=certificates()) as http:
+        with httpx.Client(timeout=_TIMEOUT, transport=ProxyTransport()) as http:
 
             def work(news: list[_News]) -> int:
                 if any(item.trajectory for item in news):

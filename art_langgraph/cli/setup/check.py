@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from art_langgraph.client.api import refused
 from art_langgraph.client.outages import explain
+from art_langgraph.client.proxies import get
 from trainer_server.wire import ConfigError, Connection, ServerUnreachable, TokenInfo
 from trainer_server.wire.home import is_local, origin, server_address
 
@@ -84,7 +85,7 @@ def series(number: str) -> tuple[int, ...]:
 
 def _ask(url: str, path: str, headers: dict[str, str]) -> httpx.Response:
     try:
-        return httpx.get(f"{url}{path}", headers=headers, timeout=_TIMEOUT)
+        return get(f"{url}{path}", headers=headers, timeout=_TIMEOUT)
     except httpx.HTTPError as error:
         if "CERTIFICATE_VERIFY_FAILED" in str(error):
             raise ServerUnreachable(

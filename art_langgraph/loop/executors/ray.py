@@ -7,7 +7,6 @@ function, the trajectory store, the reports to the trainer server.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 from collections.abc import Sequence
@@ -18,8 +17,6 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-import httpx
-
 from art_langgraph.background.release import flush, release
 from art_langgraph.client.servers import known_servers, meet
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
@@ -29,6 +26,7 @@ from art_langgraph.loop.graphs import Graph, GraphSource, NotStarted
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ConfigError, Connection
+from trainer_server.wire.home import is_local
 from trainer_server.wire.text import beginning
 from trainer_server.wire.watching import tracing
 
@@ -153,19 +151,12 @@ def _servers(source: GraphSource) -> list[Connection]:
     known = known_servers()
     servers = list(dict.fromkeys([*known, source.server] if source.server else known))
     for server in servers:
-        if _is_loopback(httpx.URL(server.url).host):
+        if is_local(server.url):
             warn_once(
                 f"rollouts run on Ray, and the trainer server's address is {server.url}, which only this machine has",
                 "Let the server listen on an address of the network (`serve --host`), and set ART_BASE_URL to it",
             )
     return servers
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _given_up(

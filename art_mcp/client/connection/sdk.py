@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any, TextIO
 from urllib.parse import urlsplit, urlunsplit
@@ -17,9 +18,9 @@ import mcp.types
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared._httpx_utils import create_mcp_http_client
 from pydantic import AnyUrl, BaseModel, ValidationError
 
+from art_langgraph.client.proxies import AsyncProxyTransport
 from art_mcp.client.connection.patience import Patience, patient
 from trainer_server.wire import MCPError
 
@@ -36,6 +37,11 @@ LISTS = {
 
 MAX_EVENT = 256 * 1024 * 1024
 """Maximum number of bytes of an answer over HTTP, for SDK 2, which has a limit. `CallResult` keeps less."""
+
+_HTTP = "httpx2" if MAJOR > 1 else "httpx"
+"""What the SDK's HTTP clients are made with."""
+_TIMEOUT = {"timeout": 30.0, "read": 300.0}
+"""The SDK's timeouts for HTTP, in seconds: a server may hold an answer open for long."""
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes the progress, the total and the message of a progress notification. The last two may be None."""
@@ -168,7 +174,16 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             )
             transport = stdio_client(parameters, errlog=errlog)
         else:
-            http = await stack.enter_async_context(create_mcp_http_client(dict(target.headers), auth=target.auth))
+            library: Any = import_module(_HTTP)
+            http = await stack.enter_async_context(
+                library.AsyncClient(
+                    headers=dict(target.headers),
+                    auth=target.auth,
+                    timeout=library.Timeout(**_TIMEOUT),
+                    follow_redirects=MAJOR == 1,  # SDK 2 does it by itself, within the server's origin
+                    transport=AsyncProxyTransport(_HTTP),
+                )
+            )
 
             async def note(response: Any) -> None:  # the SDK's error messages do not have the status
                 if response.status_code >= 400:

@@ -6,13 +6,18 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from pydantic import BaseModel
 
+from art_langgraph import LLM
 from art_langgraph.llm import target
 from art_langgraph.llm.target import check_litellm
-from trainer_server.wire import ConfigError
+from tests.support.proxies.refusing_proxy import refusing_proxy, without_proxies
+from tests.support.servers.trainer_server import TOKEN, TrainerServer
+from trainer_server.wire import ConfigError, LLMError
 
 WITHOUT = """
 import asyncio, importlib, pkgutil, sys
@@ -55,6 +60,26 @@ def test_everything_but_models_by_name_works_without_litellm() -> None:
     assert answer.startswith("value=3 1 calls")
     assert len(errors) == 3
     assert all("pip install 'art-langgraph[judge]'" in error for error in errors)
+
+
+async def test_a_judge_is_asked_by_the_proxy_and_the_trainer_server_directly(
+    connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Answer(BaseModel):
+        value: int
+
+    without_proxies(monkeypatch)
+    question: Any = [{"role": "user", "content": 'say {"value": 3}'}]
+    with refusing_proxy() as proxy:
+        for name, value in {**proxy.environment, "NO_PROXY": "corp", "no_proxy": "corp"}.items():
+            monkeypatch.setenv(name, value)
+        here = connected.url.replace("127.0.0.1", "localhost")  # litellm remembers the proxy of a host
+        judge = LLM("art/agent", base_url=here, api_key=TOKEN, cache=None, max_tokens=50)
+        assert (await judge.ask(question, Answer)).value == 3
+        assert proxy.asked == []
+        with pytest.raises(LLMError):
+            await LLM("openai/judge", base_url="http://judge.example/v1", cache=None, retries=0).ask(question, Answer)
+    assert proxy.asked == ["POST http://judge.example/v1/chat/completions"]
 
 
 def test_the_command_line_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from art_langgraph import Scenario, TrainerClient, TrajectoryStore, current_run, session
 from tests.support.cli import art
+from tests.support.proxies.refusing_proxy import without_proxies
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
 
@@ -44,6 +45,17 @@ async def test_what_a_block_does_is_a_trajectory(tmp_path: Path, connected: Trai
         kept = await client.rollout(run.rollout_id)
         assert (kept.reward, kept.reward_source, kept.scenario.id) == (1.5, "session", found.scenario.id)
         assert (await client.completion(found.completion_ids[0])).sampling.temperature == 0.5
+
+
+def test_child_processes_ask_loopback_without_the_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_proxies(monkeypatch)
+    monkeypatch.setenv("http_proxy", "http://proxy.corp:3128")
+    monkeypatch.setenv("NO_PROXY", "corp")
+    with session(Scenario(id="env", input="x")) as run:
+        assert run.environment.keys() & {"NO_PROXY", "no_proxy"} == set(), "the process has them meanwhile"
+        assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "corp,localhost,127.0.0.1,::1,127.0.0.0/8"
+    assert (os.environ["NO_PROXY"], os.environ.get("no_proxy")) == ("corp", None)
+    assert run.environment["no_proxy"] == run.environment["NO_PROXY"] == "corp,localhost,127.0.0.1,::1,127.0.0.0/8"
 
 
 def test_without_an_event_loop(connected: TrainerServer) -> None:

@@ -24,6 +24,7 @@ from testbed.engine_app import make_app
 from tests.support.engines.plugins import engine_plugin
 from tests.support.fuzzing import json_values, spoiled, thorough
 from tests.support.homes.versions import publish
+from tests.support.proxies.refusing_proxy import refusing_proxy, without_proxies
 from tests.support.servers.serving import serving
 from trainer_server.engines.adapter_files import FILES, adapter_files
 from trainer_server.policies.store import AdapterStore
@@ -290,6 +291,21 @@ def test_a_server_that_is_none_and_one_that_does_not_answer_are_named(plugin: An
         plugin.Adapters(tmp_path, url, KEY).get("agent", 1)
     with pytest.raises(plugin.NotFetched, match=r"ConnectError.*Is that its address as this machine sees it\?"):
         plugin.Adapters(tmp_path, url, KEY).get("agent", 1)
+
+
+def test_a_server_on_this_machine_is_fetched_from_without_the_proxy_and_another_one_by_it(
+    trainer: Trainer, adapters: Any, plugin: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = trainer.version(1)
+    without_proxies(monkeypatch)
+    with refusing_proxy() as proxy:
+        for name, value in proxy.environment.items():
+            monkeypatch.setenv(name, value)
+        assert contents(adapters.get("agent", 1).path) == contents(source)
+        assert proxy.asked == []
+        with pytest.raises(plugin.NotFetched, match=r"does it need the proxy of the environment \(NO_PROXY\)\?"):
+            plugin.Adapters(tmp_path, "https://trainer.example", KEY).get("agent", 1)
+    assert proxy.asked == ["CONNECT trainer.example:443"]
 
 
 def test_a_token_of_scope_engine_opens_the_files_and_nothing_else(

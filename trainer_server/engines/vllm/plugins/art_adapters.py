@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import httpx
 from starlette.responses import JSONResponse
@@ -78,6 +80,8 @@ class Adapters:
     def __init__(self, root: Path, url: str, key: str) -> None:
         self._root, self._url = root, url.rstrip("/").removesuffix("/v1")
         self._headers = {"Authorization": f"Bearer {key}", "Accept-Encoding": "identity"}
+        self._by_proxy = urlsplit(url).hostname not in ("localhost", "127.0.0.1", "::1")
+        """Whether a proxy of the environment may be asked: one knows nothing of this machine's loopback interface."""
 
     def get(self, policy: str, version: int) -> Held:
         """A version's adapter, whole and with the checksums that the server names. Blocks until it is here.
@@ -86,7 +90,8 @@ class Adapters:
             NotFetched: It cannot be had now.
         """
         try:
-            with httpx.Client(headers=self._headers, timeout=_TIMEOUT) as http:
+            trust: dict[str, Any] = {"verify": httpx.create_ssl_context(), "trust_env": self._by_proxy}
+            with httpx.Client(headers=self._headers, timeout=_TIMEOUT, **trust) as http:
                 return self._get(http, f"{self._url}/api/policies/{policy}/versions/{version}/files")
         except NotFetched as error:
             raise NotFetched(f"{policy}@{version} could not be fetched from {self._url}: {error}") from None
@@ -184,7 +189,8 @@ def _ask(http: httpx.Client, url: str) -> httpx.Response:
     try:
         answer = http.get(url)
     except httpx.HTTPError as error:
-        raise NotFetched(f"{error!r}. Is that its address as this machine sees it?") from None
+        by = ", and does it need the proxy of the environment (NO_PROXY)" if http.trust_env and getproxies() else ""
+        raise NotFetched(f"{error!r}. Is that its address as this machine sees it{by}?") from None
     if answer.status_code != 200:
         raise _refusal(answer)
     return answer

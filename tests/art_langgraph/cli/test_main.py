@@ -1,0 +1,30 @@
+"""What the commands do before anything else."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from art_langgraph.cli.main import main
+from tests.support.proxies.refusing_proxy import without_proxies
+
+
+def serve() -> None:
+    runpy.run_module("trainer_server", run_name="__main__")
+
+
+@pytest.mark.parametrize("command", [main, serve])
+def test_a_process_of_this_project_and_its_children_ask_loopback_without_a_proxy(
+    command: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_proxies(monkeypatch)
+    for name, value in {"HTTPS_PROXY": "http://proxy.corp:3128", "NO_PROXY": "corp", "no_proxy": "corp"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "argv", ["art-langgraph", "--help"])
+    with pytest.raises(SystemExit):
+        command()
+    assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "corp,localhost,127.0.0.1,::1,127.0.0.0/8"

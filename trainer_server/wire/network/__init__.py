@@ -1,0 +1,1 @@
+"""What is between client and server: the names of headers, and proxies."""
