@@ -6,6 +6,7 @@ The tables are in a schema of their own, so that the database may be that of the
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 import weakref
@@ -310,7 +311,8 @@ def _forked() -> None:
         database.forked()
 
 
-os.register_at_fork(after_in_child=_forked)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _answers(db: _Db) -> bool:
