@@ -12,7 +12,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -23,7 +23,7 @@ from trainer_server.wire.errors import NewerSchema
 from trainer_server.wire.schemas.rewriting import rewrite
 from trainer_server.wire.text import storable
 
-_Db = psycopg.Connection[tuple[Any, ...]]
+_Db: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 _SCHEMA = "art_langgraph_store"
 _FIRST_TABLES = """
