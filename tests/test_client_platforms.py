@@ -11,9 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import typer
 
 from tests.support.patience import PATIENCE
+from tests.support.platforms.client_tests import EXCLUDED, LINUX_ONLY
 from tests.support.platforms.windows import ODD
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server import cli, commands
@@ -93,3 +95,10 @@ path.open("wb")
 session.open()
 """
     assert list(in_locale_encoding(source)) == [2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("begin", [begin for tests in EXCLUDED.values() for begin in tests] + [LINUX_ONLY])
+def test_what_is_skipped_elsewhere_is_there(begin: str) -> None:
+    file, _, name = begin.partition("::")
+    assert (ROOT / file).exists()
+    assert not name or re.search(rf"^(async )?def {name}", (ROOT / file).read_text(encoding="utf-8"), re.M)
