@@ -49,6 +49,7 @@ def test_the_client_needs_nothing_that_windows_does_not_have(tmp_path: Path, ser
     assert done.returncode == 0, output + errors
     assert "Traceback" not in output + errors
     assert errors.count("needs Linux, and this is Windows: run it on a Linux machine, or in WSL2") == 4, errors
+    assert "Start one on a Linux machine, or in WSL2, and call here: art-langgraph connect URL" in errors
     listed = output.partition("$ trajectories list --json\n")[2].partition("\n$ ")[0]
     assert f"asked {ODD}" in [run["question"] for run in json.loads(listed)]
 

@@ -14,12 +14,15 @@ import os
 import pkgutil
 import platform
 import select
+import shlex
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+
+from tests.support.mcp.commands import SHOP
 
 CLIENT = ("art_langgraph", "art_mcp", "trainer_server.wire")
 SERVER_ONLY = {"trainer_server.wire.guard"}
@@ -87,7 +90,6 @@ async def run_graphs(url: str) -> None:
 
     from art_langgraph import Scenario, TrajectoryStore, rollout
     from art_mcp import connect
-    from tests.support.mcp.commands import SHOP
     from tests.support.runs.graphs import counting
     from trainer_server.wire import Home, MCPError
 
@@ -153,6 +155,7 @@ def main(url: str) -> None:
     hide()
     for words in ((), ("trajectories",), ("autopilot",), ("specialize",), ("scenarios",), ("connect",), ("train",)):
         assert command(*words, "--help") == 0, words
+    assert command("specialize", shlex.join(SHOP)) == 1
     assert command("connect", url) == 0
     assert command("status") == 0
     asyncio.run(run_graphs(url))
@@ -160,6 +163,8 @@ def main(url: str) -> None:
     hold_locks()
     assert command("trajectories", "list", "--json") == 0
     assert command("trajectories", "list") == 0
+    for _ in range(2):  # the second one replaces the file
+        assert command("trajectories", "export", "runs.jsonl") == 0
     from art_mcp.worlds.world import World
 
     assert "WSL2" in refusal(lambda: World("."))
