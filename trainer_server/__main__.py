@@ -4,13 +4,16 @@ import sys
 
 import typer
 
-from trainer_server.cli import serve_command
 from trainer_server.wire import ARTError
+from trainer_server.wire.errors import require_linux
 from trainer_server.wire.network.proxies import exempt_loopback
 
 if __name__ == "__main__":
     exempt_loopback()
     try:
+        require_linux("the trainer server")
+        from trainer_server.cli import serve_command
+
         typer.run(serve_command)
     except ARTError as error:
         sys.exit(f"error: {error}")

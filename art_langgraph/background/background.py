@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import multiprocessing.util
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -194,9 +195,12 @@ def _each(method: Callable[[Background[Any]], None]) -> Callable[[], None]:
     return call
 
 
-os.register_at_fork(
-    before=_each(Background._halt), after_in_parent=_each(Background._go_on), after_in_child=_each(Background._begin)
-)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(
+        before=_each(Background._halt),
+        after_in_parent=_each(Background._go_on),
+        after_in_child=_each(Background._begin),
+    )
 
 
 def at_exit(last: Callable[[], object]) -> None:

@@ -275,7 +275,8 @@ class _ProcessHandler(BaseCallbackHandler):
 
 
 _handler = _ProcessHandler()
-os.register_at_fork(after_in_child=_handler.forked)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_handler.forked)
 # The default is what reaches every task of a server; a plain `.set()` would be lost in them.
 _hook: ContextVar[BaseCallbackHandler | None] = ContextVar("art_capture", default=_handler)
 _registered = False

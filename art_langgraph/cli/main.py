@@ -24,6 +24,7 @@ from trainer_server.wire import ARTError
 from trainer_server.wire.network.proxies import exempt_loopback
 
 GROUP = "art_langgraph.commands"
+_FIRST = "quickstart" if sys.platform == "linux" else "connect URL"
 
 
 def version_command(as_json: JsonOption = False) -> None:
@@ -39,7 +40,7 @@ def build() -> typer.Typer:
     """Builds the command line. A command whose extra is not installed names the missing package when it is called."""
     app = typer.Typer(
         name="art-langgraph",
-        help="Reinforcement learning under any LangGraph agent. Start with `art-langgraph quickstart`.",
+        help=f"Reinforcement learning under any LangGraph agent. Start with `art-langgraph {_FIRST}`.",
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )

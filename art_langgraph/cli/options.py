@@ -192,6 +192,6 @@ def rubric_text(rubric: str | None) -> str | None:
     if rubric is None or not rubric.startswith("@"):
         return rubric
     try:
-        return Path(rubric[1:]).read_text()
-    except OSError as error:
+        return Path(rubric[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
         raise ConfigError(f"--rubric {rubric}: {error}") from None

@@ -64,7 +64,7 @@ _ABOUT = {
 
         from langsmith import Client
         client = Client()
-        with open("runs.jsonl", "w") as file:
+        with open("runs.jsonl", "w", encoding="utf-8") as file:
             for run in client.list_runs(project_name="my-project"):
                 file.write(run.model_dump_json() + "\\n")
                 for feedback in client.list_feedback(run_ids=(run.id,)):

@@ -11,6 +11,7 @@ from art_langgraph.client.outages import STALLED, explain, retry_seconds
 from art_langgraph.client.servers import meet
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import ConfigError, Connection, ServerError, ServerUnreachable, TokenInfo
+from trainer_server.wire.errors import HOW_TO_START
 from trainer_server.wire.network.headers import REQUEST
 from trainer_server.wire.text import beginning
 from trainer_server.wire.watching import tracing
@@ -74,8 +75,7 @@ class ServerAPI:
             answer = await self._http.request(method, path, **options)
         except httpx.TransportError as error:
             raise ServerUnreachable(
-                f"no trainer server answers at {self.connection.url} ({explain(error)}). "
-                "Start one with `art-langgraph serve`, or use one elsewhere: art-langgraph connect URL."
+                f"no trainer server answers at {self.connection.url} ({explain(error)}). {HOW_TO_START}."
             ) from None
         if answer.is_success:
             return answer

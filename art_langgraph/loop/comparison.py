@@ -98,7 +98,7 @@ class VersionComparison:
         spread = f" ({interval[0]:+.3f} to {interval[1]:+.3f})" if interval else ""
         low, high = self.win_interval
         return (
-            f"{earlier} {means.before:.3f} → {later} {means.after:.3f}, difference {gain:+.3f}{spread}; better in "
+            f"{earlier} {means.before:.3f}, {later} {means.after:.3f}, difference {gain:+.3f}{spread}; better in "
             f"{self.wins}, worse in {self.losses}, equal in {self.ties} of {len(self.pairs)} scenarios (wins among "
             f"those that differ: {low:.2f} to {high:.2f}); not judged: {self.unscored}"
         )

@@ -77,7 +77,7 @@ def scaffold(project: Project, name: str | None, policy: str | None) -> Scaffold
     _write(made, "train.py", lambda: program + "\n")
     _write(made, "scenarios.jsonl", lambda: _scenarios(made))
     _add_address(made)
-    made.asks = any("ChatART" in file.read_text() for file in _files(place))
+    made.asks = any(b"ChatART" in file.read_bytes() for file in _files(place))
     made.models = [(_relative(project, file), line, call) for file in _files(place) for line, call in model_calls(file)]
     return made
 
@@ -89,7 +89,7 @@ def _write(made: Scaffold, name: str, text: Callable[[], str]) -> None:
         made.kept.append(name)
         return
     content = text()
-    with file.open("x") as opened:
+    with file.open("x", encoding="utf-8") as opened:
         opened.write(content)
     made.written.append(name)
 
@@ -101,11 +101,11 @@ def _add_address(made: Scaffold) -> None:
             made.kept.append("env in langgraph.json")
         return
     file = made.project.environment or made.project.folder / ".env"
-    text, name = file.read_text() if file.exists() else "", _relative(made.project, file)
+    text, name = file.read_text(encoding="utf-8") if file.exists() else "", _relative(made.project, file)
     if re.search(r"^\s*(export\s+)?ART_BASE_URL\s*=", text, re.M):
         made.kept.append(name)
         return
-    with file.open("a") as opened:
+    with file.open("a", encoding="utf-8") as opened:
         opened.write("\n" * (bool(text) and not text.endswith("\n")) + f"ART_BASE_URL={made.url}\n")
     made.written.append(name)
 

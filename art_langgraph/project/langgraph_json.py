@@ -60,7 +60,7 @@ class Project:
         path = Path(path).expanduser()
         path = (path / "langgraph.json" if path.is_dir() else path).absolute()
         try:
-            given = json.loads(path.read_text())
+            given = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"there is no {path}: name the folder of a project that has one") from None
         except (OSError, ValueError) as error:

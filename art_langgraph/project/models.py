@@ -36,7 +36,7 @@ def policies_asked(file: Path) -> set[str]:
 def _calls(file: Path) -> Iterator[ast.Call]:
     """The calls in a Python file. None where it cannot be parsed."""
     try:
-        tree = ast.parse(file.read_text())
+        tree = ast.parse(file.read_bytes())
     except (OSError, ValueError, SyntaxError):
         return
     yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))

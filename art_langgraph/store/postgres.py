@@ -6,12 +6,13 @@ The tables are in a schema of their own, so that the database may be that of the
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -22,7 +23,7 @@ from trainer_server.wire.errors import NewerSchema
 from trainer_server.wire.schemas.rewriting import rewrite
 from trainer_server.wire.text import storable
 
-_Db = psycopg.Connection[tuple[Any, ...]]
+_Db: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 _SCHEMA = "art_langgraph_store"
 _FIRST_TABLES = """
@@ -310,7 +311,8 @@ def _forked() -> None:
         database.forked()
 
 
-os.register_at_fork(after_in_child=_forked)
+if sys.platform != "win32":  # which has no fork
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _answers(db: _Db) -> bool:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+
+from filelock import lock_descriptor
 
 from art_langgraph.store.database import PATIENCE, StoreUnavailable
 from trainer_server.wire import ConfigError
@@ -96,12 +97,7 @@ class SQLiteDatabase:
     def alone(self, name: str) -> Iterator[Callable[[], bool] | None]:
         lock = os.open(self._path.with_name(f"{self._path.name}.{name}.lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield None
-            else:
-                yield lambda: True
+            yield (lambda: True) if lock_descriptor(lock, blocking=False) else None
         finally:
             os.close(lock)
 

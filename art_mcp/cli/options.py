@@ -142,7 +142,7 @@ def _value(text: str, option: str) -> str:
 def _read(path: str, option: str) -> str:
     """Reads a file. Raises ConfigError if it cannot be read."""
     try:
-        return Path(path).expanduser().read_text()
+        return Path(path).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
         raise ConfigError(f"{option}: {path} cannot be read: {reason}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
@@ -15,7 +14,7 @@ from art_langgraph.capture.scope import Scope
 from art_mcp.client.capture import Record
 from art_mcp.client.cassette import Cassette
 from art_mcp.client.connection.patience import Patience, asked_to_wait, refused
-from art_mcp.client.connection.sdk import Http, Stdio, Target
+from art_mcp.client.connection.sdk import Http, Stdio, Target, words_of
 from art_mcp.client.connection.session import Reopening
 from art_mcp.client.copies.placing import check_target
 from art_mcp.client.copies.pool import Pool
@@ -316,7 +315,7 @@ def target_of(
     if headers or auth:
         raise ConfigError(f"headers and auth are for URLs; {server!r} is a command")
     try:
-        words = shlex.split(server) if isinstance(server, str) else list(server)
+        words = words_of(server) if isinstance(server, str) else list(server)
     except ValueError as error:
         raise ConfigError(f"the command of the MCP server {server!r} cannot be read as a shell does: {error}") from None
     if not words:

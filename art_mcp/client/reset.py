@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import shlex
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 
 from art_langgraph.client.proxies import AsyncProxyTransport
-from art_mcp.client.connection.sdk import Progress
+from art_mcp.client.connection.sdk import Progress, words_of
 from art_mcp.client.live import Source
 from trainer_server.wire import ConfigError, MCPError
 
@@ -50,7 +49,7 @@ class ResetQueue:
         self.resets = 0
         if isinstance(how, str) and not _is_url(how):
             try:
-                self._command = shlex.split(how)
+                self._command = words_of(how)
             except ValueError as error:
                 raise ConfigError(f"--reset {how!r} cannot be read as a shell does: {error}") from None
             if not self._command:

@@ -64,7 +64,7 @@ def summary(scenarios: Sequence[MCPScenario]) -> Iterator[str]:
     yield "by kind: " + ", ".join(f"{kind.replace('_', '-')}: {count}" for kind, count in kinds.most_common())
     step = max(1, len(scenarios) // SHOWN)
     for scenario in scenarios[::step][:SHOWN]:
-        yield f"for example: {' → '.join(message['content'] for message in scenario.messages)}"
+        yield f"for example: {'; then: '.join(message['content'] for message in scenario.messages)}"
 
 
 def _grams(text: str) -> Iterator[str]:

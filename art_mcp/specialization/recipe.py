@@ -363,7 +363,7 @@ def _imitated(metrics: dict[str, object]) -> str:
     what = "held-out loss" if metrics.get("validation_losses") else "loss"
     least = min((loss for loss in losses if isinstance(loss, float)), default=None)
     return (
-        f"{metrics.get('updates')} updates, {what} {losses[0]:.3f} → {least:.3f}, ended by {metrics.get('stopped')}"
+        f"{metrics.get('updates')} updates, {what} {losses[0]:.3f} to {least:.3f}, ended by {metrics.get('stopped')}"
         if least is not None and isinstance(losses[0], float)
         else f"{metrics.get('updates')} updates"
     )

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import stat
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,6 +94,10 @@ class Copier:
 
     def _reflink(self, source: str, target: str) -> bool:
         """Lets the target share the source's blocks. False: that is not possible here."""
+        if sys.platform != "linux":
+            return False
+        import fcntl
+
         try:
             with open(source, "rb") as given, open(target, "wb") as made:
                 fcntl.ioctl(made.fileno(), _FICLONE, given.fileno())

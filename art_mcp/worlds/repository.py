@@ -38,7 +38,7 @@ def git_directory(path: Path) -> Path:
     """The directory that a `.git` stands for: itself, or where the file leads."""
     if path.is_dir():
         return path
-    name = path.read_text(errors="replace").strip().removeprefix("gitdir:").strip()
+    name = path.read_text(encoding="utf-8", errors="replace").strip().removeprefix("gitdir:").strip()
     return (path.parent / name).resolve()
 
 
@@ -75,10 +75,11 @@ def copy_git(source: Path, target: Path, root: Path, copier: Copier, in_copy: In
     """
     own = git_directory(source)
     if source.is_file() and own.is_relative_to(root):  # a submodule: its repository is in that of the outer one
-        target.write_text(f"gitdir: {os.path.relpath(own, source.parent)}\n")
+        target.write_text(f"gitdir: {os.path.relpath(own, source.parent)}\n", encoding="utf-8")
         return []
     _wait_for_lock(own / "index.lock")
-    common = (own / (own / "commondir").read_text().strip()).resolve() if (own / "commondir").exists() else own
+    linked = own / "commondir"
+    common = (own / linked.read_text(encoding="utf-8").strip()).resolve() if linked.exists() else own
     target.mkdir()
     if common != own:
         _copy(common, target, copier, leave={"HEAD", "index", "logs"})
@@ -105,7 +106,7 @@ def run_git(git: Path, *words: str, check: bool = True, given: str = "") -> str:
     command = ["git", *_SETTINGS, "--git-dir", str(git), *words]
     try:
         done = subprocess.run(
-            command, input=given, capture_output=True, text=True, errors="replace", timeout=60, env=env
+            command, input=given, capture_output=True, encoding="utf-8", errors="replace", timeout=60, env=env
         )
     except FileNotFoundError:
         raise ConfigError("`git` is not installed: the world has a repository, which only git can read") from None
@@ -174,9 +175,10 @@ def _stand_alone(source: Path, target: Path, root: Path) -> None:
             run_git(target, "config", "--file", str(config), *key, *change)
     alternates = target / "objects" / "info" / "alternates"
     if alternates.exists():
-        lines = alternates.read_text().splitlines()
+        lines = alternates.read_text(encoding="utf-8").splitlines()
         objects = source / "objects"
-        alternates.write_text("".join(f"{(objects / line).resolve()}\n" for line in lines if line.strip()))
+        text = "".join(f"{(objects / line).resolve()}\n" for line in lines if line.strip())
+        alternates.write_text(text, encoding="utf-8")
 
 
 def _without_remotes(source: Path, target: Path, in_copy: InCopy) -> list[str]:

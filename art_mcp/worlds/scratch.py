@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import lock_descriptor
 
 from art_mcp.worlds.copying import remove_tree
 
@@ -36,7 +37,7 @@ class Scratch:
             self.removed = _remove_leftovers(base)
             self.path = Path(tempfile.mkdtemp(prefix="w", dir=base)).resolve()
             self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            lock_descriptor(self._lock)
         if self.removed:
             log.info("removed the worlds of %d processes that had died", self.removed)
 
@@ -64,16 +65,13 @@ def _remove_leftovers(base: Path) -> int:
             log.warning("%s cannot be removed: %s", left, error)
             continue
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            continue
+            if not lock_descriptor(lock, blocking=False):
+                continue
+            remove_tree(left)
+        except OSError as error:
+            log.warning("%s, which a process left that died, cannot be removed: %s", left, error)
         else:
-            try:
-                remove_tree(left)
-            except OSError as error:
-                log.warning("%s, which a process left that died, cannot be removed: %s", left, error)
-            else:
-                removed += 1
+            removed += 1
         finally:
             os.close(lock)
     return removed
@@ -84,7 +82,7 @@ def _held(path: Path) -> Iterator[None]:
     """Holds the lock of a file."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock_descriptor(lock)
         yield
     finally:
         os.close(lock)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+import platform
 import re
 import threading
 import time
@@ -46,10 +47,15 @@ class World:
         scratch: Directory of the copies of all processes. None takes the cache.
 
     Raises:
-        ConfigError: A path or a name is invalid.
+        ConfigError: A path or a name is invalid, or this is Windows.
     """
 
     def __init__(self, paths: Worlds, observers: Sequence[Observer] = (), scratch: Path | None = None) -> None:
+        if platform.system() == "Windows":  # paths of copies are found in texts by the rules of POSIX
+            raise ConfigError(
+                "worlds cannot be copied on Windows: run this in WSL2, or reset the server before each run (--reset, "
+                "reset=)"
+            )
         self.places = places_of(paths)
         self.aliases = Aliases(self.places)
         self.notes: list[str] = []

@@ -30,6 +30,9 @@ def quickstart_command(
     Starts a trainer server, measures the untrained policy on held-out scenarios, trains it with GRPO, measures again.
     Everything it makes is in runs/<name>/. Ctrl-C leaves no process behind; --resume goes on.
     """
+    from trainer_server.wire.errors import require_linux
+
+    require_linux("`art-langgraph quickstart`")
     from trainer_server.engines.vllm import install as engine_install
     from trainer_server.process.extras import SERVER, require
     from trainer_server.wire import Home

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import platform
+import sys
 from pathlib import Path
 
 SERVER_STOPPING = "server_stopping"
@@ -36,6 +38,24 @@ class ARTError(Exception):
 
 class ConfigError(ARTError):
     """A setting, a file or an argument is wrong."""
+
+
+def require_linux(what: str) -> None:
+    """Raises ConfigError where the trainer server cannot run. what: The command, for the message."""
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"{what} needs Linux, and this is {platform.system()}: run it on a Linux machine{_WSL}. To use a server "
+            "that runs there: art-langgraph connect URL"
+        )
+
+
+_WSL = ", or in WSL2" if sys.platform == "win32" else ""
+HOW_TO_START = (
+    "Start one with `art-langgraph serve`, or use one elsewhere: art-langgraph connect URL"
+    if sys.platform == "linux"
+    else f"Start one on a Linux machine{_WSL}, and call here: art-langgraph connect URL"
+)
+"""What helps where no trainer server answers."""
 
 
 class NewerSchema(ConfigError):

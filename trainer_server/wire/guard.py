@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+assert sys.platform == "linux"  # it reads /proc
+
 GRACE = 10.0
 """Seconds between TERM and KILL."""
 _NICE = 5
@@ -47,7 +49,7 @@ def members(group: int) -> list[int]:
         if not entry.name.isdigit():
             continue
         try:
-            state, _, pgrp = (entry / "stat").read_text().rpartition(")")[2].split()[:3]
+            state, _, pgrp = (entry / "stat").read_bytes().rpartition(b")")[2].decode().split()[:3]
         except OSError:  # the process ended meanwhile
             continue
         if int(pgrp) == group and state != "Z":
@@ -79,7 +81,7 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
 def _low_priority() -> None:
     os.nice(_NICE)
     with suppress(OSError):  # where the scheduler groups processes by session, the group's niceness counts
-        Path("/proc/self/autogroup").write_text(str(_NICE))
+        Path("/proc/self/autogroup").write_text(str(_NICE), encoding="utf-8")
 
 
 def main(command: list[str], starter: int, *, low_priority: bool = False) -> int:

@@ -12,6 +12,7 @@ import json
 import os
 import sqlite3
 import stat
+import sys
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from ipaddress import ip_address
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from trainer_server.wire.errors import ConfigError
+from trainer_server.wire.errors import HOW_TO_START, ConfigError
 from trainer_server.wire.text import writable
 
 DEFAULT_URL = "http://127.0.0.1:8400"
@@ -67,7 +68,7 @@ class Home:
     def server_url(self) -> str | None:
         """Address of the running server; None: none is running. Raises ConfigError for a file that has no address."""
         try:
-            return str(json.loads(self.server.read_text())["url"])
+            return str(json.loads(self.server.read_text(encoding="utf-8"))["url"])
         except FileNotFoundError:
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:
@@ -81,7 +82,7 @@ class Home:
     def connected(self) -> Connection | None:
         """The server of `connect`; None: there is none. Raises ConfigError for a file that cannot be read."""
         try:
-            stored = json.loads(self.connection.read_text())
+            stored = json.loads(self.connection.read_text(encoding="utf-8"))
             return Connection(str(stored["url"]), str(stored["api_key"]))
         except FileNotFoundError:
             return None
@@ -101,7 +102,7 @@ class Home:
         aside = self.connection.with_suffix(f".{os.getpid()}")
         try:
             create_private(aside)
-            aside.write_text(json.dumps(asdict(connection)))
+            aside.write_text(json.dumps(asdict(connection)), encoding="utf-8")
             aside.replace(self.connection)
         except OSError as error:
             raise ConfigError(f"{self.connection} cannot be written: {error.strerror}") from None
@@ -161,6 +162,8 @@ class Home:
     def make_private(self) -> str | None:
         """Makes the home directory readable by its owner only (mode 0700), and makes it if it does not exist.
 
+        Windows has no modes: a directory there is as private as the one above it, and a user's profile is private.
+
         Returns:
             What was changed at a directory that existed, or why it could not be changed; None if nothing had to be.
 
@@ -168,7 +171,7 @@ class Home:
             ConfigError: The directory has other uses, so that it must not become private.
         """
         shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
-        if shared or self.root in (Path("/"), Path(os.path.expanduser("~"))):
+        if shared or self.root in (Path(self.root.anchor), Path(os.path.expanduser("~"))):
             raise ConfigError(
                 f"{self.root} cannot be a home directory of art-langgraph, which only its owner may read: name a "
                 f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
@@ -177,7 +180,7 @@ class Home:
             self.root.parent.mkdir(parents=True, exist_ok=True)
             self.root.mkdir(mode=0o700, exist_ok=True)
         mode = stat.S_IMODE(self.root.stat().st_mode)
-        if not mode & 0o077:
+        if sys.platform == "win32" or not mode & 0o077:
             return None
         try:
             self.root.chmod(0o700)
@@ -193,6 +196,8 @@ class Home:
 
 def create_private(path: Path) -> None:
     """Makes an empty file that only the user may read, and the directories above it. A file that exists is left alone.
+
+    On Windows, those may read it who may read what is in its directory.
 
     Raises:
         OSError: The file cannot be made.
@@ -274,8 +279,7 @@ class Connection:
         if not paths.token.exists():
             raise ConfigError(
                 f"no token for the trainer server: {paths.token} does not exist and ART_API_KEY is not set. "
-                "Start a server with `art-langgraph serve`; or, for a running one, call `art-langgraph connect URL`, "
-                "or set ART_BASE_URL and ART_API_KEY."
+                f"{HOW_TO_START}, or set ART_BASE_URL and ART_API_KEY."
             )
         own = paths.server_url() or DEFAULT_URL
         if origin(url) != origin(own):
@@ -283,7 +287,7 @@ class Connection:
                 f"no token for the trainer server at {url}: {paths.token} has the token of the server at {own}. Give "
                 "the key of the server that you name, as api_key=… or ART_API_KEY"
             )
-        if not (token := paths.token.read_text().strip()):
+        if not (token := paths.token.read_text(encoding="utf-8").strip()):
             raise ConfigError(f"{paths.token} is empty: delete it and start the server again, which makes a new token")
         return cls(url, token)
 

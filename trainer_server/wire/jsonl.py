@@ -108,7 +108,7 @@ def write_jsonl(path: str | Path, records: Iterable[Any]) -> int:
     try:
         with open(partial, "w", encoding="utf-8", newline="\n", opener=_private) as out:
             if path.exists():
-                os.fchmod(out.fileno(), path.stat().st_mode & 0o777)
+                os.chmod(partial, path.stat().st_mode & 0o777)
             for record in records:
                 out.write(to_json(record) + "\n")
                 count += 1
@@ -121,8 +121,8 @@ def write_jsonl(path: str | Path, records: Iterable[Any]) -> int:
 def append_jsonl(path: str | Path, records: Iterable[Any]) -> None:
     """Appends records to a file, one a line. The file gets all of them, or stays as it was.
 
-    Several processes may append at once. A line that a killed process left incomplete is ended first, so that it spoils
-    no other. Only the user may read a new file.
+    Several processes may append at once, except on Windows. A line that a killed process left incomplete is ended
+    first, so that it spoils no other. Only the user may read a new file.
 
     Args:
         path: The file to append to, or to create. Its directory must exist.
@@ -132,21 +132,20 @@ def append_jsonl(path: str | Path, records: Iterable[Any]) -> None:
         OSError: The file cannot be written.
     """
     data = "".join(to_json(record) + "\n" for record in records).encode()
-    file = _private(str(path), os.O_RDWR | os.O_APPEND | os.O_CREAT)
-    try:
-        size = os.fstat(file).st_size
-        if size and os.pread(file, 1, size - 1) != b"\n":
-            data = b"\n" + data
+    with open(path, "ab+", buffering=0, opener=_private) as file:
+        size = file.seek(0, os.SEEK_END)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                data = b"\n" + data
         written = 0
         try:
             while written < len(data):  # usually one write; the system may write less than all of it
-                written += os.write(file, data[written:])
+                written += file.write(data[written:])
         except OSError:
-            if os.fstat(file).st_size == size + written:  # no other process has appended meanwhile
-                os.ftruncate(file, size)
+            if os.fstat(file.fileno()).st_size == size + written:  # no other process has appended meanwhile
+                file.truncate(size)
             raise
-    finally:
-        os.close(file)
 
 
 async def lines_of(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:

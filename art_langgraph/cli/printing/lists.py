@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +19,12 @@ _LONGEST = 40
 
 def print_json(value: Any) -> None:
     """Prints JSON on standard output, without regard to the width of the terminal."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json_text(value, sys.stdout, indent=2))
+
+
+def json_text(value: Any, output: TextIO, **options: Any) -> str:
+    """JSON as an output can show it: with escapes where that is not UTF-8, as a pipe on Windows."""
+    return json.dumps(value, ensure_ascii=not str(output.encoding).lower().startswith("utf"), **options)
 
 
 @contextmanager
@@ -38,7 +43,7 @@ def only_json(as_json: bool) -> Iterator[Callable[[Any], None]]:
         return
     output = sys.stdout
     with redirect_stdout(sys.stderr):
-        yield lambda value: print(json.dumps(value, ensure_ascii=False, default=str), file=output, flush=True)
+        yield lambda value: print(json_text(value, output, default=str), file=output, flush=True)
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, whole: Iterable[str] = ("id",)) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
 from trainer_server.wire import ConfigError, ServerUnreachable
+from trainer_server.wire.errors import HOW_TO_START
 
 if TYPE_CHECKING:
     from art_langgraph.project.files import Scaffold
@@ -64,6 +66,8 @@ def _text(made: Scaffold) -> str:
             f"Start the server in another terminal: art-langgraph serve. None answers at {made.url}. Once before: pip "
             "install 'art-langgraph[server]' and art-langgraph engine install. If it runs on another machine: "
             "art-langgraph connect URL."
+            if sys.platform == "linux"
+            else f"No trainer server answers at {made.url}. {HOW_TO_START}."
         )
     todo.append(f"cd {made.project.folder} && python train.py --steps 1")
     return "\n".join([*lines, "Next:", *(f"{number}. {text}" for number, text in enumerate(todo, 1))])

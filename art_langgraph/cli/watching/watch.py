@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from art_langgraph.cli.printing.chart import chart
+from art_langgraph.cli.printing.lists import json_text
 from art_langgraph.cli.printing.server import lasted, open_job
 from trainer_server.wire import Job, JobStatus
 from trainer_server.wire.text import visible
@@ -90,7 +90,7 @@ async def _watch(name: str, idle: float, every: float, as_json: bool) -> Job | N
         if as_json or not sys.stdout.isatty():
             async for changes in following.looks(idle=idle, every=every):
                 for change in changes:
-                    line = json.dumps(change.as_json(), ensure_ascii=False) if as_json else visible(str(change))
+                    line = json_text(change.as_json(), sys.stdout) if as_json else visible(str(change))
                     print(line, flush=True)
             return following.last
         with Live(console=Console(highlight=False), auto_refresh=False, vertical_overflow="crop") as live:

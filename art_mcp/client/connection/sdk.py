@@ -5,6 +5,8 @@ Answers leave this module as the protocol's JSON.
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -45,6 +47,19 @@ _TIMEOUT = {"timeout": 30.0, "read": 300.0}
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Takes the progress, the total and the message of a progress notification. The last two may be None."""
+
+
+def words_of(command: str) -> list[str]:
+    """The words of a command line, as a shell reads it. On Windows a backslash stands for itself, as in C:\\Python.
+
+    Raises:
+        ValueError: It has an open quotation.
+    """
+    reader = shlex.shlex(command, posix=True, punctuation_chars=False)
+    reader.whitespace_split, reader.commenters = True, ""
+    if sys.platform == "win32":
+        reader.escape = ""
+    return list(reader)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ from art_mcp.client.connection import sdk
 from art_mcp.client.connection.sdk import Channel, Progress, Stdio, Target
 from art_mcp.client.connection.stderr import Stderr, read_stderr
 from trainer_server.wire import MCPError
-from trainer_server.wire.guard import guarded
 
 log = logging.getLogger("art_mcp")
 
@@ -191,8 +191,10 @@ def _guarded(target: Stdio) -> Stdio:
         MCPError: The command is not in PATH.
     """
     program = target.command[0]
-    if "/" not in program and shutil.which(program, path=target.env.get("PATH")) is None:
+    if not os.path.dirname(program) and shutil.which(program, path=target.env.get("PATH")) is None:
         raise MCPError(f"there is no command {program!r} in PATH: install it, or give its path", failure="closed")
-    if sys.platform != "linux":  # the guard reads /proc
-        return target
-    return replace(target, command=tuple(guarded(target.command)))
+    if sys.platform == "linux":  # on Windows, the SDK ends what a server has started
+        from trainer_server.wire.guard import guarded
+
+        return replace(target, command=tuple(guarded(target.command)))
+    return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TextIO
@@ -14,21 +15,29 @@ log = logging.getLogger("art_mcp")
 KEPT = 2_000
 """Number of bytes at the end of stderr that are kept."""
 
+_END = 1.0
+"""Seconds to wait, when the server has ended, for what it wrote last. A process that it started may hold the pipe."""
 
-class Stderr(asyncio.Protocol):
+
+class Stderr:
     """Reads from a pipe continuously and keeps the last KEPT bytes, so that the server never blocks on a full pipe.
 
-    `file` is the end of the pipe that the server writes to. `read_stderr` sets it.
+    A thread reads: the event loop of Windows cannot wait for a pipe that a child process inherits.
+
+    Args:
+        file: The end of the pipe that the server writes to.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, file: TextIO) -> None:
+        self.file = file
         self._end = b""
-        self.file: TextIO
 
-    def data_received(self, data: bytes) -> None:
-        """Keeps the data and logs it at level DEBUG."""
-        self._end = (self._end + data)[-KEPT:]
-        log.debug("%s", data.decode(errors="replace").rstrip())
+    def read(self, pipe: int) -> None:
+        """Reads until nobody holds the other end, and logs what it reads at level DEBUG."""
+        with os.fdopen(pipe, "rb", buffering=0) as source:
+            while data := source.read(65536):
+                self._end = (self._end + data)[-KEPT:]
+                log.debug("%s", data.decode(errors="replace").rstrip())
 
     def last_line(self) -> str:
         """The last line that is not blank; of a Python traceback, this is the error. Empty: nothing was written."""
@@ -43,12 +52,12 @@ async def read_stderr() -> AsyncIterator[Stderr]:
     Yields:
         The reader of the pipe. Give its `file` to the child process.
     """
-    stderr, transport = Stderr(), None
     read, write = os.pipe()
-    with os.fdopen(write, "w") as stderr.file, os.fdopen(read, "rb", buffering=0) as pipe:
-        try:
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: stderr, pipe)
-            yield stderr
-        finally:
-            if transport:
-                transport.close()
+    stderr = Stderr(os.fdopen(write, "w", encoding="utf-8"))
+    reader = threading.Thread(target=stderr.read, args=(read,), name="art-mcp-stderr", daemon=True)
+    reader.start()
+    try:
+        yield stderr
+    finally:
+        stderr.file.close()
+        await asyncio.to_thread(reader.join, _END)

@@ -53,7 +53,7 @@ def load_tables(*sources: str | Path) -> dict[str, list[Any]]:
         name, _, path = str(source).rpartition("=")
         file = Path(path)
         try:
-            text = file.read_text()
+            text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise ConfigError(f"the table {path} cannot be read: {reason}") from None

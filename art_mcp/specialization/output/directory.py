@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import lock_descriptor
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.store import TrajectoryStore
@@ -134,11 +135,9 @@ class RunDirectory:
     def _take(self, path: Path) -> None:
         """Holds the directory until `close` or the process's end. Raises ConfigError if another process has it."""
         self._lock = (path / ".lock").open("ab")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not lock_descriptor(self._lock.fileno(), blocking=False):
             self._lock.close()
-            raise ConfigError(f"another process works on the run in {path}: wait for its end, or end it") from None
+            raise ConfigError(f"another process works on the run in {path}: wait for its end, or end it")
 
     def _continue(self, path: Path) -> None:
         """Takes up a run. Raises ConfigError if its settings were others."""

@@ -66,7 +66,7 @@ def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, 
     for name, own, peeled in (line.split("\0") for line in lines):
         value = show(commits.get(peeled or own, peeled or own))
         yield next((word + name.removeprefix(start) for start, word in _NAMES if name.startswith(start)), name), value
-    head = (git / "HEAD").read_text().strip().removeprefix("ref: ")
+    head = (git / "HEAD").read_text(encoding="utf-8").strip().removeprefix("ref: ")
     at = run_git(git, "rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
     yield "HEAD", show(head.removeprefix("refs/heads/") if head != at else commits.get(at, at))
     yield from _staged(git, at, show)
@@ -74,7 +74,8 @@ def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, 
         if (git / name).exists():
             yield name, "unfinished"
     if (git / "config").exists():
-        config = show((git / "config").read_text(errors="replace"))  # with aliases: each copy has another path
+        text = (git / "config").read_text(encoding="utf-8", errors="replace")
+        config = show(text)  # with aliases: each copy has another path
         yield "config", hashlib.sha256(config.encode()).hexdigest()  # it may have a password
 
 

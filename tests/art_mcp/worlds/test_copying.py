@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -39,15 +40,13 @@ def test_a_copy_has_the_contents_modes_and_times_of_its_source(tmp_path: Path) -
 def test_where_blocks_cannot_be_shared_bytes_are_copied_and_it_is_tried_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from art_mcp.worlds import copying
-
     tried = []
 
     def refuse(*words: object) -> int:
         tried.append(words)
         raise OSError(95, "not supported")
 
-    monkeypatch.setattr(copying.fcntl, "ioctl", refuse)
+    monkeypatch.setattr(fcntl, "ioctl", refuse)
     copier = Copier()
     copier.tree(tree(tmp_path / "source"), tmp_path / "copy")
     assert (len(tried), copier.reflinks, copier.shared) == (1, False, 0)
