@@ -15,6 +15,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import TrajectoryStore, rollout
 from art_langgraph.capture import flush, install, process, uninstall
+from tests.support.patience import PATIENCE
 from tests.support.runs.chat_models import Answering
 
 CUT_OFF = "the run ended before the answer came"
@@ -75,7 +76,7 @@ async def cancelled_call() -> None:
     handler = process._handler
     before = set(handler._roots)
     call = asyncio.create_task(Silent().ainvoke("cancelled"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while set(handler._roots) == before:
             await asyncio.sleep(0)
     call.cancel()
