@@ -8,6 +8,7 @@ can be made again: vLLM's environment, converted models, answers of judges. All 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -165,7 +166,7 @@ class Home:
             What was changed at a directory that existed, or why it could not be changed; None if nothing had to be.
 
         Raises:
-            ConfigError: The directory has other uses, so that it must not become private.
+            ConfigError: The directory cannot be made, or has other uses, so that it must not become private.
         """
         shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
         if shared or self.root in (Path("/"), Path(os.path.expanduser("~"))):
@@ -174,7 +175,7 @@ class Home:
                 f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
             )
         if not self.root.exists():
-            self.root.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.root.parent, "--home or ART_HOME")
             self.root.mkdir(mode=0o700, exist_ok=True)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         if not mode & 0o077:
@@ -189,6 +190,24 @@ class Home:
                 "the token may be open to them. Choose another --home, or let its owner run chmod 700"
             )
         return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
+
+
+def make_directory(path: Path, setting: str) -> None:
+    """Makes a directory to write in, and those above it.
+
+    Args:
+        path: The directory.
+        setting: What chooses another one, for the error message.
+
+    Raises:
+        ConfigError: It cannot be made or written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}. Name another directory with {setting}") from None
 
 
 def create_private(path: Path) -> None:

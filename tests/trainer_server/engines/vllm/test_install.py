@@ -7,8 +7,11 @@ import json
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.support.patience import PATIENCE
 from trainer_server.engines.vllm.install import CPU_REQUIREMENT, Installation, directory, install
+from trainer_server.wire import ConfigError
 
 
 def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tmp_path: Path) -> None:
@@ -25,3 +28,9 @@ def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tm
         (directory(tmp_path) / "art-engine.json").write_text(json.dumps(facts))
     second.join(PATIENCE)
     assert made == [Installation(directory(tmp_path), "cpu", CPU_REQUIREMENT)]
+
+
+def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/cache cannot be written: .*with ART_CACHE"):
+        install(tmp_path / "file" / "cache", kind="cpu")
