@@ -82,7 +82,7 @@ class World:
             self._open()
 
     def _open(self) -> None:
-        make_directory(self._base.parent, "ART_CACHE")
+        make_directory(self._base, "ART_CACHE", mode=0o700)
         self._scratch = Scratch(self._base)
         try:
             directory = self._snapshot.with_name("0") / WORLD[1:]

@@ -175,8 +175,7 @@ class Home:
                 f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
             )
         if not self.root.exists():
-            make_directory(self.root.parent, "--home or ART_HOME")
-            self.root.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self.root, "--home or ART_HOME", mode=0o700)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         if not mode & 0o077:
             return None
@@ -192,18 +191,19 @@ class Home:
         return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
 
 
-def make_directory(path: Path, setting: str) -> None:
+def make_directory(path: Path, setting: str, *, mode: int = 0o777) -> None:
     """Makes a directory to write in, and those above it.
 
     Args:
         path: The directory.
         setting: What chooses another one, for the error message.
+        mode: Its permissions if it is made, less the umask.
 
     Raises:
         ConfigError: It cannot be made or written.
     """
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     except OSError as error:

@@ -238,7 +238,7 @@ def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path, monkey
     (tmp_path / "file").touch()
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "file" / "cache"))
     (tmp_path / "data").mkdir()
-    with pytest.raises(ConfigError, match=r"file/cache cannot be written: .*with ART_CACHE"):
+    with pytest.raises(ConfigError, match=r"file/cache/worlds cannot be written: .*with ART_CACHE"):
         World(tmp_path / "data").open()
 
 

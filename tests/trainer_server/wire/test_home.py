@@ -79,7 +79,7 @@ def test_a_directory_that_has_other_uses_is_left_alone(tmp_path: Path, monkeypat
 
 def test_a_home_that_cannot_be_made_names_the_setting(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"file/a cannot be written: .*with --home or ART_HOME"):
+    with pytest.raises(ConfigError, match=r"file/a/home cannot be written: .*with --home or ART_HOME"):
         Home(tmp_path / "file" / "a" / "home").make_private()
 
 
