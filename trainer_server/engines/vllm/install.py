@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         kind: `cpu` or `cuda`; None: by the hardware.
 
     Raises:
-        EngineError: The platform is not Linux, or a command failed.
+        EngineError: The platform is not Linux, the path of the cache has a space, or a command failed.
         ConfigError: The cache cannot be written.
     """
     kind = kind or flavour()
@@ -97,6 +98,11 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
+    if re.search(r"[\s:]", str(cache)):
+        raise EngineError(
+            f"vLLM cannot run from {directory(cache)}: the system preloads its libraries (LD_PRELOAD), and cuts their "
+            "paths at spaces and colons. Name a cache without them by ART_CACHE"
+        )
     make_directory(cache, "ART_CACHE")
     with (cache / "engine.lock").open("w") as lock:
         try:

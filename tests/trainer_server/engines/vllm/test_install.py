@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.patience import PATIENCE
 from trainer_server.engines.vllm.install import CPU_REQUIREMENT, Installation, directory, install
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, EngineError
 
 
 def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tmp_path: Path) -> None:
@@ -28,6 +28,16 @@ def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tm
         (directory(tmp_path) / "art-engine.json").write_text(json.dumps(facts))
     second.join(PATIENCE)
     assert made == [Installation(directory(tmp_path), "cpu", CPU_REQUIREMENT)]
+
+
+@pytest.mark.parametrize("name", ["my cache", "a:b"])
+def test_a_cache_whose_path_the_system_would_cut_is_refused(tmp_path: Path, name: str) -> None:
+    """torch's libgomp would not be preloaded, and vLLM would compute on one core."""
+    with pytest.raises(
+        EngineError, match=r"cuts their paths at spaces and colons\. Name a cache without them"
+    ):
+        install(tmp_path / name, kind="cpu")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:
