@@ -33,9 +33,7 @@ def test_of_two_processes_that_install_at_once_the_second_waits_for_the_first(tm
 @pytest.mark.parametrize("name", ["my cache", "a:b"])
 def test_a_cache_whose_path_the_system_would_cut_is_refused(tmp_path: Path, name: str) -> None:
     """torch's libgomp would not be preloaded, and vLLM would compute on one core."""
-    with pytest.raises(
-        EngineError, match=r"cuts their paths at spaces and colons\. Name a cache without them"
-    ):
+    with pytest.raises(EngineError, match=r"cuts their paths at spaces and colons\. Name a cache without them"):
         install(tmp_path / name, kind="cpu")
     assert list(tmp_path.iterdir()) == []
 
