@@ -18,7 +18,7 @@ SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock engine quickstart examples test test-fast fuzz check docs sbom audit release format clean
+.PHONY: help setup lock engine quickstart examples test test-fast test-slow fuzz check docs sbom audit release format clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -55,13 +55,16 @@ examples: $(EXAMPLES:%=example-%) ## Train all examples for two steps; `make exa
 # Both lanes run, whatever fails: who waited half an hour wants to know of all failures.
 test: engine ## All tests, the real vLLM included
 	@echo "==> the fast tests"; failed=0; \
-	$(SHARING) $(BIN)/python -m pytest $(FAST) || failed=1; \
+	$(MAKE) --no-print-directory test-fast || failed=1; \
 	echo "==> the slow tests: the real vLLM, processes that are killed, other people's servers and versions"; \
-	$(SHARING) $(BIN)/python -m pytest $(SLOW) || failed=1; \
+	$(MAKE) --no-print-directory test-slow || failed=1; \
 	exit $$failed
 
 test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev`, other people's MCP servers, kills
 	@$(SHARING) $(BIN)/python -m pytest $(FAST)
+
+test-slow: engine ## The other tests
+	@$(SHARING) $(BIN)/python -m pytest $(SLOW)
 
 # What is drawn follows from the tests, so that every run of a change draws the same. Here it is drawn by chance.
 FUZZ ?= 50

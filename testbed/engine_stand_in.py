@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -28,7 +29,7 @@ def install_stand_in(cache: Path, *, name: str = "engine", before: Sequence[str]
     python = cache / "engine" / "bin" / "python"
     python.parent.mkdir(parents=True, exist_ok=True)
     (cache / "engine" / "art-engine.json").write_text(json.dumps({"flavour": "cuda", "requirement": "vllm"}))
-    start = f'ENGINE={name} exec {sys.executable} {Path(__file__).absolute()} "$@"'
+    start = f'ENGINE={name} exec {shlex.join([sys.executable, str(Path(__file__).absolute())])} "$@"'
     python.write_text("\n".join(["#!/bin/sh", *before, start, ""]))
     python.chmod(0o755)
 

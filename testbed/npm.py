@@ -78,10 +78,16 @@ def npm_package(package: str, prepare: Callable[[Path], None] | None = None) -> 
             shutil.rmtree(where, ignore_errors=True)
             where.mkdir()
             archive = npm_pack(package, where)
-            with tarfile.open(archive) as files:
-                files.extractall(where, filter="data")
-            archive.unlink()
+            unpack(archive, where)
             if prepare:
                 prepare(where / "package")
             (where / ".ready").touch()
     return where / "package"
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpacks a tar archive, and removes it. Python before 3.11.4 has no filter: what npm sends is run anyway."""
+    with tarfile.open(archive) as files:
+        files.extraction_filter = getattr(tarfile, "data_filter", None)
+        files.extractall(folder)
+    archive.unlink()

@@ -98,6 +98,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
 
 
 @pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of this test alone: the user's has answers of earlier runs, and may not be there to write."""
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
 def connected(server: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> TrainerServer:
     """The server, found by clients through the environment."""
     monkeypatch.setenv("ART_BASE_URL", server.url)

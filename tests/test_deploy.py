@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ import yaml
 from testbed.environments import environment
 from tests.support.cli import parsed
 from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, TRAIN, commands, containers, manifests, unit
+from tests.support.pages.programs import program
 from tests.support.ray.cluster import ray_environment
 from tests.support.skypilot import Machine, dry_runs, hindrance, skypilot
 from trainer_server.ledger.registry import ADDRESS
@@ -198,13 +197,6 @@ def test_the_unit_keeps_its_state_where_systemd_makes_it() -> None:
     assert service["StateDirectoryMode"] == "0700", "see Home.make_private"
 
 
-def tool(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
 def run(*words: str) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -212,14 +204,16 @@ def run(*words: str) -> str:
 
 
 def rendered(folder: Path = KUBERNETES) -> str:
-    return run(tool("kubectl"), "kustomize", str(folder))
+    return run(program("kubectl"), "kustomize", str(folder))
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
-    verify = tool("systemd-analyze")
+    verify = program("systemd-analyze")
     text = (DEPLOY / "systemd" / "art-langgraph.service").read_text()
     there = tmp_path / "art-langgraph.service"
-    there.write_text(text.replace("/opt/art-langgraph/bin/art-langgraph", sys.executable))
+    there.write_text(
+        text.replace("/opt/art-langgraph/bin/art-langgraph", "/bin/sh")
+    )  # a program that every machine has
     assert run(verify, "verify", str(there)).strip() == ""
     said = run(verify, "security", "--offline=true", str(there))
     exposure = float(re.findall(r"Overall exposure level for \S+: (\S+)", said)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import tomllib
@@ -55,6 +56,16 @@ def test_a_workflow_calls_what_there_is(workflow: Path) -> None:
                 assert command.split()[1] in targets
             if command.startswith(".ci/"):
                 assert (ROOT / command.split()[0]).is_file()
+
+
+def test_the_script_that_every_change_passes_calls_targets_that_exist() -> None:
+    """And as root, the fast tests by an ordinary user."""
+    script = (ROOT / ".ci" / "run").read_text()
+    called = set(re.findall(r"^(?:\S+ )?make (?:-\S+ )*([\w -]+?)(?: \|\|| &|$)", script, re.M))
+    called = {target for targets in called for target in targets.split()}
+    assert called == {"check", "engine", "test-fast", "test-slow"}
+    assert called <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert os.access(ROOT / ".ci" / "as_user", os.X_OK)
 
 
 @pytest.mark.servers

@@ -209,11 +209,20 @@ def at_exit(last: Callable[[], object]) -> None:
     Args:
         last: A function of a module.
     """
-    atexit.register(last)
+    atexit.register(_end, last)
     if multiprocessing.parent_process() is not None:
         _finalize(last)
     multiprocessing.util.register_after_fork(last, _finalize)
 
 
 def _finalize(last: Callable[[], object]) -> None:
-    multiprocessing.util.Finalize(None, last, exitpriority=0)
+    multiprocessing.util.Finalize(None, _end, (last,), exitpriority=0)
+
+
+def _end(last: Callable[[], object]) -> None:
+    """By then, the stream of a log handler may be closed, as pytest closes its own: logging would print a traceback."""
+    raises, logging.raiseExceptions = logging.raiseExceptions, False
+    try:
+        last()
+    finally:
+        logging.raiseExceptions = raises

@@ -80,8 +80,9 @@ def _explain_missing(app: typer.Typer, name: str, error: ImportError) -> None:
 
 def main() -> None:
     """Entry point. An ARTError is printed as a single line; any other error keeps its traceback."""
-    if isinstance(sys.stdout, TextIOWrapper):  # models write half surrogate pairs, which a terminal cannot show
-        sys.stdout.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stdout, TextIOWrapper):
+        # Models write half surrogate pairs, which a terminal cannot show. And a pipe gets each line at once.
+        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     exempt_loopback()
     try:
         build()()

@@ -93,8 +93,10 @@ def _unpack(aside: Path, directory: Path) -> None:
         ConfigError: A folder stands where a file belongs; nothing was written.
     """
     source = aside / "files"
+    source.mkdir()
     with tarfile.open(aside / "all.tar") as archive:
-        archive.extractall(source, filter="data")
+        for member in archive:
+            _extract(archive, member, source)
     (aside / "all.tar").unlink()
     files = [file.relative_to(source) for file in source.rglob("*") if not file.is_dir()]
     if blocked := [directory / file for file in files if (directory / file).is_dir()]:
@@ -109,3 +111,23 @@ def _unpack(aside: Path, directory: Path) -> None:
         for old in directory.glob(pattern):
             if old.relative_to(directory) not in files and not old.is_dir():
                 old.unlink()
+
+
+def _extract(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    """Writes a member below the folder. `extractall(filter="data")` is missing before Python 3.11.4, and permits more:
+    an export has neither links nor devices, and its modes are those of the user's umask.
+
+    Raises:
+        tarfile.ExtractError: The member is neither a file nor a folder, or lies outside of the folder.
+    """
+    target = (folder / member.name).resolve()
+    if not (target.is_relative_to(folder.resolve()) and (member.isfile() or member.isdir())):
+        raise tarfile.ExtractError(f"the server sent {member.name!r}, which is no file or folder of an export")
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content = archive.extractfile(member)
+    assert content is not None  # as it is for links and folders only
+    with content, target.open("wb") as file:
+        shutil.copyfileobj(content, file)

@@ -25,6 +25,7 @@ from art_mcp.worlds.scratch import Scratch
 from art_mcp.worlds.snapshot import take
 from art_mcp.worlds.state import State, StateReader, changes
 from trainer_server.wire import ConfigError, Home
+from trainer_server.wire.home import make_directory
 
 log = logging.getLogger("art_mcp")
 
@@ -81,13 +82,13 @@ class World:
         """Takes the snapshot.
 
         Raises:
-            ConfigError: An original cannot be copied.
-            OSError: The directory of copies cannot be made.
+            ConfigError: An original cannot be copied, or the directory of copies cannot be made.
         """
         with self._opening:
             self._open()
 
     def _open(self) -> None:
+        make_directory(self._base, "ART_CACHE", mode=0o700)
         self._scratch = Scratch(self._base)
         try:
             directory = self._snapshot.with_name("0") / WORLD[1:]

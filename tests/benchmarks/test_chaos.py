@@ -17,6 +17,8 @@ from benchmarks.chaos.disk import Disk
 from tests.support.patience import PATIENCE
 from tests.support.servers.machines import line
 
+for_root = pytest.mark.slow
+"""Only root may do it, and `.ci/run` has an ordinary user run the fast tests."""
 ASKED = "import time, datetime; print(time.time(), datetime.datetime.now().timestamp(), time.monotonic())"
 
 
@@ -56,6 +58,7 @@ def test_a_clock_is_stepped_for_one_process_alone(tmp_path: Path) -> None:
     assert abs(monotonic - time.monotonic()) < 600
 
 
+@for_root
 def test_a_disk_is_full_for_a_while(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "disk")
     if disk.hindrance:
@@ -69,6 +72,7 @@ def test_a_disk_is_full_for_a_while(tmp_path: Path) -> None:
     assert not (tmp_path / "disk" / "file").exists()
 
 
+@for_root
 def test_a_line_delays_packets_loses_some_and_can_be_cut() -> None:
     with line(delay=0.05, loss=0.2) as link:
 

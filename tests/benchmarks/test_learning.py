@@ -12,7 +12,7 @@ from benchmarks.learning import report, run_quickstart
 
 QUICKSTART = """
 import json, pathlib, sys
-print("measuring", *sys.argv[1:])
+print("measuring", *sys.argv[1:], flush=True)
 seed = int(sys.argv[sys.argv.index("--seed") + 1])
 if seed == 9:
     sys.exit("the trainer server ended while starting")

@@ -56,9 +56,9 @@ def test_both_environments_are_made_of_two_indexes(tmp_path: Path, wheels: Path)
         package_index(of_pytorch) as pytorch,
     ):
         environ |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": public.url, "PIP_NO_CACHE_DIR": "1"}
-        environ |= {"ART_TORCH_INDEX": pytorch.url, "ART_CACHE": str(tmp_path / "my cache")}
+        environ |= {"ART_TORCH_INDEX": pytorch.url, "ART_CACHE": str(tmp_path / "cache")}
         subprocess.run(["make", "engine", f"PYTHON={sys.executable}"], cwd=project, env=environ, check=True)
         assert pytorch.projects == ["torch", "torch"]
-    for python in (project / ".venv" / "bin" / "python", tmp_path / "my cache" / "engine" / "bin" / "python"):
+    for python in (project / ".venv" / "bin" / "python", tmp_path / "cache" / "engine" / "bin" / "python"):
         code = "import torch; print(torch.__version__, torch.version.cuda)"
         assert subprocess.check_output([python, "-c", code], text=True).split() == [f"{VERSION}+cpu", "None"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from testbed.npm import NpmUnavailable, node_programs, npm_package
+from testbed.npm import NpmUnavailable, node_programs, npm_package, unpack
 
 PROGRAMS = ("chromium", "google-chrome", "chromium-browser")
 PACKAGE = "@sparticuz/chromium@153.0.0"
@@ -91,8 +90,6 @@ def _inflate(package: Path) -> None:
             subprocess.run([node, "-e", INFLATE], stdin=source, stdout=target, check=True, timeout=300)
         packed.unlink()
     for archive in where.glob("*.tar"):
-        with tarfile.open(archive) as files:
-            files.extractall(where, filter="data")
-        archive.unlink()
+        unpack(archive, where)
     (where / "chromium").chmod(0o755)
     (where / "fonts.conf").write_text(FONTS.format(where=where))

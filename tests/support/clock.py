@@ -1,4 +1,5 @@
-"""A clock that stands still, and that sleeping advances: what waits for minutes takes no time."""
+"""A clock that stands still, and that sleeping advances: what waits for minutes takes no time. And time limits of runs
+that end when a test says so, however fast the machine is."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import asyncio
 import pytest
 
 from art_langgraph.client import outages, transport
+from art_langgraph.loop import graphs
+from art_langgraph.loop.executors import local
 
 
 class Clock:
@@ -34,6 +37,34 @@ class _Sleeping:
 
     def __getattr__(self, name: str) -> object:
         return getattr(asyncio, name)
+
+
+class TimeLimits:
+    """asyncio, with time limits that end by `run_out`."""
+
+    def __init__(self) -> None:
+        self._limits: list[asyncio.Timeout] = []
+
+    def timeout(self, _seconds: float | None) -> asyncio.Timeout:
+        self._limits.append(asyncio.timeout(None))
+        return self._limits[-1]
+
+    def run_out(self) -> None:
+        """Ends what runs under a limit, as if its time were over."""
+        ended, self._limits = self._limits, []
+        for limit in ended:
+            limit.reschedule(0.0)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(asyncio, name)
+
+
+def run_limits(monkeypatch: pytest.MonkeyPatch) -> TimeLimits:
+    """Puts such limits in the place of `timeout=` of the rollouts of this test."""
+    limits = TimeLimits()
+    monkeypatch.setattr(local, "asyncio", limits)
+    monkeypatch.setattr(graphs, "asyncio", limits)
+    return limits
 
 
 def still_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:

@@ -18,6 +18,7 @@ from trainer_server.engines.hub import SCHEME, hub_name, snapshot
 from trainer_server.process.environment import inherited
 from trainer_server.process.extras import pip_command
 from trainer_server.wire import ConfigError, EngineError
+from trainer_server.wire.home import make_directory
 
 EMBEDDED = "SmolLM2-135M-Instruct"
 _HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -174,11 +175,12 @@ def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: Non
 
     Raises:
         EngineError: The model could not be downloaded or converted.
+        ConfigError: The cache cannot be written.
     """
     final = embedded_directory(cache)
     if final.exists():
         return final
-    final.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(final.parent, "ART_CACHE")
     with final.with_name(f"{final.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not final.exists():

@@ -8,6 +8,7 @@ can be made again: vLLM's environment, converted models, answers of judges. All 
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
@@ -168,7 +169,7 @@ class Home:
             What was changed at a directory that existed, or why it could not be changed; None if nothing had to be.
 
         Raises:
-            ConfigError: The directory has other uses, so that it must not become private.
+            ConfigError: The directory cannot be made, or has other uses, so that it must not become private.
         """
         shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
         if shared or self.root in (Path(self.root.anchor), Path(os.path.expanduser("~"))):
@@ -177,8 +178,7 @@ class Home:
                 f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
             )
         if not self.root.exists():
-            self.root.parent.mkdir(parents=True, exist_ok=True)
-            self.root.mkdir(mode=0o700, exist_ok=True)
+            make_directory(self.root, "--home or ART_HOME", mode=0o700)
         mode = stat.S_IMODE(self.root.stat().st_mode)
         if sys.platform == "win32" or not mode & 0o077:
             return None
@@ -192,6 +192,25 @@ class Home:
                 "the token may be open to them. Choose another --home, or let its owner run chmod 700"
             )
         return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
+
+
+def make_directory(path: Path, setting: str, *, mode: int = 0o777) -> None:
+    """Makes a directory to write in, and those above it.
+
+    Args:
+        path: The directory.
+        setting: What chooses another one, for the error message.
+        mode: Its permissions if it is made, less the umask.
+
+    Raises:
+        ConfigError: It cannot be made or written.
+    """
+    try:
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error}. Name another directory with {setting}") from None
 
 
 def create_private(path: Path) -> None:

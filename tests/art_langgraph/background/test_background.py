@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -172,3 +174,32 @@ def test_a_child_of_a_fork_begins_anew_and_the_parent_goes_on() -> None:
     work.can.set()
     assert background.close() == []
     assert work.done == [1]
+
+
+CLOSED = """
+import io, logging, multiprocessing
+from art_langgraph.background.background import at_exit
+
+def report():
+    logging.warning("the last report")
+
+stream = io.StringIO()
+logging.basicConfig(stream=stream)
+stream.close()
+at_exit(report)
+child = multiprocessing.get_context("fork").Process(target=print, args=("child",))
+child.start()
+child.join()
+"""
+
+
+def test_a_report_at_exit_whose_stream_is_closed_by_then_is_no_traceback() -> None:
+    """In this process and in a child, which runs no atexit functions."""
+    done = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert (done.stdout, done.stderr) == ("child\n", "")
+
+
+def test_a_report_at_exit_is_logged() -> None:
+    code = CLOSED.replace("stream.close()", "logging.getLogger().handlers[0].setStream(__import__('sys').stderr)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stderr == "WARNING:root:the last report\n" * 2

@@ -1,7 +1,8 @@
-"""What the commands do before anything else."""
+"""The entry point: what holds for all commands."""
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import sys
@@ -28,3 +29,15 @@ def test_a_process_of_this_project_and_its_children_ask_loopback_without_a_proxy
     with pytest.raises(SystemExit):
         command()
     assert os.environ["NO_PROXY"] == os.environ["no_proxy"] == "corp,localhost,127.0.0.1,::1,127.0.0.0/8"
+
+
+def test_a_pipe_gets_each_line_when_it_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python keeps what it writes into a pipe, and `quickstart | tee log` would show nothing for minutes."""
+    pipe = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(sys, "stdout", pipe)
+    monkeypatch.setattr(sys, "argv", ["art-langgraph", "--help"])
+    with pytest.raises(SystemExit):
+        main()
+    before = len(pipe.buffer.getvalue())  # type: ignore[attr-defined]
+    pipe.write("a line\n")
+    assert pipe.buffer.getvalue()[before:] == b"a line\n"  # type: ignore[attr-defined]

@@ -109,6 +109,7 @@ async def test_a_server_that_stalls_is_asked_again_but_not_for_an_answer_of_a_mo
 
     async def slow_at_first(request: Request) -> Response:
         asked.append(request.url.path)
+        client._http.timeout = httpx.Timeout(PATIENCE)  # of the requests after this one
         await asyncio.sleep(2.0 if len(asked) == 1 else 0)
         return PlainTextResponse("[]")
 

@@ -142,6 +142,7 @@ async def test_options_of_the_chat_model_are_its_own() -> None:
             LLM(chat(at), temperature=0.5)
 
 
+@pytest.mark.usefixtures("own_cache")
 async def test_a_chat_model_judges_wherever_a_judge_is_named() -> None:
     with endpoint(scores(lambda text: 1.0 if "four" in text else 0.25)) as at:
         ruler = Ruler(LLM(chat(at), cache=None))
@@ -156,6 +157,7 @@ async def test_a_chat_model_judges_wherever_a_judge_is_named() -> None:
     assert "RULER: judge: auth: " in str(found.trajectories[0].reward_error)
 
 
+@pytest.mark.usefixtures("own_cache")
 async def test_what_a_chat_model_is_asked_inside_a_rollout_is_not_part_of_it(connected: TrainerServer) -> None:
     policy = ChatART(policy="agent", max_tokens=50)
     judge = LLM(ChatART(policy="agent", max_tokens=100))

@@ -17,6 +17,8 @@ from langgraph.graph.state import CompiledStateGraph
 
 from art_langgraph import RolloutsFailed, Scenario, Trajectory, evaluate, gather, rollout
 from art_langgraph.loop.graphs import GraphSource
+from tests.support.clock import run_limits
+from tests.support.patience import PATIENCE
 from trainer_server.wire import ConfigError
 
 
@@ -195,13 +197,16 @@ async def test_an_inner_rollout_that_does_not_start_is_an_error_of_the_outer_run
     assert found.error == "NotStarted: the graph factory broken raised: OSError: no database"
 
 
-async def test_the_time_of_a_run_begins_when_its_graph_is_there() -> None:
+async def test_the_time_of_a_run_begins_when_its_graph_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = run_limits(monkeypatch)
+
     @asynccontextmanager
     async def slow(scenario: Scenario) -> AsyncIterator[Runnable[Any, Any]]:
-        await asyncio.sleep(1.2)
+        limits.run_out()
+        await asyncio.sleep(0)
         yield echo().compile()
 
-    assert said(await rollout(slow, "hi", timeout=1)) == "heard hi"
+    assert said(await rollout(slow, "hi", timeout=PATIENCE)) == "heard hi"
 
 
 @pytest.mark.parametrize("given", ["two", Scenario(input="two"), Scenario(id="x", input="two", metadata={"answer": 2})])

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from art_langgraph import ChatART, rollout
 from art_langgraph.client import outages
 from art_langgraph.loop.lost_server import REPEATS
+from tests.support.clock import run_limits
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from trainer_server.engines.vllm.command import free_port
@@ -165,9 +166,12 @@ async def test_a_request_that_failed_of_something_else_lost_no_server(
 
 
 async def test_time_that_ran_out_while_the_server_was_gone_is_given_again(
-    port: int, caplog: pytest.LogCaptureFixture
+    port: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    running = asyncio.create_task(rollout(asking(ChatART(policy="agent")), "x", timeout=2))
+    limits = run_limits(monkeypatch)
+    running = asyncio.create_task(rollout(asking(ChatART(policy="agent")), "x", timeout=PATIENCE))
+    await told(caplog, "no trainer server answers")
+    limits.run_out()
     await told(caplog, "): it is repeated when the server is back")
     with serving(gateway(), port):
         assert (await running).error is None

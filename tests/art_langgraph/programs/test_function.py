@@ -31,6 +31,7 @@ from art_langgraph import (
     rollout,
     train,
 )
+from tests.support.pages.programs import program
 from tests.support.patience import PATIENCE
 from tests.support.runs.graphs import counting
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
@@ -238,15 +239,16 @@ print(answer.choices[0].message.content)
 
 async def test_child_processes_get_a_base_url_of_the_rollout(connected: TrainerServer) -> None:
     """Python with environment variables only, and curl."""
+    url, key = '"$OPENAI_BASE_URL/chat/completions"', '"Authorization: Bearer $OPENAI_API_KEY"'
+    curl = f'{program("curl")} -sf {url} -H {key} -d "$BODY"'
     bodies = json.dumps({"model": "agent", "messages": [{"role": "user", "content": "say curled"}], "max_tokens": 9})
 
-    def program(question: str, run: Run) -> str:
+    def agent(question: str, run: Run) -> str:
         child = subprocess.run(
             [sys.executable, "-c", CHILD], env={"PATH": "/usr/bin:/bin", **run.environment}, capture_output=True,
             text=True, timeout=PATIENCE,
         )  # fmt: skip
         assert child.returncode == 0, child.stderr
-        curl = 'curl -sf "$OPENAI_BASE_URL/chat/completions" -H "Authorization: Bearer $OPENAI_API_KEY" -d "$BODY"'
         curled = subprocess.run(
             ["sh", "-c", curl], env={"PATH": "/usr/bin:/bin", "BODY": bodies, **run.environment}, capture_output=True,
             text=True, timeout=PATIENCE,
@@ -255,7 +257,7 @@ async def test_child_processes_get_a_base_url_of_the_rollout(connected: TrainerS
         return f"{child.stdout.strip()} {said} {'agent' in run.policies}"
 
     async with TrainerClient() as client:
-        found = await rollout(program, "x", version=0, temperature=0.5)
+        found = await rollout(agent, "x", version=0, temperature=0.5)
         rows = [await client.completion(str(call.id)) for call in found.completions]
     assert (found.error, found.output) == (None, "child curled True")
     assert [(row.version, row.sampling.temperature, row.rollout) for row in rows] == [(0, 0.5, found.rollout_id)] * 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import shlex
 import sys
 from typing import Any
 
@@ -43,7 +44,7 @@ async def test_tools_keep_their_schemas_and_answer() -> None:
 
 
 async def test_a_command_may_be_a_string() -> None:
-    async with connect(" ".join(SERVER)) as server:
+    async with connect(shlex.join(SERVER)) as server:
         assert (await server.call("add", {"a": 1, "b": 2})).text == "3"
 
 

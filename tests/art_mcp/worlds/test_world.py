@@ -234,6 +234,14 @@ def test_a_repository_that_git_works_on_is_waited_for(tmp_path: Path, monkeypatc
     assert list((tmp_path / "w").iterdir()) == [tmp_path / "w" / "lock"]
 
 
+def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ART_CACHE", str(tmp_path / "file" / "cache"))
+    (tmp_path / "data").mkdir()
+    with pytest.raises(ConfigError, match=r"file/cache/worlds cannot be written: .*with ART_CACHE"):
+        World(tmp_path / "data").open()
+
+
 def test_a_slow_copy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "a").write_text("a")

@@ -44,6 +44,7 @@ def answered(text: str) -> Trajectory:
     )
 
 
+@pytest.mark.usefixtures("own_cache")
 async def test_the_model_of_rules_writes_scenarios_and_ranks_runs_by_the_rules() -> None:
     made = await invent(TASK, 24, LLM(RulesModel()), progress=False)
     assert len(made.scenarios) == 24

@@ -39,6 +39,7 @@ async def test_the_weather_is_what_was_recorded(tmp_path: Path) -> None:
         assert "there is no station 'Nowhere'" in missing.text
 
 
+@pytest.mark.usefixtures("own_cache")
 async def test_the_database_is_read_and_never_written(tmp_path: Path) -> None:
     async with opened("sqlite", tmp_path) as server:
         assert (await server.call("list_tables", {})).structured == {"result": ["books", "loans", "readers"]}

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from tests.support.homes.ledger_rows import row
+from tests.support.patience import PATIENCE
 from trainer_server.ledger.base import ErasesCompletions, Ledger, LedgerError, ListsCompletions
 from trainer_server.ledger.registry import open_ledger
 from trainer_server.wire import Completion, CompletionStatus, Home
@@ -117,7 +118,7 @@ class LedgerTests:
     async def test_any_text_is_kept_and_read(self, ledger: Ledger, text: str) -> None:
         asked = {"messages": [{"role": "user", "content": text}]}
         odd = changed("odd", request=asked, message={"content": text})
-        await asyncio.wait_for(ledger.add(odd), 30)
+        await asyncio.wait_for(ledger.add(odd), PATIENCE)
         assert ledger.read(["odd"]) == {"odd": odd}
 
     @pytest.mark.parametrize("text", ["a\0b", "'; DROP TABLE completions; --", "%s ? \\"])
@@ -130,11 +131,11 @@ class LedgerTests:
     async def test_a_row_that_cannot_be_written_fails_alone(self, ledger: Ledger) -> None:
         bad = changed("bad", request={"messages": object()})
         adding = (ledger.add(one) for one in (row("before"), bad, row("after")))
-        before, failed, after = await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), 30)
+        before, failed, after = await asyncio.wait_for(asyncio.gather(*adding, return_exceptions=True), PATIENCE)
         assert before is after is None
         assert isinstance(failed, LedgerError)
         assert "bad cannot be written" in str(failed)
-        await asyncio.wait_for(ledger.add(row("later")), 30)
+        await asyncio.wait_for(ledger.add(row("later")), PATIENCE)
         assert set(ledger.read(["before", "bad", "after", "later"])) == {"before", "after", "later"}
 
     async def test_retention_spares_what_open_jobs_name(self, ledger: Ledger) -> None:

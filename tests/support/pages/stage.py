@@ -21,6 +21,7 @@ import pytest
 from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore, gather, rollout, save_scenarios
 from tests.support.cli import art
 from tests.support.pages.blocks import Block, variables_of, words_of
+from tests.support.pages.programs import program
 from tests.support.runs.foreign_runs import write
 from tests.support.servers.judge_app import endpoint, scores
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
@@ -137,6 +138,8 @@ class Stage:
                 done = await asyncio.to_thread(art, *words, typed=typed)
             assert done.exit_code == 0, f"{where}: {command}\n{done.output}\n{done.exception!r}"
         else:
+            if command.startswith("curl "):
+                program("curl")
             script = "\n".join([*self.prelude, f"set -e; {command}"])
             child = await asyncio.create_subprocess_exec(
                 "bash", "-c", script, cwd=self.folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

@@ -53,6 +53,12 @@ def test_a_revision_is_for_models_of_the_hub(base_model: Path, tmp_path: Path, m
         resolve(model.format(base_model), tmp_path, revision="v1")
 
 
+def test_a_cache_that_cannot_be_written_names_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/cache/models cannot be written: .*with ART_CACHE"):
+        resolve("embedded", tmp_path / "file" / "cache")
+
+
 @pytest.mark.parametrize("revision", [None, "b" * 40])
 def test_a_model_card_says_the_commit(revision: str | None) -> None:
     policy = Policy(name="p", spec=PolicySpec(name="p"), base_model="lab/open", created=0.0, latest=0)

@@ -183,7 +183,7 @@ async def test_many_jobs_of_one_policy_ask_once(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(house.retention, "sweep", sweep)
     house.retention.start()
     house.retention.later("p")
-    await asyncio.wait_for(both.wait(), 10)
+    await asyncio.wait_for(both.wait(), PATIENCE)
     await asyncio.sleep(0)
     await house.retention.stop()
     assert swept == ["p", "p", "q"]
@@ -202,7 +202,7 @@ async def test_a_deletion_that_fails_is_tried_again(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(house.retention, "sweep", sweep)
     house.retention.start()
     house.retention.later("p")
-    await asyncio.wait_for(done.wait(), 10)
+    await asyncio.wait_for(done.wait(), PATIENCE)
     await asyncio.sleep(0)
     assert house.retention.failure is None
     await house.retention.stop()

@@ -102,7 +102,7 @@ def test_an_index_that_cannot_be_reached_is_named_with_what_helps(
 
 @pytest.mark.slow
 def test_the_engine_for_cpus_is_installed_with_it(tmp_path: Path, public: PackageIndex, pytorch: PackageIndex) -> None:
-    installation = install_engine(tmp_path / "my cache", kind="cpu")
+    installation = install_engine(tmp_path / "cache", kind="cpu")
     name, _, version = CPU_REQUIREMENT.partition("==")
     assert versions(str(installation.directory / "bin" / "python")) == {
         "torch": CPU_VERSION,

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from trainer_server.process.tasks import Rounds
 
 
@@ -23,7 +24,7 @@ async def test_a_round_that_fails_is_logged_shown_and_tried_again(caplog: pytest
 
     task = Rounds("the work", work, pause=0.0)
     task.start()
-    await asyncio.wait_for(enough.wait(), 10)
+    await asyncio.wait_for(enough.wait(), PATIENCE)
     assert rounds == [None, "the work: RuntimeError: round 1", "the work: RuntimeError: round 2", None]
     assert "RuntimeError: round 2" in caplog.text
     await task.stop()
@@ -43,7 +44,7 @@ async def test_the_same_failure_is_logged_once(caplog: pytest.LogCaptureFixture)
 
     task = Rounds("the work", work, pause=0.0)
     task.start()
-    await asyncio.wait_for(enough.wait(), 10)
+    await asyncio.wait_for(enough.wait(), PATIENCE)
     await task.stop()
     assert [text for text in caplog.messages if "the work" in text] == ["the work failed; it is tried again every 0 s"]
 
@@ -63,9 +64,9 @@ async def test_a_round_whose_work_is_cancelled_by_others_does_not_end_the_task()
 
     task = Rounds("the work", work, pause=0.0)
     task.start()
-    await asyncio.wait_for(enough.wait(), 10)
+    await asyncio.wait_for(enough.wait(), PATIENCE)
     assert task.failure == "the work: CancelledError: "
-    await asyncio.wait_for(task.stop(), 10)
+    await asyncio.wait_for(task.stop(), PATIENCE)
     assert len(rounds) == 2
 
 

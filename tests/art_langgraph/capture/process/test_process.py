@@ -15,6 +15,8 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import TrajectoryStore, rollout
 from art_langgraph.capture import flush, install, process, uninstall
+from tests.support.clock import run_limits
+from tests.support.patience import PATIENCE
 from tests.support.runs.chat_models import Answering
 
 CUT_OFF = "the run ended before the answer came"
@@ -64,8 +66,17 @@ async def test_a_run_whose_stream_is_left_early_is_recorded(tmp_path: Path, mode
     assert left.scenario.input == {"messages": [["user", "q"]]}
 
 
-async def test_a_call_that_a_rollout_did_not_wait_for_is_recorded_without_an_answer() -> None:
-    found = await rollout(asking(Silent()), "x", timeout=0.1)
+async def test_a_call_that_a_rollout_did_not_wait_for_is_recorded_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = run_limits(monkeypatch)
+
+    class Late(Silent):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            limits.run_out()
+            return await super()._agenerate(*args, **kwargs)
+
+    found = await rollout(asking(Late()), "x", timeout=PATIENCE)
     assert "TimeoutError" in str(found.error)
     assert [(call.node, call.error) for call in found.completions] == [("first", CUT_OFF)]
 
@@ -75,7 +86,7 @@ async def cancelled_call() -> None:
     handler = process._handler
     before = set(handler._roots)
     call = asyncio.create_task(Silent().ainvoke("cancelled"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while set(handler._roots) == before:
             await asyncio.sleep(0)
     call.cancel()

@@ -18,8 +18,9 @@ from art_langgraph.capture.remote import home
 from art_langgraph.capture.scope import RemoteCall, Scope
 from art_langgraph.credit import group_refs
 from art_langgraph.loop.pins import PinIgnored
+from tests.support.clock import run_limits
 from tests.support.homes.versions import holders
-from tests.support.patience import PATIENCE
+from tests.support.patience import PATIENCE, until
 from tests.support.servers.langgraph_server import BrokenConnection, Remote
 from tests.support.servers.trainer_server import TrainerServer
 
@@ -140,8 +141,12 @@ async def test_a_connection_that_breaks_leaves_what_was_done(remote: Remote) -> 
 async def test_a_run_whose_time_is_over_is_cancelled_there(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(home, "_AFTER_AN_ERROR", PATIENCE)
     remote.graphs["slow"] = asking()
-    began = time.monotonic()
-    run = await rollout(remote.graph("slow"), "slow", timeout=0.5)
+    limits = run_limits(monkeypatch)
+    engine, began = remote.trainer.engine, time.monotonic()
+    running = asyncio.create_task(rollout(remote.graph("slow"), "slow", timeout=PATIENCE))
+    await until(lambda: engine["under_way"])
+    limits.run_out()
+    run = await running
     assert "TimeoutError" in str(run.error)
     assert remote.app.state.requests[0]["on_disconnect"] == "cancel"
     assert [call.trainable for call in run.completions] == [False]

@@ -31,6 +31,7 @@ from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
 from art_langgraph.loop.watch.record import StepRecord
 from tests.support.killed import training as killed_training
+from tests.support.patience import PATIENCE
 from tests.support.runs.groups import group
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -110,7 +111,7 @@ async def test_a_killed_training_continues_with_what_it_knew(connected: TrainerS
             stdout=asyncio.subprocess.PIPE,
         )  # fmt: skip
         assert training.stdout is not None
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(PATIENCE):
             while (await training.stdout.readline()).strip() != b"in rollouts":
                 assert training.returncode is None
         training.kill()

@@ -92,6 +92,7 @@ def test_settings_are_compared_by_their_names() -> None:
     assert (found["output"], found["graph"]) == ("a", None)
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_keys_of_a_chat_model_are_not_kept() -> None:
     model = ChatOpenAI(model="gpt-x", api_key="sk-1", default_headers={"Authorization": "Bearer sk-2"})
     found = fingerprint(generation=GenerationSettings(model=model), judge=model)

@@ -134,7 +134,7 @@ async def test_requests_for_one_adapter_stand_in_line_once(tmp_path: Path) -> No
         assert it.state["loads"] == 4
         for end, _ in waiting:
             end.set()
-        await asyncio.wait_for(asyncio.gather(*tasks, *(task for _, task in waiting)), 10)
+        await asyncio.wait_for(asyncio.gather(*tasks, *(task for _, task in waiting)), PATIENCE)
         await it.touch(A, B)
         assert it.state["loads"] == 6
 
@@ -173,7 +173,7 @@ async def test_a_long_answer_of_one_policy_does_not_keep_others_out(tmp_path: Pa
 
         busy = [asyncio.create_task(ask()) for _ in range(5)]
         await until(lambda: it.loaded == {"a@0", "b@0"})
-        await asyncio.wait_for(it.touch(C), 10)
+        await asyncio.wait_for(it.touch(C), PATIENCE)
         assert "a@0" in it.loaded
         stop.set()
         end.set()

@@ -14,6 +14,7 @@ import pytest
 from tests.support.homes.files import files_with
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.ledger_tests import LedgerTests, Place
+from tests.support.patience import PATIENCE
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.sqlite import SQLiteLedger
 
@@ -60,10 +61,10 @@ async def test_a_file_that_cannot_be_opened_fails_the_answer_and_not_all_later_o
     ledger.path.mkdir()
     for _ in range(2):
         with pytest.raises(LedgerError, match="cannot be written"):
-            await asyncio.wait_for(ledger.add(row("lost")), 10)
+            await asyncio.wait_for(ledger.add(row("lost")), PATIENCE)
     ledger.path.rmdir()
     aside.rename(ledger.path)
-    await asyncio.wait_for(ledger.add(row("after")), 10)
+    await asyncio.wait_for(ledger.add(row("after")), PATIENCE)
     assert set(ledger.read(["lost", "after"])) == {"after"}
     ledger.close()
 

@@ -18,6 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 from starlette.types import Receive, Scope, Send
 
+from tests.support.pages.programs import program
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from trainer_server.ledger.base import LedgerError
@@ -228,8 +229,8 @@ def test_without_a_server_that_trains_the_reason_is_told() -> None:
 
 def test_the_certificate_of_the_fleet_is_trusted_and_no_other(tmp_path: Path) -> None:
     for name in ("own", "other"):
-        line = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days",
-                "2", "-subj", f"/CN={name}.example.com", "-keyout", tmp_path / f"{name}.key", "-out",
+        line = [program("openssl"), "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                "-days", "2", "-subj", f"/CN={name}.example.com", "-keyout", tmp_path / f"{name}.key", "-out",
                 tmp_path / f"{name}.pem"]  # fmt: skip
         subprocess.run(line, check=True, capture_output=True)
 

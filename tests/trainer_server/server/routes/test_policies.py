@@ -11,6 +11,7 @@ import pytest
 
 from art_langgraph import TrainerClient
 from tests.support.homes.jobs import answers, ask, step, version_of
+from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 from trainer_server.jobs import supervisor
 from trainer_server.server.routes import policies
@@ -73,7 +74,7 @@ async def test_clients_are_told_that_the_trainer_does_not_start(
         assert job["status"] == "queued"
         async with TrainerClient(server.url, TOKEN) as client:
             waiting = asyncio.create_task(client.wait(await client.job(job["id"]), progress="waiting"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(PATIENCE):
                 while "stays open, and waits: the trainer ended" not in caplog.text:
                     await asyncio.sleep(0.05)
             waiting.cancel()

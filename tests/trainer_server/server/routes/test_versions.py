@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from tests.support.homes.versions import publish
+from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.policies.export import Export
 from trainer_server.policies.store import AdapterStore
@@ -70,7 +71,7 @@ async def test_an_export_that_its_client_does_not_take_is_deleted(
         await asyncio.sleep(600)
 
     with pytest.raises(BaseException):  # noqa: B017, PT011
-        await asyncio.wait_for(ExportResponse(export)(dict(SCOPE), stays, send), 10)
+        await asyncio.wait_for(ExportResponse(export)(dict(SCOPE), stays, send), PATIENCE)
     assert not export.directory.parent.exists()
 
 
@@ -82,7 +83,7 @@ async def test_an_export_is_deleted_when_its_request_is_cancelled(export: Export
         await asyncio.sleep(600)
 
     sending = asyncio.create_task(ExportResponse(export)(dict(SCOPE), stays, send))
-    await asyncio.wait_for(started.wait(), 10)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
     assert not export.directory.parent.exists()
