@@ -9,14 +9,26 @@ import typer
 
 def quickstart_command(
     steps: Annotated[
-        int, typer.Option(help="Training steps, of 6 scenarios (one of each kind) with 8 rollouts each.", min=1)
+        int,
+        typer.Option(
+            help="Most training steps, of 6 scenarios (one of each kind) with 8 rollouts each, or fewer on a slow "
+            "processor. The training ends before when the reward holds.",
+            min=1,
+        ),
     ] = 10,
     seed: Annotated[
         int | None, typer.Option(help="Seeds the LoRA and the choice of scenarios. Default: 0, or the resumed run's.")
     ] = None,
     held_out: Annotated[
-        int, typer.Option("--held-out", "--validation", help="Held-out scenarios to measure on.", min=1, max=360)
-    ] = 120,
+        int | None,
+        typer.Option(
+            "--held-out",
+            "--validation",
+            help="Held-out scenarios to measure on. Default: 120, or fewer on a slow processor.",
+            min=1,
+            max=360,
+        ),
+    ] = None,
     train: Annotated[
         bool, typer.Option("--train/--no-train", help="--no-train only measures the untrained policy.")
     ] = True,
@@ -40,12 +52,14 @@ def quickstart_command(
     require(*SERVER, "matplotlib", extra="server,quickstart")
     from art_examples.quickstart.quickstart import run
     from art_examples.quickstart.run_directory import Options
+    from art_examples.quickstart.size import WHOLE, choose_size
 
     cache = Home.find().cache
     if told := engine_install.unused(cache):
         print(told)
     engine_install.install(cache, print)
-    options = Options.of(name, seed, resume, steps=steps, held_out=held_out, train=train)
+    size = WHOLE if resume else choose_size(steps, print)
+    options = Options.of(name, seed, resume, size, held_out, steps=steps, train=train)
     try:
         run(options)
     except KeyboardInterrupt:

@@ -12,6 +12,7 @@ import asyncio
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,8 @@ from trainer_server.wire import Connection
 POLICY = "cities"
 LEARNING_RATE = 2e-3
 """Of the first step. It decreases linearly, to 0 after the last one."""
+TARGET = 0.95
+"""A mean reward. When two steps in a row reach it, the training ends."""
 MAX_TOKENS = 40
 """Maximum number of tokens in each answer of the model."""
 CONCURRENCY = 48
@@ -108,6 +111,7 @@ async def _measure_and_train(
             return before, None, measuring
 
         done = directory.steps()
+        rewards = [row["reward"] for row in done]
         report.show_steps(console, done)
         await asyncio.to_thread(meter.lap, connection)
         groups = list[TrajectoryGroup]()
@@ -116,10 +120,10 @@ async def _measure_and_train(
             training_scenarios(options.seed),
             policy=POLICY,
             reward=reward,
-            steps=options.steps,
+            steps=len(done) if _target_reason(rewards) else options.steps,
             client=trainer,
             groups_per_step=len(KINDS),
-            n=8,
+            n=options.size.n,
             config=lambda step: _config(step, options.steps),
             max_concurrency=CONCURRENCY,
             temperature=1.0,
@@ -127,11 +131,14 @@ async def _measure_and_train(
             run=options.name,
             first_step=len(done) + 1,
             alarms=ALARMS,
+            stop_when=lambda records: _target_reason([*rewards, *(record.reward for record in records)]),
             progress=console.is_terminal,
         ):
             spent = await asyncio.to_thread(meter.lap, connection)
             report.show_step(console, directory.add_step(record, spent))
             groups += record.groups
+            if record.stopped:
+                console.print(record.stopped)
         report.show_dead_groups(console, groups)
 
         began = time.monotonic()
@@ -149,6 +156,12 @@ def _model(connection: Connection) -> ChatART:
     return ChatART(policy=POLICY, max_tokens=MAX_TOKENS, max_retries=6, **server)
 
 
+def _target_reason(rewards: Sequence[float | None]) -> str | None:
+    """Why the training may end, by the mean rewards of its steps; None: it may not."""
+    last = [reward for reward in rewards[-2:] if reward is not None and reward >= TARGET]
+    return f"the reward was {TARGET} or more in two steps in a row: the training ends" if len(last) == 2 else None
+
+
 def _config(step: int, steps: int) -> GRPOConfig:
     """Settings of a step."""
     return GRPOConfig(lr=LEARNING_RATE * (1 - (step - 1) / steps))
@@ -162,7 +175,7 @@ async def _evaluate(
         return kept
     evaluation = await evaluate(
         agent,
-        held_out_scenarios(options.held_out),
+        held_out_scenarios(options.size.held_out),
         reward,
         version=version,
         success=success,

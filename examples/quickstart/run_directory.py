@@ -6,11 +6,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.reward import success
+from art_examples.quickstart.size import WHOLE, Size
 
 from art_langgraph import Evaluation
 from art_langgraph.loop.watch.record import StepRecord
@@ -35,7 +36,7 @@ class Options:
         name: Name of the run and of its directory.
         seed: Seed of the LoRA and of the choice of scenarios.
         steps: Total number of training steps. Steps before a resumption count.
-        held_out: Number of held-out scenarios to measure on.
+        size: How much each step and each measurement computes.
         train: False measures the untrained policy and stops.
         resume: Whether to continue a stopped run.
     """
@@ -43,34 +44,50 @@ class Options:
     name: str
     seed: int
     steps: int
-    held_out: int = 120
+    size: Size = WHOLE
     train: bool = True
     resume: bool = False
 
     @classmethod
-    def of(cls, name: str | None, seed: int | None, resume: bool, **others: Any) -> Options:
-        """Fills in the name and the seed if they are not given.
+    def of(
+        cls,
+        name: str | None,
+        seed: int | None,
+        resume: bool,
+        size: Size = WHOLE,
+        held_out: int | None = None,
+        **others: Any,
+    ) -> Options:
+        """Fills in what the command line leaves open.
 
         Args:
             name: Name of the run. None: a new name, or the latest run to resume.
             seed: The seed. None: 0, or the seed of the run to resume.
             resume: Whether to continue a stopped run.
+            size: Of a new run. A run that is resumed keeps its own.
+            held_out: Number of held-out scenarios; None: that of the size.
             **others: The other options.
 
         Raises:
-            ConfigError: There is no run to resume, or it was started with another seed.
+            ConfigError: There is no run to resume, or it was started with another seed or number of scenarios.
         """
         if not resume:
             seed = seed or 0
-            return cls(name=name or f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}", seed=seed, **others)
+            size = size if held_out is None else replace(size, held_out=held_out)
+            return cls(name=name or f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}", seed=seed, size=size, **others)
         directory = RUNS / (name or "latest")
         try:
-            began_with = int(json.loads((directory / "run.json").read_text())["seed"])
+            run = json.loads((directory / "run.json").read_text())
         except OSError:
             raise ConfigError(f"{directory} is no run: there is nothing to resume") from None
+        began_with, size = int(run["seed"]), Size(**run["size"]) if "size" in run else WHOLE
         if seed is not None and seed != began_with:
             raise ConfigError(f"{directory} was started with --seed {began_with}; resume it with the same seed")
-        return cls(name=directory.resolve().name, seed=began_with, resume=True, **others)
+        if held_out is not None and held_out != size.held_out:
+            raise ConfigError(
+                f"{directory} was started with --held-out {size.held_out}; resume it with that number"
+            )
+        return cls(name=directory.resolve().name, seed=began_with, resume=True, size=size, **others)
 
 
 class RunDirectory:
@@ -92,7 +109,7 @@ class RunDirectory:
         if not options.resume:
             if self.path.exists():
                 raise ConfigError(f"{self.path} exists: go on with it by --resume, or choose another --name")
-            write_atomic(self.path / "run.json", json.dumps({"seed": options.seed}))
+            write_atomic(self.path / "run.json", json.dumps({"seed": options.seed, "size": asdict(options.size)}))
         link = RUNS / f".latest.{os.getpid()}"
         link.symlink_to(self.path.name)
         os.replace(link, RUNS / "latest")

@@ -12,4 +12,4 @@ def test_the_number_of_held_out_scenarios_has_two_spellings() -> None:
     register(app)
     (option,) = (each for each in get_command(app).params if each.name == "held_out")
     assert option.opts == ["--held-out", "--validation"]
-    assert option.default == 120
+    assert option.default is None
