@@ -11,8 +11,8 @@ def quickstart_command(
     steps: Annotated[
         int,
         typer.Option(
-            help="Most training steps, of 6 scenarios (one of each kind) with 8 rollouts each, or fewer on a slow "
-            "processor. The training ends before when the reward holds.",
+            help="Training steps, of 6 scenarios (one of each kind) with 8 rollouts each. The training ends earlier "
+            "when the reward holds.",
             min=1,
         ),
     ] = 10,
@@ -52,14 +52,15 @@ def quickstart_command(
     require(*SERVER, "matplotlib", extra="server,quickstart")
     from art_examples.quickstart.quickstart import run
     from art_examples.quickstart.run_directory import Options
-    from art_examples.quickstart.size import WHOLE, choose_size
+    from art_examples.quickstart.speed import choose_held_out
 
     cache = Home.find().cache
     if told := engine_install.unused(cache):
         print(told)
     engine_install.install(cache, print)
-    size = WHOLE if resume else choose_size(steps, print)
-    options = Options.of(name, seed, resume, size, held_out, steps=steps, train=train)
+    if held_out is None and not resume:
+        held_out = choose_held_out(steps, print)
+    options = Options.of(name, seed, resume, held_out, steps=steps, train=train)
     try:
         run(options)
     except KeyboardInterrupt:

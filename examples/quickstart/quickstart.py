@@ -24,6 +24,7 @@ from art_examples.quickstart.reward import reward, success
 from art_examples.quickstart.run_directory import Options, RunDirectory
 from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from art_examples.quickstart.server_process import trainer_server
+from art_examples.quickstart.speed import ROLLOUTS
 from langchain_core.runnables import Runnable
 from rich.console import Console
 
@@ -120,10 +121,10 @@ async def _measure_and_train(
             training_scenarios(options.seed),
             policy=POLICY,
             reward=reward,
-            steps=len(done) if _target_reason(rewards) else options.steps,
+            steps=len(done) if target_reason(rewards) else options.steps,
             client=trainer,
             groups_per_step=len(KINDS),
-            n=options.size.n,
+            n=ROLLOUTS,
             config=lambda step: _config(step, options.steps),
             max_concurrency=CONCURRENCY,
             temperature=1.0,
@@ -131,7 +132,7 @@ async def _measure_and_train(
             run=options.name,
             first_step=len(done) + 1,
             alarms=ALARMS,
-            stop_when=lambda records: _target_reason([*rewards, *(record.reward for record in records)]),
+            stop_when=lambda records: target_reason([*rewards, *(record.reward for record in records)]),
             progress=console.is_terminal,
         ):
             spent = await asyncio.to_thread(meter.lap, connection)
@@ -156,7 +157,7 @@ def _model(connection: Connection) -> ChatART:
     return ChatART(policy=POLICY, max_tokens=MAX_TOKENS, max_retries=6, **server)
 
 
-def _target_reason(rewards: Sequence[float | None]) -> str | None:
+def target_reason(rewards: Sequence[float | None]) -> str | None:
     """Why the training may end, by the mean rewards of its steps; None: it may not."""
     last = [reward for reward in rewards[-2:] if reward is not None and reward >= TARGET]
     return f"the reward was {TARGET} or more in two steps in a row: the training ends" if len(last) == 2 else None
@@ -175,7 +176,7 @@ async def _evaluate(
         return kept
     evaluation = await evaluate(
         agent,
-        held_out_scenarios(options.size.held_out),
+        held_out_scenarios(options.held_out),
         reward,
         version=version,
         success=success,

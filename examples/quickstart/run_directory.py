@@ -6,12 +6,12 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from art_examples.quickstart.reward import success
-from art_examples.quickstart.size import WHOLE, Size
+from art_examples.quickstart.speed import HELD_OUT
 
 from art_langgraph import Evaluation
 from art_langgraph.loop.watch.record import StepRecord
@@ -36,7 +36,7 @@ class Options:
         name: Name of the run and of its directory.
         seed: Seed of the LoRA and of the choice of scenarios.
         steps: Total number of training steps. Steps before a resumption count.
-        size: How much each step and each measurement computes.
+        held_out: Number of held-out scenarios to measure on.
         train: False measures the untrained policy and stops.
         resume: Whether to continue a stopped run.
     """
@@ -44,7 +44,7 @@ class Options:
     name: str
     seed: int
     steps: int
-    size: Size = WHOLE
+    held_out: int = HELD_OUT
     train: bool = True
     resume: bool = False
 
@@ -54,7 +54,6 @@ class Options:
         name: str | None,
         seed: int | None,
         resume: bool,
-        size: Size = WHOLE,
         held_out: int | None = None,
         **others: Any,
     ) -> Options:
@@ -64,8 +63,7 @@ class Options:
             name: Name of the run. None: a new name, or the latest run to resume.
             seed: The seed. None: 0, or the seed of the run to resume.
             resume: Whether to continue a stopped run.
-            size: Of a new run. A run that is resumed keeps its own.
-            held_out: Number of held-out scenarios; None: that of the size.
+            held_out: Number of held-out scenarios; None: 120, or that of the run to resume.
             **others: The other options.
 
         Raises:
@@ -73,21 +71,19 @@ class Options:
         """
         if not resume:
             seed = seed or 0
-            size = size if held_out is None else replace(size, held_out=held_out)
-            return cls(name=name or f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}", seed=seed, size=size, **others)
+            name = name or f"{time.strftime('%Y%m%d-%H%M%S')}-seed{seed}"
+            return cls(name=name, seed=seed, held_out=held_out or HELD_OUT, **others)
         directory = RUNS / (name or "latest")
         try:
             run = json.loads((directory / "run.json").read_text())
         except OSError:
             raise ConfigError(f"{directory} is no run: there is nothing to resume") from None
-        began_with, size = int(run["seed"]), Size(**run["size"]) if "size" in run else WHOLE
+        began_with, measured_on = int(run["seed"]), int(run.get("held_out", HELD_OUT))
         if seed is not None and seed != began_with:
             raise ConfigError(f"{directory} was started with --seed {began_with}; resume it with the same seed")
-        if held_out is not None and held_out != size.held_out:
-            raise ConfigError(
-                f"{directory} was started with --held-out {size.held_out}; resume it with that number"
-            )
-        return cls(name=directory.resolve().name, seed=began_with, resume=True, size=size, **others)
+        if held_out is not None and held_out != measured_on:
+            raise ConfigError(f"{directory} was started with --held-out {measured_on}; resume it with that number")
+        return cls(name=directory.resolve().name, seed=began_with, resume=True, held_out=measured_on, **others)
 
 
 class RunDirectory:
@@ -109,7 +105,7 @@ class RunDirectory:
         if not options.resume:
             if self.path.exists():
                 raise ConfigError(f"{self.path} exists: go on with it by --resume, or choose another --name")
-            write_atomic(self.path / "run.json", json.dumps({"seed": options.seed, "size": asdict(options.size)}))
+            write_atomic(self.path / "run.json", json.dumps({"seed": options.seed, "held_out": options.held_out}))
         link = RUNS / f".latest.{os.getpid()}"
         link.symlink_to(self.path.name)
         os.replace(link, RUNS / "latest")

@@ -39,6 +39,13 @@ def test_a_run_is_resumed_by_its_name_or_as_the_latest_with_its_seed() -> None:
         Options.of(None, 8, True, steps=4)
 
 
+def test_a_run_that_is_resumed_measures_on_the_same_scenarios() -> None:
+    RunDirectory(Options.of("first", 0, False, 48, steps=2))
+    assert Options.of("first", None, True, steps=2).held_out == 48
+    with pytest.raises(ConfigError, match="--held-out 48"):
+        Options.of("first", None, True, 200, steps=2)
+
+
 def test_a_name_that_is_taken_and_nothing_to_resume_are_said() -> None:
     with pytest.raises(ConfigError, match="nothing to resume"):
         Options.of(None, None, True, steps=2)

@@ -1,0 +1,76 @@
+"""How fast the processor is, how long a run of the quickstart takes on it, and on how many scenarios it measures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from art_examples.quickstart.scenarios import KINDS
+
+from trainer_server.process.hardware import DType, cpu_dtype, flavour
+
+ROLLOUTS = 8
+"""Of each scenario in a step."""
+HELD_OUT = 120
+HELD_OUT_IF_SLOW = 48
+PATIENCE = 240.0
+"""Seconds. Where a run would take longer, it measures on fewer scenarios."""
+SHAPE = (48, 576, 1536)
+"""Of the measured product: 48 tokens, by a layer of the embedded model."""
+_FIXED = 20.0
+"""Seconds of a run on any processor: start, swaps, report."""
+_ROLLOUT: dict[DType, float] = {"bfloat16": 40.0, "float32": 110.0}
+"""What a rollout costs with its training, as GFLOP of the measured product, by what engine and trainer compute in. This
+and the next are measured: docs/benchmarks.md."""
+_MEASUREMENT: dict[DType, float] = {"bfloat16": 26.0, "float32": 70.0}
+"""What a run of the agent costs that is only measured."""
+
+
+def expected_seconds(held_out: int, steps: int, rate: float, dtype: DType) -> float:
+    """About how long a run takes.
+
+    Args:
+        held_out: Scenarios to measure on, before and after.
+        steps: Its training steps.
+        rate: As `product_rate` measures it.
+        dtype: What engine and trainer compute in.
+    """
+    rollouts = steps * len(KINDS) * ROLLOUTS
+    return _FIXED + (rollouts * _ROLLOUT[dtype] + 2 * held_out * _MEASUREMENT[dtype]) / rate
+
+
+def choose_held_out(steps: int, progress: Callable[[str], None]) -> int:
+    """How many scenarios to measure on. progress: is called with a line about the time that the run will take."""
+    if flavour() == "cuda":
+        return HELD_OUT
+    rate, dtype = product_rate(), cpu_dtype()
+    held_out = HELD_OUT
+    if expected_seconds(held_out, steps, rate, dtype) > PATIENCE:
+        held_out = HELD_OUT_IF_SLOW
+    minutes = expected_seconds(held_out, steps, rate, dtype) / 60
+    progress(
+        f"this processor computes {rate:.0f} GFLOP/s (products in fp32), and the model in {dtype}: {steps} steps take "
+        f"about {minutes:.0f} minutes"
+    )
+    return held_out
+
+
+def product_rate(seconds: float = 0.3) -> float:
+    """Measures products of fp32 matrices on all cores of this process.
+
+    Args:
+        seconds: How long to measure.
+
+    Returns:
+        GFLOP/s.
+    """
+    import numpy
+
+    rows, width, columns = SHAPE
+    left, right = numpy.ones((rows, width), numpy.float32), numpy.ones((width, columns), numpy.float32)
+    _ = left @ right  # starts the threads
+    count, began = 0, time.perf_counter()
+    while (passed := time.perf_counter() - began) < seconds:
+        _ = left @ right
+        count += 1
+    return 2e-9 * rows * width * columns * count / passed
