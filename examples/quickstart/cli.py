@@ -58,8 +58,8 @@ def quickstart_command(
     if told := engine_install.unused(cache):
         print(told)
     engine_install.install(cache, print)
-    if held_out is None and not resume:
-        held_out = choose_held_out(steps, print)
+    if not resume:
+        held_out = choose_held_out(held_out, steps if train else 0, print)
     options = Options.of(name, seed, resume, held_out, steps=steps, train=train)
     try:
         run(options)

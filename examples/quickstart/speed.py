@@ -39,18 +39,24 @@ def expected_seconds(held_out: int, steps: int, rate: float, dtype: DType) -> fl
     return _FIXED + (rollouts * _ROLLOUT[dtype] + 2 * held_out * _MEASUREMENT[dtype]) / rate
 
 
-def choose_held_out(steps: int, progress: Callable[[str], None]) -> int:
-    """How many scenarios to measure on. progress: is called with a line about the time that the run will take."""
+def choose_held_out(number: int | None, steps: int, progress: Callable[[str], None]) -> int:
+    """How many scenarios to measure on.
+
+    Args:
+        number: What the user wants; None: it follows from the speed of the processor.
+        steps: Training steps of the run.
+        progress: Is called with a line about the time that the run will take.
+    """
+    held_out = number or HELD_OUT
     if flavour() == "cuda":
-        return HELD_OUT
+        return held_out
     rate, dtype = product_rate(), cpu_dtype()
-    held_out = HELD_OUT
-    if expected_seconds(held_out, steps, rate, dtype) > PATIENCE:
+    if number is None and expected_seconds(held_out, steps, rate, dtype) > PATIENCE:
         held_out = HELD_OUT_IF_SLOW
-    minutes = expected_seconds(held_out, steps, rate, dtype) / 60
+    minutes = max(1, round(expected_seconds(held_out, steps, rate, dtype) / 60))
     progress(
-        f"this processor computes {rate:.0f} GFLOP/s (products in fp32), and the model in {dtype}: {steps} steps take "
-        f"about {minutes:.0f} minutes"
+        f"this processor computes {rate:.0f} GFLOP/s (products in fp32), and the model in {dtype}: the run takes about "
+        f"{minutes} minutes"
     )
     return held_out
 

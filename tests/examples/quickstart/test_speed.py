@@ -17,16 +17,17 @@ def test_a_slow_processor_measures_on_fewer_scenarios_and_the_time_is_printed(
     monkeypatch.setattr(speed, "product_rate", lambda: rate)
     monkeypatch.setattr(speed, "cpu_dtype", lambda: dtype)
     lines = list[str]()
-    assert choose_held_out(10, lines.append) == chosen
-    minutes = expected_seconds(chosen, 10, rate, dtype) / 60
+    assert choose_held_out(None, 10, lines.append) == chosen
+    minutes = max(1, round(expected_seconds(chosen, 10, rate, dtype) / 60))
     assert f"{rate:.0f} GFLOP/s" in lines[0]
-    assert f"the model in {dtype}: 10 steps take about {minutes:.0f} minutes" in lines[0]
+    assert f"the model in {dtype}: the run takes about {minutes} minutes" in lines[0]
+    assert choose_held_out(7, 10, lines.append) == 7
 
 
 def test_a_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "flavour", lambda: "cuda")
     monkeypatch.setattr(speed, "product_rate", lambda: pytest.fail("measured"))
-    assert choose_held_out(10, pytest.fail) == HELD_OUT
+    assert choose_held_out(None, 10, pytest.fail) == HELD_OUT
 
 
 def test_products_are_measured() -> None:
