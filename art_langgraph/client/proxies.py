@@ -183,6 +183,11 @@ def get(url: str, **options: Any) -> httpx.Response:
         return http.get(url, **options)
 
 
+def http_libraries() -> list[Any]:
+    """Those of HTTP_LIBRARIES that are installed, as modules."""
+    return [import_module(name) for name in HTTP_LIBRARIES if importlib.util.find_spec(name) is not None]
+
+
 def exempt_clients() -> None:
     """Has the clients of other packages ask loopback directly, also those that are made already. Once per process.
 
@@ -193,11 +198,9 @@ def exempt_clients() -> None:
     with _lock:
         if _exempted:
             return
-        for name in HTTP_LIBRARIES:
-            if importlib.util.find_spec(name) is not None:
-                library: Any = import_module(name)
-                _exempt(library.Client)
-                _exempt(library.AsyncClient)
+        for library in http_libraries():
+            _exempt(library.Client)
+            _exempt(library.AsyncClient)
         _exempted = True
 
 

@@ -10,14 +10,12 @@ It also holds what an async client sends by until the client is gone; see `_hold
 from __future__ import annotations
 
 import functools
-import importlib.util
 import threading
 import weakref
-from importlib import import_module
 from typing import Any
 
 from art_langgraph.capture.scope import Scope, current
-from art_langgraph.client.proxies import HTTP_LIBRARIES
+from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
 from trainer_server.wire import Connection, rollout_path
 from trainer_server.wire.home import origin
@@ -35,11 +33,9 @@ def tie_clients() -> None:
     with _lock:
         if _tied:
             return
-        for name in HTTP_LIBRARIES:
-            if importlib.util.find_spec(name) is not None:
-                library: Any = import_module(name)
-                _tie(library.Client)
-                _tie_async(library.AsyncClient)
+        for library in http_libraries():
+            _tie(library.Client)
+            _tie_async(library.AsyncClient)
         _tied = True
 
 
