@@ -60,7 +60,7 @@ def group_refs(
 
 
 def repeated(groups: Iterable[GroupRef]) -> list[str]:
-    """Ids of completions that several references of a request have. A step trains them once for each reference."""
+    """Ids of completions that several references of a request have. A step trains them once for each trajectory."""
     references = [reference for group in groups for reference in group.trajectories]
     count = Counter(id for reference in references for id in set(reference.completions))
     return [id for id, times in count.items() if times > 1]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, reward_problem
 
 log = logging.getLogger("art_langgraph")
 
@@ -45,9 +45,9 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     """Calls a reward function on a trajectory, and sets its `reward` and `metrics`.
 
     All earlier rewards of the trajectory are removed first, those by node and of single completions included. A
-    function that raises, or gives something that is not a finite number, leaves no reward and says why in
-    `reward_error`; such a trajectory is never trained on. A function that returns None after it set `completion.reward`
-    has decided: those completions are trained.
+    function that raises, or gives something that is no finite number or larger than `MOST_REWARD`, leaves no reward and
+    says why in `reward_error`; such a trajectory is never trained on. A function that returns None after it set
+    `completion.reward` has decided: those completions are trained.
     """
     _remove_rewards(trajectory)
     try:
@@ -60,8 +60,8 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         _remove_rewards(trajectory, f"{type(error).__name__}: {error}{_where(error)}")
         return
-    if wrong := [value for value in [total, *parts.values(), *own] if not math.isfinite(value)]:
-        _remove_rewards(trajectory, f"the reward is {wrong[0]}, not a finite number")
+    if wrong := next(filter(None, map(reward_problem, [total, *parts.values(), *own])), None):
+        _remove_rewards(trajectory, wrong)
         return
     if given is None:
         trajectory.reward_error = None if own else UNDECIDED
@@ -98,9 +98,9 @@ def _remove_rewards(trajectory: Trajectory, why: str | None = None) -> None:
 async def score_group(group: TrajectoryGroup, reward: GroupReward) -> TrajectoryGroup:
     """Calls a group reward on a group.
 
-    When the function raises, loses runs, or gives a reward that is not finite, the whole group stays unscored, with the
-    reason in each `reward_error`. Rewards that the function gives are of one judgement: they are compared with one
-    another only, because a score that compares runs says nothing beside the scores of other runs.
+    When the function raises, loses runs, or gives a reward that `score` would refuse, the whole group stays unscored,
+    with the reason in each `reward_error`. Rewards that the function gives are of one judgement: they are compared with
+    one another only, because a score that compares runs says nothing beside the scores of other runs.
 
     The function may set rewards in place: it gets a copy, so that the given runs keep the rewards that they have.
 
@@ -119,8 +119,8 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
         if [run.id for run in scored.trajectories] != [run.id for run in group.trajectories]:
             raise ValueError("the group reward did not return the trajectories that it was given, in their order")
         values = [value for rewards in _rewards_of(scored) for value in rewards]
-        if wrong := [value for value in values if value is not None and not math.isfinite(value)]:
-            raise ValueError(f"the reward is {wrong[0]}, not a finite number")
+        if wrong := next(filter(None, (reward_problem(value) for value in values if value is not None)), None):
+            raise ValueError(wrong)
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
         log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
         return unscored(group, f"{type(error).__name__}: {error}")
@@ -237,8 +237,8 @@ def weighted(**parts: tuple[float, RewardFunction]) -> RewardFunction:
                 if isinstance(value, NodeRewards):
                     raise TypeError("rewards by node cannot be part of a sum: blend inside of one function")
                 total = math.fsum(value.values()) if isinstance(value, Mapping) else float(value)
-                if not math.isfinite(total):
-                    raise ValueError(f"the reward is {total}, not a finite number")
+                if wrong := reward_problem(total):
+                    raise ValueError(wrong)
             except Exception as error:  # the user's code: named, and recorded by `score`
                 raise RuntimeError(f"the part {name!r} failed: {type(error).__name__}: {error}") from error
             weighted_parts[name] = weight * total

@@ -351,7 +351,7 @@ def _references(
     refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit, hints=hints)
     if twice := repeated(refs):
         log.warning(
-            "%d completions are in several references of one step, which trains them once for each; the first: %s",
+            "%d completions are in several references of one step, which trains them once for each run; the first: %s",
             len(twice),
             twice[0],
         )

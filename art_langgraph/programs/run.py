@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import SupportsFloat
 
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import Scenario, Trajectory
-from trainer_server.wire import ConfigError, Connection, rollout_path
+from trainer_server.wire import ConfigError, Connection, reward_problem, rollout_path
 from trainer_server.wire.home import is_local
 from trainer_server.wire.network.proxies import loopback_exemption
 
@@ -110,7 +111,7 @@ class Run:
 
     @reward.setter
     def reward(self, given: float | Mapping[str, float] | None) -> None:
-        """Raises ConfigError for a reward that is no finite number, and for a run that has ended."""
+        """Raises ConfigError for a reward that is no finite number or too large, and for a run that has ended."""
         if self.ended:
             raise ConfigError(
                 f"the run {self.rollout_id} has ended, and its reward counts no more: set it before the end, or give "
@@ -121,12 +122,10 @@ class Run:
             return
         parts = given.items() if isinstance(given, Mapping) else [("reward", given)]
         for name, value in parts:
-            try:
-                finite = math.isfinite(value)
-            except TypeError:
-                finite = False
-            if not finite:
+            if not isinstance(value, SupportsFloat) or not math.isfinite(value):
                 raise ConfigError(f"{name}={value!r} is no finite number: leave the reward out where there is none")
+            if wrong := reward_problem(float(value)):
+                raise ConfigError(f"{name}: {wrong}")
         self._reward = {str(k): float(v) for k, v in given.items()} if isinstance(given, Mapping) else float(given)
 
     def _asked_server(self) -> Connection:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 
 from pydantic import BaseModel, ConfigDict
@@ -11,7 +10,7 @@ from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redacted
 from art_langgraph.store.database import Connection
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, reward_problem
 from trainer_server.wire.jsonl import from_json, to_json
 
 
@@ -59,10 +58,12 @@ class Score(BaseModel):
 
 
 def add_score(db: Connection, trajectory_id: str, score: Score) -> None:
-    """Stores a score. Raises KeyError for a run that has not ended, ConfigError for a reward that is not finite."""
+    """Stores a score. Raises KeyError for a run that has not ended, ConfigError for what is no reward."""
     given = [score.reward, *(score.node_rewards or {}).values(), *score.completions.values()]
-    if wrong := [value for value in given if value is not None and not math.isfinite(value)]:
-        raise ConfigError(f"the reward of {trajectory_id} is {wrong[0]}: give a finite number, or None and an error")
+    for value in given:
+        if value is not None and (wrong := reward_problem(value)):
+            problem = wrong.removeprefix("the reward is ")
+            raise ConfigError(f"the reward of {trajectory_id} is {problem}; where it has none, give None and an error")
     query = "SELECT record FROM trajectories WHERE id = ? OR id IN (SELECT trajectory FROM resumed WHERE first = ?)"
     records = db.execute(query, (trajectory_id, trajectory_id)).fetchall()
     if not records:

@@ -98,6 +98,7 @@ class JobBoard:
         *,
         spec: PolicySpec | None = None,
         request: StepRequest | SFTRequest | None = None,
+        evaluations: frozenset[str] = frozenset(),
         trace: str | None = None,
     ) -> JobFile:
         """Writes a job to disk. Once this returns, the job survives a crash.
@@ -110,6 +111,7 @@ class JobBoard:
             policy: Name of the policy.
             spec: For kind create, the policy to create.
             request: For kinds step and sft, the request.
+            evaluations: See `JobFile.evaluations`.
             trace: See `JobFile.trace`.
 
         Raises:
@@ -123,6 +125,7 @@ class JobBoard:
             created=time.time(),
             spec=spec,
             request=request,
+            evaluations=evaluations,
             trace=trace,
         )
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.keys import digest
@@ -20,6 +21,7 @@ from trainer_server.wire import (
     StepRequest,
     TrainingError,
     Unprocessable,
+    contradiction,
 )
 from trainer_server.wire.watching import tracing
 
@@ -53,23 +55,27 @@ class Intake:
         async with self._accepting:
             return await self._accept("create", spec.name, spec=spec)
 
-    async def train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+    async def train(
+        self, policy: str, request: StepRequest | SFTRequest, evaluations: frozenset[str] = frozenset()
+    ) -> Job:
         """Queues a step or a warm start.
 
         Args:
             policy: Name of the policy to train.
             request: The step or the warm start.
+            evaluations: As those of `JobFile`.
 
         Returns:
             The new job, or the job that an earlier request with the same idempotency key made.
 
         Raises:
             Conflict: The key was used for another request.
-            Unprocessable: The request holds a value that JSON cannot express, or its loss or its teacher is unknown.
+            Unprocessable: The request holds a value that JSON cannot express, its rewards contradict each other or
+                are too large, or its loss or its teacher is unknown.
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
         async with self._accepting:
-            return await self._known(policy, request) or await self._train(policy, request)
+            return await self._known(policy, request) or await self._train(policy, request, evaluations)
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
         """The step or warm start that was accepted under an idempotency key, or None."""
@@ -100,11 +106,14 @@ class Intake:
             return False
         return accepted is not None and digest(accepted) == digest(request)
 
-    async def _train(self, policy: str, request: StepRequest | SFTRequest) -> Job:
+    async def _train(self, policy: str, request: StepRequest | SFTRequest, evaluations: frozenset[str]) -> Job:
         if isinstance(request, StepRequest):
+            if request.config.rewards_count and (wrong := contradiction(request.groups)):
+                raise Unprocessable(wrong, code="invalid_reward", param="groups")
             self._check_loss(request.config.loss_type)
             await asyncio.to_thread(self._teachers.check, request.config)
-        return await self._accept("sft" if isinstance(request, SFTRequest) else "step", policy, request=request)
+        kind: JobKind = "sft" if isinstance(request, SFTRequest) else "step"
+        return await self._accept(kind, policy, request=request, evaluations=evaluations)
 
     def _check_loss(self, name: str) -> None:
         """Raises Unprocessable for a `loss_type` that the trainer does not know.
@@ -128,10 +137,11 @@ class Intake:
         *,
         spec: PolicySpec | None = None,
         request: StepRequest | SFTRequest | None = None,
+        evaluations: frozenset[str] = frozenset(),
     ) -> Job:
+        what: dict[str, Any] = {"spec": spec, "request": request, "evaluations": evaluations}
         try:
-            trace = tracing.current()
-            file = await asyncio.to_thread(self._board.accept, kind, policy, spec=spec, request=request, trace=trace)
+            file = await asyncio.to_thread(self._board.accept, kind, policy, **what, trace=tracing.current())
         except OSError as error:
             raise NotStored(f"the job could not be written down: {error}", code="disk") from None
         except ConfigError as error:

@@ -94,6 +94,15 @@ class RolloutBook:
             self._remember(rollout_id, spec)
         return given
 
+    def evaluations(self, rollout_ids: Sequence[str]) -> set[str]:
+        """Those of the rollouts that evaluate a version, as they were registered or reported."""
+        with self._books.reading() as db:
+            return {
+                rollout_id
+                for marks, ids in chunks([writable(rollout_id) for rollout_id in rollout_ids])
+                for (rollout_id,) in db.execute(f"SELECT id FROM runs WHERE evaluation = 1 AND id IN ({marks})", ids)
+            }
+
     def rewards(self, rollout_id: str) -> list[GivenReward]:
         """All rewards of a rollout, oldest first."""
         with self._books.reading() as db:

@@ -115,6 +115,7 @@ class JobKinds:
                 tokenizer=self._tokenizer,
                 server_id=self._server_id,
                 teaching=self._board.teaching(job.id),
+                evaluations=job.evaluations,
             )
             directory = self._store.directory(job.policy, version)
             self._model.load(spec, directory)

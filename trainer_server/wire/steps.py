@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -22,6 +23,8 @@ MOST_HINT = 100_000
 """Characters of a hint."""
 MOST_UPDATES = 10**9
 """Optimizer updates of a schedule."""
+MOST_REWARD = 1e6
+"""The largest reward, whatever its sign. Sums and squares of a batch's rewards stay exact enough to compare runs."""
 TimeLimit = Annotated[float | None, Field(gt=0, le=366 * 86400)]
 """Seconds that the trainer may take for one job, to be counted from when it starts the job."""
 
@@ -267,6 +270,15 @@ class GRPOConfig(BaseModel):
         return self
 
 
+def reward_problem(reward: float) -> str | None:
+    """Why a number cannot be a reward, and what to give instead. None: it can."""
+    if not math.isfinite(reward):
+        return f"the reward is {reward}, not a finite number"
+    if abs(reward) > MOST_REWARD:
+        return f"the reward is {reward:g}: give a number between -{MOST_REWARD:g} and {MOST_REWARD:g}"
+    return None
+
+
 class TrajectoryRef(BaseModel):
     """What a step needs of a trajectory: its reward and the ids of its completions."""
 
@@ -280,6 +292,11 @@ class TrajectoryRef(BaseModel):
     hint: str | None = Field(default=None, min_length=1, max_length=MOST_HINT)
     """What the policy would have needed to know. Its teacher is then the policy itself with the hint in its prompts: a
     step trains the tokens of these completions towards what it would have said. None: no hint."""
+
+    @property
+    def trajectory(self) -> str:
+        """Id of the whole trajectory."""
+        return self.id if self.run is None else self.run
 
     @field_validator("reward")
     @classmethod
@@ -295,6 +312,38 @@ class GroupRef(BaseModel):
     baseline: float | None = Field(default=None, allow_inf_nan=False)
     """What rewards are compared with; None: as `GRPOConfig.group_baseline` says. A baseline is for single runs, which
     have no group. Their advantages are not divided by a standard deviation of the group."""
+
+
+def contradiction(groups: Sequence[GroupRef]) -> str | None:
+    """Why the rewards of a step cannot be trained, in words that name the trajectory; None: they can.
+
+    A reward or a baseline is too large; a completion has two rewards in one trajectory; or two trajectories of a group
+    are made of the same completions and have other rewards, so that nothing in them is better or worse.
+    """
+    rewards_of: dict[str, dict[str, float]] = {}
+    for group in groups:
+        if group.baseline is not None and (wrong := reward_problem(group.baseline)):
+            return f"the baseline of the group {group.scenario_id!r}: {wrong}"
+        same: dict[frozenset[str], TrajectoryRef] = {}
+        for reference in group.trajectories:
+            if reference.reward is None:
+                continue
+            if wrong := reward_problem(reference.reward):
+                return f"the trajectory {reference.id!r}: {wrong}"
+            rewards = rewards_of.setdefault(reference.trajectory, {})
+            for completion in reference.completions:
+                if (other := rewards.setdefault(completion, reference.reward)) != reference.reward:
+                    return (
+                        f"the trajectory {reference.trajectory!r} gives its completion {completion!r} two rewards, "
+                        f"{other:g} and {reference.reward:g}: give it one"
+                    )
+            twin = same.setdefault(frozenset(reference.completions), reference)
+            if reference.completions and twin.reward != reference.reward:
+                return (
+                    f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "
+                    f"rewards {twin.reward:g} and {reference.reward:g}: send each run once, with one reward"
+                )
+    return None
 
 
 class StepRequest(BaseModel):

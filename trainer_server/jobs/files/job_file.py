@@ -25,6 +25,9 @@ class JobFile(BaseModel):
     created: float
     spec: PolicySpec | None = None
     request: StepRequest | SFTRequest | None = None
+    evaluations: frozenset[str] = frozenset()
+    """Ids of those completions of a step whose rollouts evaluate a version, as the list of runs had it when the job was
+    accepted. They are not trained."""
     trace: str | None = None
     """The value of `traceparent` of the request that made the job; None: it belongs to no trace."""
 

@@ -14,6 +14,8 @@ REASONS = {
     "equal_rewards": "all runs of its group got the same reward, so there is nothing to prefer",
     "single_reward": "it was alone in its group, with nothing to compare its reward with",
     "no_reward": "it has no reward",
+    "repeated": "the step was sent it several times, and trained it once",
+    "evaluation": "it evaluates a version",
     "missing": "the ledger does not have the completion",
     "aborted": "the client went away before the answer was whole",
     "failed": "the engine went away, or answered without exact tokens",

@@ -33,6 +33,7 @@ from trainer_server.wire import (
     RunTraces,
     TracesTaken,
     Unprocessable,
+    reward_problem,
     rollout_path,
 )
 from trainer_server.wire.jsonl import from_json, to_json
@@ -82,6 +83,8 @@ async def show_rollout(rollout: str, server: ServerDep) -> RolloutRecord:
 @router.post("/{rollout}/reward")
 async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> RolloutRecord:
     """Gives a rollout a reward. The last one counts, and earlier ones are kept. Answers the whole rollout."""
+    if wrong := reward_problem(reward.reward):
+        raise Unprocessable(wrong, code="invalid_reward", param="reward")
     check_values(reward.model_dump())
 
     def give() -> RolloutRecord:

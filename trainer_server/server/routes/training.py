@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request
 
+from trainer_server.ledger.base import ErasesCompletions
 from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep, get_policy, refuse_unserved
 from trainer_server.server.server import Server
@@ -48,6 +49,18 @@ async def _queue(server: Server, request: Request, name: str, body: StepRequest 
     refuse_unserved(server, name)
     if key and not body.idempotency_key:  # an empty one is none
         body = body.model_copy(update={"idempotency_key": key})
-    job = await server.jobs.intake.train(name, body)
+    evaluations = await asyncio.to_thread(_evaluations, server, body) if isinstance(body, StepRequest) else frozenset()
+    job = await server.jobs.intake.train(name, body, evaluations)
     note(request.scope, target=f"{name}, {job.id}")
     return job
+
+
+def _evaluations(server: Server, step: StepRequest) -> frozenset[str]:
+    """Ids of the step's completions whose rollouts evaluate a version."""
+    ids = [id for group in step.groups for reference in group.trajectories for id in reference.completions]
+    if isinstance(server.ledger, ErasesCompletions):  # it knows the rollouts without reading tokens
+        rollout_of = server.ledger.matching(completions=ids)
+    else:
+        rollout_of = {id: completion.rollout for id, completion in server.ledger.read(ids).items()}
+    evaluating = server.rollouts.evaluations([*{rollout for rollout in rollout_of.values() if rollout is not None}])
+    return frozenset(id for id, rollout in rollout_of.items() if rollout in evaluating)

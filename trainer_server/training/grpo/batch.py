@@ -7,7 +7,7 @@ import itertools
 import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,16 @@ import numpy as np
 from trainer_server.jobs.teaching import Teaching
 from trainer_server.ledger.step_tokens import LeftOut
 from trainer_server.training.grpo.advantage import advantages, zero_variance
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, TrajectoryRef, prefix_drift
+from trainer_server.wire import (
+    Completion,
+    CompletionStatus,
+    GroupRef,
+    GRPOConfig,
+    TrainingError,
+    TrajectoryRef,
+    contradiction,
+    prefix_drift,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +159,12 @@ def gather_batch(
     tokenizer: str,
     server_id: str | None = None,
     teaching: Teaching | None = None,
+    evaluations: Set[str] = frozenset(),
 ) -> Batch:
     """Looks every completion up, decides whether it is trained, and gives it its trajectory's advantage.
 
     A group whose rewards are all the same teaches nothing by itself. Those of its trajectories that have a teacher are
-    trained nevertheless, with an advantage of 0.
+    trained nevertheless, with an advantage of 0. A trajectory that the request has several times counts once.
 
     Args:
         groups: Of the request.
@@ -167,7 +177,13 @@ def gather_batch(
         server_id: Of the server; completions of others are skipped, since versions of theirs have the same numbers and
             other weights. None: of no server.
         teaching: What a teacher that is another vLLM said, and the hinted prompts; None: nothing of either.
+        evaluations: Ids of the completions of rollouts that evaluate a version. Their trajectories are skipped.
+
+    Raises:
+        TrainingError: The rewards contradict each other, or one is too large; see `contradiction`.
     """
+    if config.rewards_count and (wrong := contradiction(groups)):
+        raise TrainingError(f"{wrong}. No version was made")
     teaching = teaching or Teaching()
     teacher = config.distill.teacher if config.distill else None
     own = [completion for completion in completions.values() if completion.policy == policy]
@@ -180,10 +196,10 @@ def gather_batch(
         ),
         prefix_drift=prefix_drift(completions.values()).share,
     )
+    batch.groups, batch.trajectories = len(groups), sum(len(group.trajectories) for group in groups)
+    groups = _countable(groups, evaluations, batch)
     scored_by_group, rewards_by_group = [], []
     for group in groups:
-        batch.groups += 1
-        batch.trajectories += len(group.trajectories)
         scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
         if config.rewards_count and (missing := len(group.trajectories) - len(scored)):
             batch.trajectories_skipped["no_reward"] += missing
@@ -217,7 +233,7 @@ def gather_batch(
             place = next(places)
             if trajectory.run is not None:
                 place = place_of.setdefault(trajectory.run, place)
-            for completion_id in dict.fromkeys(trajectory.completions):
+            for completion_id in trajectory.completions:
                 completion = completions.get(completion_id)
                 reason = _why_skipped(
                     completion,
@@ -243,6 +259,33 @@ def gather_batch(
                 else:
                     batch.skip(trajectory.id, completion_id, taught)
     return batch
+
+
+def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) -> list[GroupRef]:
+    """The groups without trajectories that evaluate a version, and with each completion of a trajectory once. What is
+    left out is counted in the batch."""
+    counted = set[tuple[str, str]]()
+    countable = []
+    for group in groups:
+        references: list[TrajectoryRef] = []
+        wholes = set[frozenset[str]]()
+        for reference in group.trajectories:
+            texts = list(dict.fromkeys(reference.completions))
+            keys = [(reference.trajectory, text) for text in texts or [reference.id]]
+            new = [text for key, text in zip(keys, texts, strict=False) if key not in counted]
+            if not evaluations.isdisjoint(texts):
+                reason = "evaluation"
+            elif counted.issuperset(keys) or (texts and frozenset(texts) in wholes):
+                reason = "repeated"
+            else:
+                counted.update(keys)
+                wholes.add(frozenset(texts))
+                references.append(reference.model_copy(update={"completions": new}))
+                continue
+            batch.trajectories_skipped[reason] += 1
+            batch.left_out.append(LeftOut(trajectory=reference.id, reason=reason))
+        countable.append(group.model_copy(update={"trajectories": references}))
+    return countable
 
 
 def _taught(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teaching) -> Sample | str:

@@ -36,6 +36,7 @@ from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.schedule import scheduled
+from trainer_server.training.update_check import UpdateCheck
 from trainer_server.wire import GRPOConfig, TrainingError
 
 
@@ -93,6 +94,8 @@ def optimise(
     looked_up = time.monotonic()
 
     losses, norms, forward = [], [], 0.0
+    text = batch.samples[0].completion
+    check = UpdateCheck(model, [*text.prompt_token_ids, *text.token_ids])
     weights = [weight for _, weight in model.parameters()]
     update = first_update = _updates(optimizer)
     for minibatch in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
@@ -110,6 +113,7 @@ def optimise(
         )
         optimizer.step()
         update += 1
+    check.verify(optimizer.param_groups[0]["lr"])
 
     phases = {
         "pack": packed - started,

@@ -69,6 +69,37 @@ def test_a_step_makes_a_version_that_is_served(server: TrainerServer) -> None:
         assert http.get("/api/policies/p/versions/0").status_code == 404
 
 
+def test_rewards_that_no_step_can_train_are_refused_with_the_run(server: TrainerServer) -> None:
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "refused"})
+        (group,) = groups(http, 1e308, 1e308, model="refused")
+        answer = http.post("/api/policies/refused/steps", json={"groups": [group]})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (422, "groups")
+        assert "'t0': the reward is 1e+308" in answer.json()["error"]["message"]
+        good, bad = group["trajectories"]
+        refs = [{**good, "reward": 1.0}, {**good, "id": bad["id"], "reward": 0.0}]
+        answer = http.post("/api/policies/refused/steps", json={"groups": [{**group, "trajectories": refs}]})
+        assert answer.status_code == 422
+        assert "'t0' and 't1' are made of the same completions" in answer.json()["error"]["message"]
+        assert http.post("/api/rollouts/ro-huge/reward", json={"reward": 1e30}).status_code == 422
+
+
+def test_an_evaluation_is_not_trained_though_a_client_asks_for_it(server: TrainerServer) -> None:
+    """Also where the rollout was registered after its calls."""
+    with server.http() as http:
+        http.post("/api/policies", json={"name": "held-out"})
+        ids = {rollout: ask(http, "say x", "held-out", rollout) for rollout in ("ro-held-out", "ro-a", "ro-b")}
+        assert http.put("/api/rollouts/ro-held-out", json={"evaluation": True}).status_code == 200
+        refs = [
+            {"id": rollout, "reward": float(reward), "completions": [ids[rollout]]}
+            for reward, rollout in enumerate(ids)
+        ]
+        body = {"groups": [{"scenario_id": "s", "trajectories": refs}]}
+        job = finish(http, http.post("/api/policies/held-out/steps", json=body))
+        assert job["result"]["trajectories"] == ["ro-a", "ro-b"]
+        assert job["result"]["metrics"]["trajectories_skipped"] == {"evaluation": 1}
+
+
 def test_a_key_that_is_sent_many_times_at_once_makes_one_job(server: TrainerServer) -> None:
     found: list[str] = []
     with server.http() as http:

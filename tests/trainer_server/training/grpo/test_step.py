@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.training import update_check
 from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
@@ -84,6 +86,79 @@ def test_missing_and_nan_rewards_are_counted_and_not_trained(worker: Worker) -> 
     trained = step(worker, groups(1.0, None, float("nan"), 0.0))
     assert trained.result.metrics["trajectories_skipped"] == {"no_reward": 2}
     assert trained.result.metrics["completions_skipped"] == {"missing": 1}  # c3 is not in the ledger
+
+
+def of(*references: tuple[str, float | None, list[str]], scenario: str = "s") -> GroupRef:
+    trajectories = [TrajectoryRef(id=id, reward=reward, completions=texts) for id, reward, texts in references]
+    return GroupRef(scenario_id=scenario, trajectories=trajectories)
+
+
+def test_a_trajectory_that_is_sent_fifty_times_counts_once(tmp_path: Path) -> None:
+    once, often = (make_worker(tmp_path / name) for name in ("once", "often"))
+    runs = [("good", 1.0, ["c0"]), ("bad", 0.0, ["c1"]), ("other", 0.5, ["c2"])]
+    step(once, [of(*runs)])
+    trained = step(often, [of(*[runs[0]] * 50, *runs[1:], ("copy", 1.0, ["c0"])), of(*runs[:2], scenario="again")])
+    assert trained.result.metrics["trajectories_skipped"] == {"repeated": 49 + 1 + 2}
+    assert trained.result.metrics["reward_mean"] == 0.5
+    weights = adapter(once, 1)
+    assert all(torch.equal(weights[name], weight) for name, weight in adapter(often, 1).items())
+
+
+def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
+    parts = [
+        TrajectoryRef(id=f"r/{part}", run="r", reward=1.0, completions=texts)
+        for part, texts in (("a", ["c0", "c1"]), ("b", ["c1", "c2"]))
+    ]
+    group = GroupRef(scenario_id="s", trajectories=parts, baseline=0.0)
+    found = {name: completion(name, [5]) for name in ("c0", "c1", "c2")}
+    batch = gather_batch([group], found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok")
+    assert [sample.completion.id for sample in batch.samples] == ["c0", "c1", "c2"]
+
+
+@pytest.mark.parametrize(
+    ("refs", "message"),
+    [
+        ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0"]))], "'a' and 'b' are made of the same completions"),
+        ([of(("a", 1.0, ["c0", "c1"])), of(("a", 0.0, ["c1"]), scenario="t")], "'a' gives its completion 'c1' two"),
+        ([of(("a", 1e308, ["c0"]), ("b", 1e308, ["c1"]))], "'a': the reward is 1e\\+308: give a number between"),
+        ([of(("a", 0.0, ["c0"]), ("b", -1e200, ["c1"]))], "'b': the reward is -1e\\+200: give a number between"),
+    ],
+)
+def test_rewards_that_cannot_be_compared_fail_the_step(worker: Worker, refs: list[GroupRef], message: str) -> None:
+    trained = step(worker, refs, scale_rewards="batch")
+    assert re.search(message, trained.error)
+    assert worker.store.versions("p") == [0]
+
+
+def test_completions_of_evaluations_are_not_trained() -> None:
+    found = {name: completion(name, [5]) for name in ("c0", "c1", "c2")}
+    batch = gather_batch(
+        groups(1.0, 0.0, 0.5),
+        found,
+        GRPOConfig(),
+        policy="p",
+        version=0,
+        base_model="tiny",
+        tokenizer="tok",
+        evaluations={"c0"},
+    )
+    assert [sample.completion.id for sample in batch.samples] == ["c1", "c2"]
+    assert batch.trajectories_skipped == {"evaluation": 1}
+    assert batch.rewards == [0.0, 0.5]
+
+
+def test_weights_that_are_no_model_any_more_make_no_version(worker: Worker) -> None:
+    trained = step(worker, groups(1.0, 0.0, 0.5), lr=1e30)
+    assert "the largest weight is 1e+30 after the update" in trained.error
+    assert "no version was made; try a smaller lr" in trained.error
+    assert worker.store.versions("p") == [0]
+    assert step(worker, groups(1.0, 0.0, 0.5)).result.version == 1  # the next step goes on from the good weights
+
+
+def test_a_text_that_became_unlikely_makes_no_version(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(update_check, "MOST_FALL", 0.5)  # 32 tokens cannot become 22,000 times less likely
+    trained = step(worker, groups(-1.0, 1.0, 1.0), lr=0.3)
+    assert re.search(r"the mean log-prob of a text fell from -.* to -.*: no version was made", trained.error)
 
 
 @pytest.mark.parametrize(

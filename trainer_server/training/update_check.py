@@ -1,0 +1,59 @@
+"""Whether the weights that updates made can be used: finite, of a sane size, and still a model of what was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import pack
+from trainer_server.wire import TrainingError
+
+MOST_WEIGHT = 1e3
+"""The largest entry of a LoRA's matrices, whatever its sign. AdamW moves an entry by about the learning rate in an
+update, and those of a trained LoRA are below 1."""
+MOST_FALL = 10.0
+"""How far the mean log-prob of a text may fall in one job, in nats per token: e^10 is 22,000 times less likely."""
+_TOKENS = 64
+"""Tokens of the text that is looked at, half of them read out: a small part of what a step computes."""
+
+
+class UpdateCheck:
+    """Compares the weights with those that were in place before the updates, by the log-probs of one text.
+
+    All ranks make it and call it with the same weights and text, and come to the same result.
+
+    Args:
+        model: Before its first update.
+        ids: A text that is trained. Its last tokens are looked at.
+    """
+
+    def __init__(self, model: PolicyModel, ids: Sequence[int]) -> None:
+        self._model = model
+        tail = np.array(ids[-_TOKENS:], dtype=np.int64)
+        middle = max(1, len(tail) // 2)
+        (self._row,) = pack([tail[:middle]], [tail[middle:]], budget=_TOKENS, share=model.share).rows
+        self._before = self._mean_logprob()
+
+    def verify(self, lr: float) -> None:
+        """Raises TrainingError for weights that no version may have.
+
+        Args:
+            lr: The learning rate of the updates, for the message.
+        """
+        largest = max(float(weight.detach().abs().max()) for _, weight in self._model.parameters())
+        after = self._mean_logprob()
+        remedy = f"lr={lr:g} is too large: no version was made; try a smaller lr"
+        if not largest <= MOST_WEIGHT:  # NaN is not
+            raise TrainingError(f"the largest weight is {largest:g} after the update. {remedy}")
+        if not after >= self._before - MOST_FALL:
+            raise TrainingError(
+                f"the mean log-prob of a text fell from {self._before:.3g} to {after:.3g} nats per token. {remedy}"
+            )
+
+    def _mean_logprob(self) -> float:
+        """Of the text's second half. With gradients, for which a GPU has compiled its kernels anyway."""
+        logp_R, _ = self._model.logprobs(self._row, torch.ones(len(self._row.target_R)))
+        return float(logp_R.detach().mean())
