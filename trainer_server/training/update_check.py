@@ -20,6 +20,22 @@ _TOKENS = 64
 """Tokens of the text that is looked at, half of them read out: a small part of what a step computes."""
 
 
+def check_weights(model: PolicyModel, lr: float) -> None:
+    """Raises TrainingError for weights that are not finite, or so large that no version may have them.
+
+    Args:
+        model: After its updates.
+        lr: Their learning rate, for the message.
+    """
+    largest = max(float(weight.detach().abs().max()) for _, weight in model.parameters())
+    if not largest <= MOST_WEIGHT:  # NaN is not
+        raise TrainingError(f"the largest weight is {largest:g} after training: {_remedy(lr)}")
+
+
+def _remedy(lr: float) -> str:
+    return f"lr={lr:g} is too large. No version was made; try a smaller lr"
+
+
 class UpdateCheck:
     """Compares the weights with those that were in place before the updates, by the log-probs of one text.
 
@@ -38,20 +54,16 @@ class UpdateCheck:
         self._before = self._mean_logprob()
 
     def verify(self, lr: float) -> None:
-        """Raises TrainingError for weights that no version may have.
+        """Raises TrainingError as `check_weights`, and where the text became too unlikely.
 
         Args:
             lr: The learning rate of the updates, for the message.
         """
-        largest = max(float(weight.detach().abs().max()) for _, weight in self._model.parameters())
+        check_weights(self._model, lr)
         after = self._mean_logprob()
-        remedy = f"lr={lr:g} is too large: no version was made; try a smaller lr"
-        if not largest <= MOST_WEIGHT:  # NaN is not
-            raise TrainingError(f"the largest weight is {largest:g} after the update. {remedy}")
         if not after >= self._before - MOST_FALL:
-            raise TrainingError(
-                f"the mean log-prob of a text fell from {self._before:.3g} to {after:.3g} nats per token. {remedy}"
-            )
+            fall = f"from {self._before:.3g} to {after:.3g} nats per token"
+            raise TrainingError(f"the mean log-prob of a text fell {fall}: {_remedy(lr)}")
 
     def _mean_logprob(self) -> float:
         """Of the text's second half. With gradients, for which a GPU has compiled its kernels anyway."""

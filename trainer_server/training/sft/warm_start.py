@@ -30,7 +30,7 @@ from trainer_server.training.sft.batches import Paths
 from trainer_server.training.sft.clock import Clock
 from trainer_server.training.sft.held_out import HeldOut
 from trainer_server.training.sft.order import Order
-from trainer_server.training.update_check import UpdateCheck
+from trainer_server.training.update_check import check_weights
 from trainer_server.wire import SFTConfig, TrainingError
 
 MEASURED_UPDATES = 32
@@ -68,7 +68,7 @@ def warm_start(
         The metrics. When nothing was learnt, they carry `skipped`, the reason, and no weight has changed.
 
     Raises:
-        TrainingError: A loss or gradient is not finite, or the weights cannot be used; see `UpdateCheck`.
+        TrainingError: A loss or gradient is not finite, or the weights cannot be used; see `check_weights`.
     """
     clock = Clock(config.max_seconds, ranks, spent=demonstrations.seconds if config.fit_to_time else 0.0)
     torch.manual_seed(config.seed)  # of what follows the warm start: it draws from the order's generator alone
@@ -81,7 +81,6 @@ def warm_start(
     measured_after = _measured_after(epoch)
     optimizer = make_optimizer(model, config)
     weights = [weight for _, weight in model.parameters()]
-    check = UpdateCheck(model, rows[0].ids[: rows[0].loss_spans[-1][1]])
     held_out = None
     if demonstrations.validation and not fits:
         held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
@@ -135,7 +134,7 @@ def warm_start(
         held_out.measure(len(losses))
     if held_out:
         held_out.restore()
-    check.verify(rate)
+    check_weights(model, rate)
     metrics = {
         **counts,
         "updates": len(losses),
