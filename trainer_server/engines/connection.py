@@ -104,8 +104,8 @@ class AnswerStream:
         self.status = response.status
         if (encoding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
             raise Unreadable(
-                f"the answer is compressed ({encoding:.40}) though `Accept-Encoding: identity` was sent: let what stands "
-                "before the engine pass answers on as they are"
+                f"the answer is compressed ({encoding:.40}) though `Accept-Encoding: identity` was sent: let what "
+                "stands before the engine pass answers on as they are"
             )
 
     async def read(self) -> bytes:
@@ -127,9 +127,8 @@ class AnswerStream:
             async for chunk in self._response.content.iter_any():
                 size += len(chunk)
                 if size > self._most_bytes:
-                    raise Unreadable(
-                        f"the answer has more than {self._most_bytes / 2**20:.0f} MiB, which no answer to this request has"
-                    )
+                    most = f"{self._most_bytes / 2**20:.0f} MiB"
+                    raise Unreadable(f"the answer has more than {most}, which no answer to this request has")
                 yield chunk
 
 
