@@ -94,6 +94,12 @@ def fsync_directory(path: Path) -> None:
         os.close(fd)
 
 
+def flush(path: Path) -> None:
+    """Returns when what was written to a file survives a crash."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Replaces `path` by `text`, with mode 0600; a reader sees the old or the new content, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)

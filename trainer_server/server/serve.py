@@ -30,7 +30,7 @@ from trainer_server.server.access.connections import (
     patient_protocol,
     raise_file_limit,
 )
-from trainer_server.server.access.exposure import address_of, check_exposure, fleet_address
+from trainer_server.server.access.exposure import address_of, check_exposure, fleet_address, proxies_named
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.fleet.succession import watch
@@ -117,6 +117,7 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
             log_config=None,  # its lines go where all others go
             log_level="warning",
             access_log=False,
+            proxy_headers=proxies_named(),
             ssl_certfile=config.ssl_certfile,
             ssl_keyfile=config.ssl_keyfile,
             timeout_keep_alive=math.ceil(KEEP_ALIVE),
