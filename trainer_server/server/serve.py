@@ -11,6 +11,7 @@ import math
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,6 +72,7 @@ def serve(config: ServerConfig) -> None:
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
     if told := home.make_private():
         log.warning("%s", told)
+    _check_writable(home)
     election = open_election(config.ledger, home)
     if election is None:
         with _claimed(config):
@@ -132,6 +134,18 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
         _forget_address(home)
 
 
+def _check_writable(home: Home) -> None:
+    """Raises ConfigError for a home in which no file can be written: a disk that is mounted to be read, or full."""
+    try:
+        with tempfile.TemporaryFile(dir=home.root) as file:
+            file.write(b"written")
+    except OSError as error:
+        raise ConfigError(
+            f"the home {home.root} cannot be written ({error}): name another directory with --home or ART_HOME, or "
+            "make it writable"
+        ) from None
+
+
 def _forget_address(home: Home) -> None:
     """Deletes the address of this server, and of no other one."""
     try:
@@ -145,7 +159,7 @@ def _first(election: Election, home: Home) -> bool:
     """Whether this server is elected at once, or the first that uses the home, in which the elected one makes what all
     need. Waits while another server is elected and has not made it yet."""
     while not election.stand():
-        if (home.root / "identity.json").exists():
+        if home.identity.exists():
             return False
         time.sleep(_LOOK)
     return True
