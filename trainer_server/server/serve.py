@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from trainer_server.engines.vllm.install import engine_python
 from trainer_server.ledger.base import Election
@@ -112,19 +113,7 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
         log.info("serving on %s; token in %s", url, home.token)
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
-        settings = uvicorn.Config(
-            app,
-            http=patient_protocol(Limits.here().connections),
-            ws="none",
-            log_config=None,  # its lines go where all others go
-            log_level="warning",
-            access_log=False,
-            proxy_headers=proxies_named(),
-            ssl_certfile=config.ssl_certfile,
-            ssl_keyfile=config.ssl_keyfile,
-            timeout_keep_alive=math.ceil(KEEP_ALIVE),
-            timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
-        )
+        settings = uvicorn_config(app, config)
         sys.setswitchinterval(_SWITCH)
         end = app.state.server.gateway.stopping.set
         begin = app.state.server.ending.set
@@ -132,6 +121,23 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
     finally:
         listener.close()
         _forget_address(home)
+
+
+def uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
+    """What uvicorn serves an application with."""
+    return uvicorn.Config(
+        app,
+        http=patient_protocol(Limits.here().connections),
+        ws="none",
+        log_config=None,  # its lines go where all others go
+        log_level="warning",
+        access_log=False,
+        proxy_headers=proxies_named(),
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        timeout_keep_alive=math.ceil(KEEP_ALIVE),
+        timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
+    )
 
 
 def _check_writable(home: Home) -> None:
