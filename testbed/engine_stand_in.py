@@ -45,7 +45,7 @@ def main() -> None:
 
     app = make_app(os.environ["ENGINE"], options("--served-model-name")[0], os.environ["VLLM_API_KEY"])
     for name in options("--middleware"):
-        module, _, attribute = name.partition(".")
+        module, _, attribute = name.rpartition(".")
         app.add_middleware(getattr(import_module(module), attribute))
     if sockets := options("--uds"):
         uvicorn.run(app, uds=sockets[0], log_level="error")

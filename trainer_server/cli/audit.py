@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -24,7 +25,8 @@ def audit_command(
     It has what changes something (policies, steps, exports, promotions, deletions, tokens, logins), refused requests to
     do so, and requests without a token that counts. It has no text of prompts or answers, and no secrets.
     """
-    entries = AuditLog(Home.find(home)).entries(None if since is None else moment(since))
+    from_time = None if since is None else moment(since)
+    entries = AuditLog(Home.find(home)).entries(from_time, lambda wrong: print(f"left out: {wrong}", file=sys.stderr))
     if as_json:
         for entry in entries:
             print(entry.model_dump_json(exclude_none=True))

@@ -163,7 +163,8 @@ class Engine(Protocol):
             timeout: Seconds to wait at most.
 
         Raises:
-            EngineError: The engine is not ready after `timeout` seconds.
+            EngineError: The engine is not ready after `timeout` seconds; or earlier, where it dies again and again
+                without an answer. The message says why it is not ready.
         """
         ...
 

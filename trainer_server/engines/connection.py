@@ -34,6 +34,8 @@ KEEPALIVE = [
 """Socket options that detect when the other machine is gone: after 15 + 3 * 5 s on a quiet connection, or after
 30,000 ms with unconfirmed bytes. A read timeout cannot detect it: an engine may send nothing until a generation ends.
 Options that a platform lacks are left out."""
+MOST_BYTES = 16 * 2**20
+"""Bytes of an answer, where no other limit is set. The ids of a million tokens take 7 MiB."""
 _NOT_REACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 
 
@@ -54,6 +56,18 @@ class Unanswered(Exception):
         self.reached = not isinstance(error, _NOT_REACHED)
         self.timed_out = isinstance(error, TimeoutError)
         self.out_of_files = _out_of_files(error)
+
+
+class Unreadable(Unanswered):
+    """An answer that is not read: it is larger than any answer to its request, or compressed.
+
+    Args:
+        why: What is wrong with it.
+    """
+
+    def __init__(self, why: str) -> None:
+        super().__init__(ValueError(why))
+        self.why = why
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,29 +93,42 @@ class AnswerStream:
 
     Args:
         response: The answer.
+        most_bytes: Size up to which its body is read.
+
+    Raises:
+        Unreadable: It is compressed, though it was not to be: a few bytes could become any number.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
-        self._response = response
+    def __init__(self, response: aiohttp.ClientResponse, most_bytes: int = MOST_BYTES) -> None:
+        self._response, self._most_bytes = response, most_bytes
         self.status = response.status
+        if (encoding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
+            raise Unreadable(
+                f"the answer is compressed ({encoding:.40}) though `Accept-Encoding: identity` was sent: let what "
+                "stands before the engine pass answers on as they are"
+            )
 
     async def read(self) -> bytes:
         """The whole body.
 
         Raises:
-            Unanswered: The connection broke.
+            Unanswered: The connection broke, or the body is too large (Unreadable).
         """
-        with _unanswered():
-            return await self._response.read()
+        return b"".join([chunk async for chunk in self.chunks()])
 
     async def chunks(self) -> AsyncIterator[bytes]:
         """The body as it comes.
 
         Raises:
-            Unanswered: The connection broke.
+            Unanswered: The connection broke, or the body is too large (Unreadable).
         """
+        size = 0
         with _unanswered():
             async for chunk in self._response.content.iter_any():
+                size += len(chunk)
+                if size > self._most_bytes:
+                    most = f"{self._most_bytes / 2**20:.0f} MiB"
+                    raise Unreadable(f"the answer has more than {most}, which no answer to this request has")
                 yield chunk
 
 
@@ -147,7 +174,7 @@ class EngineConnection:
             params: Its query.
 
         Raises:
-            Unanswered: There is no answer, or not in time.
+            Unanswered: There is no answer, or not in time, or one that is too large or compressed (Unreadable).
         """
         with _unanswered():
             async with asyncio.timeout(timeout), self.stream(method, path, body=body, params=params) as answer:
@@ -161,6 +188,7 @@ class EngineConnection:
         *,
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
+        most_bytes: int = MOST_BYTES,
     ) -> AsyncIterator[AnswerStream]:
         """Sends a request, with the `traceparent` of the span that is current here, and waits for the answer's headers.
 
@@ -172,9 +200,10 @@ class EngineConnection:
             path: As that of `ask`.
             body: As that of `ask`.
             params: As that of `ask`.
+            most_bytes: Size up to which the body of the answer is read.
 
         Raises:
-            Unanswered: There is no answer.
+            Unanswered: There is no answer, or a compressed one (Unreadable).
         """
         with _unanswered():
             response = await self._open().request(
@@ -187,7 +216,7 @@ class EngineConnection:
                 allow_redirects=False,
             )
         try:
-            yield AnswerStream(response)
+            yield AnswerStream(response, most_bytes)
         finally:
             response.close()
 
@@ -202,7 +231,10 @@ class EngineConnection:
                 )
             )
             self._session = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar()
+                connector=connector,
+                headers={**self._headers, "Accept-Encoding": "identity"},
+                auto_decompress=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
             )
         return self._session
 

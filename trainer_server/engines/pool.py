@@ -70,13 +70,16 @@ class Engines(Sequence[Engine]):
             timeout: Seconds to wait at most.
 
         Raises:
-            EngineError: No engine is ready after `timeout` seconds. The message has the engines' own errors, if any.
+            EngineError: No engine is ready after `timeout` seconds, or none will be; see Engine.wait_ready. The message
+                has the engines' own errors, if any.
         """
         if self.live:
             return
         waits = [asyncio.create_task(engine.wait_ready(timeout)) for engine in self._engines]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            pending = set(waits)
+            while pending and not self.live:  # one that gives up early says nothing of the others
+                _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             if not self.live:
                 known = [engine.failure for engine in self._engines if engine.failure]
                 raise EngineError("; ".join(known) or f"no engine is ready after {timeout:.0f} s")

@@ -65,7 +65,7 @@ class Preparation:
 
     async def _prepare(self, job_id: str) -> None:
         """Writes the job's file as soon as an engine is ready. Where it cannot be made, reports the job as failed."""
-        request, began = self._board.file(job_id).request, time.monotonic()
+        request, began, reason = self._board.file(job_id).request, time.monotonic(), ""
         while not self._board.ready(job_id) and self._board.trained(job_id) is None:
             engine = next((candidate for candidate in self._engines if candidate.ready), self._engines[0])
             try:
@@ -85,7 +85,8 @@ class Preparation:
                 log.warning("%s waits for its teacher: %s", job_id, error)
                 await asyncio.sleep(_RETRY)
             except EngineError as error:
-                log.warning("%s waits for the engine: %s", job_id, error)
+                if reason != (reason := str(error)):  # the same one, try after try, is logged once
+                    log.warning("%s waits for the engine: %s", job_id, error)
                 await asyncio.sleep(_RETRY)
             except TrainingError as error:
                 log.error("%s failed: %s", job_id, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -54,6 +55,8 @@ class FileReader:
             about = path.stat()
             signature = (about.st_ino, about.st_mtime_ns, about.st_size)
             known = self._parsed.get(path)
+            if stat.S_ISFIFO(about.st_mode) or stat.S_ISCHR(about.st_mode):  # it may never end
+                raise OSError(errno.EINVAL, "it is no file")
             if known is None or known[0] != signature:
                 known = signature, _parsed(path.read_text(encoding="utf-8", errors="replace"), parse)
                 self._parsed[path] = known
@@ -92,6 +95,12 @@ def fsync_directory(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def flush(path: Path) -> None:
+    """Returns when what was written to a file survives a crash."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -6,12 +6,29 @@ import json
 import secrets
 
 from trainer_server.process.files import write_atomic
-from trainer_server.wire import Home
+from trainer_server.wire import ConfigError, Home
+
+_MOST = 200
+"""Characters of an id."""
 
 
 def server_id(home: Home) -> str:
-    """The id of the server of this home; its completions carry it. It is made when it is asked for first."""
-    path = home.root / "identity.json"
-    if not path.exists():
-        write_atomic(path, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
-    return str(json.loads(path.read_text())["server_id"])
+    """The id of the server of this home; its completions carry it. It is made when it is asked for first.
+
+    Raises:
+        ConfigError: Its file is damaged.
+    """
+    if not home.identity.exists():
+        write_atomic(home.identity, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
+    try:
+        found = json.loads(home.identity.read_text())["server_id"]
+        if not isinstance(found, str) or not 0 < len(found) <= _MOST:
+            raise ValueError(f"{found!r:.50} is no id")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{home.identity} cannot be read as the id of this server ({type(error).__name__}: {error}). Put the file "
+            'of a backup back, or write {"server_id": "…"} into it, with the `server_id` of a completion of this '
+            "server. If the file is deleted, the server takes a new id, and does not train its earlier completions, "
+            "which are then those of another server"
+        ) from None
+    return found

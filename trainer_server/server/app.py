@@ -16,7 +16,7 @@ from trainer_server.engines.base import EngineLost
 from trainer_server.ledger.base import Election
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.server.access.audited import Audited, Refusals
+from trainer_server.server.access.audited import Audited, Refusals, RequestLog
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
 from trainer_server.server.access.connections import Stopped
@@ -64,8 +64,8 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     server = Server(config, leads=election is None)
     server.series.register(State(server))
     engine_key = config.engine_api_key if config.engine_urls else None
-    keys, audit = Keyring(token, TokenBook(config.home), engine_key=engine_key), AuditLog(config.home)
-    sessions = Sessions(keys)
+    keys = Keyring(token, TokenBook(config.home), engine_key=engine_key)
+    sessions, requests = Sessions(keys), RequestLog(AuditLog(config.home))
 
     async def write_uses() -> None:
         await asyncio.sleep(_USES_WRITTEN)
@@ -85,7 +85,7 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
         finally:
             if succession:
                 await succession.stop()
-            await asyncio.gather(uses.stop(), server.stop())
+            await asyncio.gather(uses.stop(), server.stop(), requests.close())
             with suppress(ConfigError, OSError):  # only the time of the last use is lost
                 await asyncio.to_thread(keys.write_uses)
             with suppress(TimeoutError):  # the signal that ends the process leaves no time afterwards
@@ -108,7 +108,7 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     app.state.server, app.state.sessions = server, sessions
     for router in (*ROUTERS, *views.ROUTERS):
         app.include_router(router, dependencies=[Depends(check_scope)])
-    app.add_middleware(Audited, audit=audit)
+    app.add_middleware(Audited, requests=requests)
     app.add_middleware(NamedRoute)
     app.add_middleware(Metered, quotas=server.quotas)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
@@ -117,7 +117,7 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
         leads, leader = (lambda: server.leads), election.address
         app.add_middleware(ToLeader, leads=leads, leader=leader, certificate=config.ssl_certfile)
     app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
-    app.add_middleware(Refusals, audit=audit)
+    app.add_middleware(Refusals, requests=requests)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(Measured, counters=server.counters)
     app.add_middleware(Stopped)

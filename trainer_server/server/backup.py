@@ -1,24 +1,30 @@
 """Copies of a home, made while its server runs, and homes made of such copies.
 
 Each file is copied whole: databases as they are at one moment, by SQLite's own means; weights, which never change, by
-hard links where the file system allows it. The order makes the copy one that the server could have left behind when it
-was killed: jobs before the versions that they made, and before the completions that they use; the ledger before the
-archive, to which its completions move. A restored server goes on from there as after a crash.
+hard links where the file system allows it, but never from a copy into a new home. The order makes the copy one that the
+server could have left behind when it was killed: jobs before the versions that they made, and before the completions
+that they use; the ledger before the archive, to which its completions move. A restored server goes on from there as
+after a crash.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import os
 import shutil
 import sqlite3
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from trainer_server.process.files import fsync_directory, write_atomic
+from trainer_server.process.files import flush, fsync_directory, write_atomic
 from trainer_server.wire import ConfigError, Home
+
+log = logging.getLogger("trainer_server")
 
 MANIFEST = "backup.json"
 _LEFT_OUT = {"lock", "tokens.lock", "server.json", "trainer.json", "connection.json", "exports", "logs", MANIFEST}
@@ -31,7 +37,8 @@ Progress = Callable[[str], None]
 
 
 def back_up(home: Home, target: Path, progress: Progress = lambda _: None) -> dict[str, int]:
-    """Copies a home into a directory. The directory is there with all files, or not at all.
+    """Copies a home into a directory. The directory is there with all files, or not at all. What is neither a file nor
+    a directory, such as a pipe, is left out, and logged.
 
     Args:
         home: The home. Its server may run.
@@ -56,14 +63,21 @@ def back_up(home: Home, target: Path, progress: Progress = lambda _: None) -> di
         for name in _in_order(home.root):
             progress(f"copying {name}")
             source, copy = home.root / name, partial / name
-            if name.endswith(".sqlite"):
+            if source.is_dir():
+                _copy_tree(source, copy, link=True)
+            elif name.endswith(".sqlite") and _is_file(source):
                 _copy_database(source, copy, progress)
-            elif source.is_dir():
-                _copy_tree(source, copy)
             else:
-                _copy_file(source, copy)
+                _copy_file(source, copy, link=True)
         sizes = _sizes(partial)
-        manifest = {"format": 1, "created": time.time(), "home": str(home.root), "files": sizes}
+        progress(f"computing the digests of {len(sizes)} files")
+        manifest = {
+            "format": 2,
+            "created": time.time(),
+            "home": str(home.root),
+            "files": sizes,
+            "sha256": {path: _digest(partial / path) for path in sizes},
+        }
         write_atomic(partial / MANIFEST, json.dumps(manifest, indent=1))
         partial.rename(target)
         fsync_directory(target.parent)
@@ -75,7 +89,7 @@ def back_up(home: Home, target: Path, progress: Progress = lambda _: None) -> di
 
 
 def restore(source: Path, home: Home, progress: Progress = lambda _: None) -> dict[str, int]:
-    """Makes a home of a copy. The home is there with all files, or not at all.
+    """Makes a home of a copy, whose files stay its own. The home is there with all files, or not at all.
 
     Args:
         source: The directory that `back_up` made. It stays as it is.
@@ -86,16 +100,23 @@ def restore(source: Path, home: Home, progress: Progress = lambda _: None) -> di
         Size in bytes by path.
 
     Raises:
-        ConfigError: The copy is not whole, or the home exists or cannot be written.
+        ConfigError: The copy is not whole, or has changed, or the home exists or cannot be written.
     """
-    sizes = _check(source, progress)
+    sizes, digests = _check(source, progress)
     _refuse_existing(home.root)
     partial = home.root.with_name(f".{home.root.name}.{os.getpid()}.partial")
     try:
         home.root.parent.mkdir(parents=True, exist_ok=True)
         progress(f"copying {len(sizes)} files")
-        _copy_tree(source, partial)
+        _copy_tree(source, partial, link=False)
         (partial / MANIFEST).unlink()
+        for path, digest in digests.items():
+            progress(f"checking {path}")
+            if _digest(partial / path) != digest:
+                raise ConfigError(
+                    f"{source} is not as `backup` left it: the content of {path} has changed (SHA-256). Take another "
+                    "backup, or restore an earlier one"
+                )
         if home.root.exists():
             home.root.rmdir()
         partial.rename(home.root)
@@ -139,7 +160,7 @@ def _copy_database(source: Path, copy: Path, progress: Progress) -> None:
         db.backup(other, pages=_PAGES, progress=told)
         other.execute("PRAGMA journal_mode=DELETE")  # one file, complete in itself; the server changes it back
         _check_database(other, copy)
-    _flush(copy)
+    flush(copy)
 
 
 def _check_database(db: sqlite3.Connection, path: Path) -> None:
@@ -148,7 +169,7 @@ def _check_database(db: sqlite3.Connection, path: Path) -> None:
         raise sqlite3.DatabaseError(f"{path.name} is damaged: {verdict}")
 
 
-def _copy_tree(source: Path, copy: Path) -> None:
+def _copy_tree(source: Path, copy: Path, *, link: bool) -> None:
     """Copies a directory. What is deleted meanwhile is left out; a version of a policy then as a whole."""
     copy.mkdir(mode=0o700)
     for path in sorted(source.iterdir()):
@@ -156,9 +177,9 @@ def _copy_tree(source: Path, copy: Path) -> None:
             continue
         try:
             if path.is_dir():
-                _copy_tree(path, copy / path.name)
+                _copy_tree(path, copy / path.name, link=link)
             else:
-                _copy_file(path, copy / path.name)
+                _copy_file(path, copy / path.name, link=link)
         except FileNotFoundError:
             if path.exists():
                 raise
@@ -168,8 +189,18 @@ def _copy_tree(source: Path, copy: Path) -> None:
     fsync_directory(copy)
 
 
-def _copy_file(source: Path, copy: Path) -> None:
-    if source.suffix == _LINKED:
+def _is_file(path: Path) -> bool:
+    """Whether a path is that of a file: to read a pipe or a device may never end."""
+    if stat.S_ISREG(path.stat().st_mode):
+        return True
+    log.warning("left out: %s is neither a file nor a directory", path)
+    return False
+
+
+def _copy_file(source: Path, copy: Path, *, link: bool) -> None:
+    if not _is_file(source):
+        return
+    if link and source.suffix == _LINKED:
         try:
             os.link(source, copy)
             return
@@ -177,7 +208,11 @@ def _copy_file(source: Path, copy: Path) -> None:
             raise
         except OSError:  # another file system, or one without hard links
             pass
-    with source.open("rb") as given, open(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as made:
+    # O_NONBLOCK: a pipe that took the place of the file since just now is not waited for.
+    with (
+        open(os.open(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as given,
+        open(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as made,
+    ):
         shutil.copyfileobj(given, made, 1 << 20)
         made.flush()
         os.fsync(made.fileno())
@@ -185,9 +220,9 @@ def _copy_file(source: Path, copy: Path) -> None:
     copy.chmod(0o600)
 
 
-def _flush(path: Path) -> None:
+def _digest(path: Path) -> str:
     with path.open("rb") as file:
-        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _sizes(root: Path) -> dict[str, int]:
@@ -198,11 +233,13 @@ def _files(root: Path) -> Iterator[Path]:
     return (path for path in sorted(root.rglob("*")) if path.is_file() and path.name != MANIFEST)
 
 
-def _check(source: Path, progress: Progress) -> dict[str, int]:
-    """The files that a copy should have. Raises ConfigError for a copy that is not whole."""
+def _check(source: Path, progress: Progress) -> tuple[dict[str, int], dict[str, str]]:
+    """The sizes and digests of the files that a copy should have; no digests: an earlier release made it. Raises
+    ConfigError for a copy that is not whole."""
     try:
         manifest = json.loads((source / MANIFEST).read_text())
         wanted = {str(path): int(size) for path, size in manifest["files"].items()}
+        digests = {path: str(manifest["sha256"][path]) for path in wanted} if manifest["format"] != 1 else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{source} is no backup: its {MANIFEST} cannot be read ({error!r})") from None
     sizes = _sizes(source)
@@ -220,4 +257,4 @@ def _check(source: Path, progress: Progress) -> dict[str, int]:
                     _check_database(db, source / path)
             except sqlite3.Error as error:
                 raise ConfigError(f"{source / path} cannot be restored: {error}. Take another backup") from None
-    return wanted
+    return wanted, digests

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from trainer_server.wire import NotStored
 
 MOST_BYTES = 256 * 2**20
-"""How many bytes of records may wait to be fetched."""
+"""How many bytes of records, with the ids of their runs, may wait to be fetched."""
+_OVERHEAD = 1000
+"""What a run counts besides its record and its ids, in bytes: also one that has only begun takes memory."""
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +36,7 @@ class Records:
 
     Args:
         seconds: How long a record waits to be fetched.
-        most_bytes: How many bytes of records may wait.
+        most_bytes: How many bytes of records may wait, with the ids of their runs and _OVERHEAD for each.
         clock: Gives the time, in seconds.
     """
 
@@ -44,6 +46,7 @@ class Records:
         self._seconds, self._most_bytes, self._clock = seconds, most_bytes, clock
         self._calls: OrderedDict[tuple[str, str], _Call] = OrderedDict()
         """By rollout and call. The call with the latest news stands last."""
+        self._of_rollout: dict[str, set[tuple[str, str]]] = {}
         self._bytes = 0
         self._news = asyncio.Event()
 
@@ -60,19 +63,23 @@ class Records:
             NotStored: Too many records wait.
         """
         self._expire()
-        size = len(record or b"")
+        key = rollout, call
+        before = self._calls.get(key)
+        known_run = before is not None and run in before.runs
+        size = len(record or b"") if known_run else _size(key, run, record)
         if self._bytes + size > self._most_bytes:
             raise NotStored(
                 f"{self._bytes / 2**20:.0f} MiB of records of remote runs wait to be fetched by their rollouts, and "
                 f"{self._most_bytes / 2**20:.0f} MiB are the most: run fewer rollouts at once",
                 code="records_full",
             )
-        known = self._calls.setdefault((rollout, call), _Call(0.0))
-        if record is not None or run not in known.runs:
+        known = self._calls.setdefault(key, _Call(0.0))
+        self._of_rollout.setdefault(rollout, set()).add(key)
+        if record is not None or not known_run:
             self._bytes += size - len(known.runs.get(run) or b"")
             known.runs[run] = record
         known.expiry = self._clock() + self._seconds
-        self._calls.move_to_end((rollout, call))
+        self._calls.move_to_end(key)
         self._news.set()
         self._news = asyncio.Event()
 
@@ -103,8 +110,9 @@ class Records:
 
     def drop(self, rollouts: Collection[str]) -> None:
         """Forgets the records of rollouts that have ended."""
-        for key in [key for key in self._calls if key[0] in rollouts] if self._calls else []:
-            self._forget(key)
+        for rollout in rollouts:
+            for key in tuple(self._of_rollout.get(rollout, ())):
+                self._forget(key)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -112,4 +120,12 @@ class Records:
             self._forget(next(iter(self._calls)))
 
     def _forget(self, key: tuple[str, str]) -> None:
-        self._bytes -= sum(len(record or b"") for record in self._calls.pop(key).runs.values())
+        self._bytes -= sum(_size(key, run, record) for run, record in self._calls.pop(key).runs.items())
+        keys = self._of_rollout[key[0]]
+        keys.discard(key)
+        if not keys:
+            del self._of_rollout[key[0]]
+
+
+def _size(key: tuple[str, str], run: str, record: bytes | None) -> int:
+    return sum(map(len, (*key, run, record or b""))) + _OVERHEAD

@@ -11,11 +11,13 @@ import math
 import os
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from trainer_server.engines.vllm.install import engine_python
 from trainer_server.ledger.base import Election
@@ -30,7 +32,7 @@ from trainer_server.server.access.connections import (
     patient_protocol,
     raise_file_limit,
 )
-from trainer_server.server.access.exposure import address_of, check_exposure, fleet_address
+from trainer_server.server.access.exposure import address_of, check_exposure, fleet_address, proxies_named
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.fleet.succession import watch
@@ -71,6 +73,7 @@ def serve(config: ServerConfig) -> None:
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
     if told := home.make_private():
         log.warning("%s", told)
+    _check_writable(home)
     election = open_election(config.ledger, home)
     if election is None:
         with _claimed(config):
@@ -110,18 +113,7 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
         log.info("serving on %s; token in %s", url, home.token)
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
-        settings = uvicorn.Config(
-            app,
-            http=patient_protocol(Limits.here().connections),
-            ws="none",
-            log_config=None,  # its lines go where all others go
-            log_level="warning",
-            access_log=False,
-            ssl_certfile=config.ssl_certfile,
-            ssl_keyfile=config.ssl_keyfile,
-            timeout_keep_alive=math.ceil(KEEP_ALIVE),
-            timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
-        )
+        settings = uvicorn_config(app, config)
         sys.setswitchinterval(_SWITCH)
         end = app.state.server.gateway.stopping.set
         begin = app.state.server.ending.set
@@ -129,6 +121,35 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
     finally:
         listener.close()
         _forget_address(home)
+
+
+def uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
+    """What uvicorn serves an application with."""
+    return uvicorn.Config(
+        app,
+        http=patient_protocol(Limits.here().connections),
+        ws="none",
+        log_config=None,  # its lines go where all others go
+        log_level="warning",
+        access_log=False,
+        proxy_headers=proxies_named(),
+        ssl_certfile=config.ssl_certfile,
+        ssl_keyfile=config.ssl_keyfile,
+        timeout_keep_alive=math.ceil(KEEP_ALIVE),
+        timeout_graceful_shutdown=math.ceil(config.drain + _ENDING),
+    )
+
+
+def _check_writable(home: Home) -> None:
+    """Raises ConfigError for a home in which no file can be written: a disk that is mounted to be read, or full."""
+    try:
+        with tempfile.TemporaryFile(dir=home.root) as file:
+            file.write(b"written")
+    except OSError as error:
+        raise ConfigError(
+            f"the home {home.root} cannot be written ({error}): name another directory with --home or ART_HOME, or "
+            "make it writable"
+        ) from None
 
 
 def _forget_address(home: Home) -> None:
@@ -144,7 +165,7 @@ def _first(election: Election, home: Home) -> bool:
     """Whether this server is elected at once, or the first that uses the home, in which the elected one makes what all
     need. Waits while another server is elected and has not made it yet."""
     while not election.stand():
-        if (home.root / "identity.json").exists():
+        if home.identity.exists():
             return False
         time.sleep(_LOOK)
     return True

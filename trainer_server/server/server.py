@@ -232,6 +232,11 @@ class Server:
 
     def _hindrance(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""
+        if name == self.identity.base.name:
+            return (
+                f"policy {name!r} has the name of the base model, which answers requests for it: serve the model from "
+                "a directory of another name"
+            )
         if why := self.store.other_base(name, self.identity.base.name, self.fingerprint):
             return why
         spec = self.store.spec(name)

@@ -57,6 +57,11 @@ class Home:
         return self.root / "tokens.json"
 
     @property
+    def identity(self) -> Path:
+        """JSON file with the id of the server."""
+        return self.root / "identity.json"
+
+    @property
     def audit(self) -> Path:
         """Directory of the audit log."""
         return self.root / "audit"
@@ -169,8 +174,11 @@ class Home:
             What was changed at a directory that existed, or why it could not be changed; None if nothing had to be.
 
         Raises:
-            ConfigError: The directory cannot be made, or has other uses, so that it must not become private.
+            ConfigError: The directory cannot be made, or has other uses, so that it must not become private; or
+                something in it is damaged, see `check`.
         """
+        if os.path.lexists(self.root) and not self.root.is_dir():
+            raise ConfigError(f"{self.root} is no directory: name a directory as the home (--home, ART_HOME)")
         shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
         if shared or self.root in (Path(self.root.anchor), Path(os.path.expanduser("~"))):
             raise ConfigError(
@@ -179,6 +187,7 @@ class Home:
             )
         if not self.root.exists():
             make_directory(self.root, "--home or ART_HOME", mode=0o700)
+        self.check()
         mode = stat.S_IMODE(self.root.stat().st_mode)
         if sys.platform == "win32" or not mode & 0o077:
             return None
@@ -192,6 +201,32 @@ class Home:
                 "the token may be open to them. Choose another --home, or let its owner run chmod 700"
             )
         return f"other users could read {self.root} (mode {mode:04o}); now only you can (mode 0700)"
+
+    def check(self) -> None:
+        """Checks whether what is in the home is of the right kind, and whether its databases were cut off.
+
+        Raises:
+            ConfigError: A directory stands in a file's place, or a file in a directory's; or a database is empty,
+                though a server has used it.
+        """
+        files = (self.token, self.tokens, self.identity, self.server, self.connection, self.root / "lock")
+        databases = (self.ledger, self.rollouts, self.store)
+        directories = (self.policies, self.jobs, self.archive, self.audit, self.logs)
+        for path in (*files, *databases, *directories):
+            is_right = path.is_dir() if path in directories else path.is_file()
+            if os.path.lexists(path) and not is_right:
+                kind = "directory" if path in directories else "file"
+                raise ConfigError(
+                    f"{path} must be a {kind}, and is none: move it away, and put back what was there, from a backup "
+                    "(`art-langgraph restore`) if there is one"
+                )
+        for path in databases[:2] if self.identity.exists() else ():  # they are made before it
+            if path.is_file() and not path.stat().st_size:
+                raise ConfigError(
+                    f"{path} is empty, and had tables when the server ran last: something has cut it off, and what was "
+                    "in it is gone. Restore a backup (`art-langgraph restore`); or delete the file to begin anew, with "
+                    "the policies and without the completions, rewards and runs"
+                )
 
 
 def make_directory(path: Path, setting: str, *, mode: int = 0o777) -> None:

@@ -148,15 +148,31 @@ def append_jsonl(path: str | Path, records: Iterable[Any]) -> None:
             raise
 
 
-async def lines_of(chunks: AsyncIterable[bytes]) -> AsyncIterator[str]:
-    """The lines of a stream in UTF-8, without their ends. A line ends at a line feed, or at the end of the stream."""
+class LineTooLong(ValueError):
+    """A line of a stream has more bytes than any line should have."""
+
+
+async def lines_of(chunks: AsyncIterable[bytes], *, most_bytes: int) -> AsyncIterator[str]:
+    """The lines of a stream in UTF-8, without their ends. A line ends at a line feed, or at the end of the stream.
+
+    Args:
+        chunks: The stream.
+        most_bytes: Size of a line up to which it is kept.
+
+    Raises:
+        LineTooLong: A line has more bytes.
+    """
     rest: list[bytes] = []
+    size = 0
     async for chunk in chunks:
         first, *others = chunk.split(b"\n")
         rest.append(first)
+        size += len(first)
         for following in others:
             yield b"".join(rest).removesuffix(b"\r").decode()
-            rest = [following]
+            rest, size = [following], len(following)
+        if size > most_bytes:
+            raise LineTooLong(f"a line of the stream has more than {most_bytes / 2**20:.0f} MiB")
     if last := b"".join(rest):
         yield last.decode()
 

@@ -102,3 +102,9 @@ def test_files_of_a_deleted_directory_are_forgotten(tmp_path: Path) -> None:
         reader.read(tmp_path / name / "number", int)
     reader.forget(tmp_path / "deleted")
     assert [path.parent.name for path in reader._parsed] == ["kept"]
+
+
+def test_a_pipe_is_a_damaged_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "policy.json")
+    with pytest.raises(ValueError, match="it is no file"):
+        FileReader().read(tmp_path / "policy.json", str)

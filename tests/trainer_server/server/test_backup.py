@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -113,6 +114,61 @@ def test_without_hard_links_weights_are_copied(tmp_path: Path, monkeypatch: pyte
     weights = "policies/p/versions/0/adapter_model.safetensors"
     assert not os.path.samefile(home.root / weights, tmp_path / "copy" / weights)
     assert (home.root / weights).read_bytes() == (tmp_path / "copy" / weights).read_bytes()
+
+
+def test_what_is_no_file_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """To read a pipe would never end."""
+    home = home_with_a_policy(tmp_path / "home")
+    inside = home.policies / "p" / "versions" / "0"
+    for place in (home.root, home.jobs / "job-1", inside):
+        os.mkfifo(place / "pipe")
+        os.mkfifo(place / "pipe.safetensors")
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place / "socket"))
+    os.mkfifo(home.root / "pipe.sqlite")
+    sizes = back_up(home, tmp_path / "copy")
+    assert not [path for path in sizes if "pipe" in path or "socket" in path]
+    assert f"left out: {inside / 'pipe'} is neither a file nor a directory" in caplog.text
+    assert f"left out: {home.root / 'pipe.sqlite'} is" in caplog.text
+    os.mkfifo(tmp_path / "copy" / "pipe")
+    restore(tmp_path / "copy", Home(tmp_path / "new"))
+    assert not (tmp_path / "new" / "pipe").exists()
+
+
+def test_a_restored_home_shares_no_file_with_its_backup(tmp_path: Path) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    back_up(home, tmp_path / "copy")
+    restore(tmp_path / "copy", Home(tmp_path / "new"))
+    weights = "policies/p/versions/0/adapter_model.safetensors"
+    assert not os.path.samefile(tmp_path / "copy" / weights, tmp_path / "new" / weights)
+    (tmp_path / "new" / weights).write_bytes(b"other weights")
+    assert (tmp_path / "copy" / weights).read_bytes() == (home.root / weights).read_bytes() != b"other weights"
+
+
+def test_a_backup_whose_content_has_changed_is_refused(tmp_path: Path) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    back_up(home, tmp_path / "copy")
+    for name in ("token", "policies/p/versions/0/adapter_model.safetensors"):
+        path = tmp_path / "copy" / name
+        before = path.read_bytes()
+        path.unlink()  # it may be a hard link to the home's
+        path.write_bytes(bytes([before[0] ^ 1]) + before[1:])
+        with pytest.raises(ConfigError, match=rf"the content of {name} has changed \(SHA-256\)"):
+            restore(tmp_path / "copy", Home(tmp_path / "new"))
+        assert not (tmp_path / "new").exists()
+        path.write_bytes(before)
+    restore(tmp_path / "copy", Home(tmp_path / "new"))
+
+
+def test_a_backup_of_an_earlier_release_has_no_digests(tmp_path: Path) -> None:
+    back_up(home_with_a_policy(tmp_path / "home"), tmp_path / "copy")
+    manifest = json.loads((tmp_path / "copy" / MANIFEST).read_text())
+    del manifest["sha256"]
+    (tmp_path / "copy" / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="is no backup"):
+        restore(tmp_path / "copy", Home(tmp_path / "new"))
+    (tmp_path / "copy" / MANIFEST).write_text(json.dumps({**manifest, "format": 1}))
+    assert restore(tmp_path / "copy", Home(tmp_path / "new")) == manifest["files"]
 
 
 def test_nothing_is_overwritten_and_a_damaged_copy_is_refused(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -49,17 +50,36 @@ async def test_records_are_forgotten_with_their_rollout_or_after_a_while() -> No
     now[0] += 901
     records.put("ro-3", "rc", "run", b"3")
     assert await records.get("ro-2", "rc", 0.0) is None
-    assert records._bytes == 1
+    records.drop({"ro-3"})
+    assert (records._bytes, records._of_rollout) == (0, {})
 
 
 async def test_more_records_than_fit_are_refused_and_none_is_lost() -> None:
-    records = Records(900.0, most_bytes=10)
+    records = Records(900.0, most_bytes=1024)
     records.put("ro-1", "rc", "run", b"12345678")
+    with pytest.raises(NotStored, match="run fewer rollouts at once"):
+        records.put("ro-1", "rc", "run", b"12345678" * 10)
     with pytest.raises(NotStored, match="run fewer rollouts at once"):
         records.put("ro-2", "rc", "run", b"123")
     assert await records.get("ro-1", "rc", 0.0) == ([b"12345678"], True)
     records.drop({"ro-1"})
     records.put("ro-2", "rc", "run", b"123")
+
+
+async def test_runs_that_only_began_take_memory_too() -> None:
+    records = Records(900.0, most_bytes=2**20)
+
+    def put(*ids: str) -> bool:
+        with suppress(NotStored):
+            records.put(*ids, None)
+            return True
+        return False
+
+    assert sum(put("ro", f"{'c' * 60_000}{number}", "run") for number in range(1500)) == 17
+    records.drop({"ro"})
+    assert sum(put("ro", "rc", f"run-{number}") for number in range(1500)) == 1037
+    records.drop({"ro"})
+    assert records._bytes == 0
 
 
 def test_the_routes(server: TrainerServer) -> None:
@@ -71,6 +91,8 @@ def test_the_routes(server: TrainerServer) -> None:
         for body in (b"[]", b"{", b"[" * 100_000):
             refused = http.put(f"{path}/tr-1", content=body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_record")
+        for ids in (("r" * 201, "c", "r"), ("ro", "c" * 60_000, "r"), ("ro", "c", "r" * 201)):
+            assert http.put("/api/rollouts/{}/records/{}/{}".format(*ids)).status_code == 422
         assert http.put(f"{path}/tr-1", content=b'{"a": 1}').status_code == 204
         assert http.get(path, params={"wait": 30}).json() == {"ended": True, "records": [{"a": 1}]}
         assert http.get(path, params={"wait": 31}).status_code == 422

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -226,3 +227,47 @@ def test_an_empty_token_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "token").write_text("\n")
     with pytest.raises(ConfigError, match="token is empty: delete it"):
         Connection.find(home=tmp_path)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "directory": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link": lambda path: path.symlink_to("nowhere"),
+    "file": Path.touch,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["jobs", "policies", "logs", "audit", "archive", "token", "identity.json", "server.json",
+                                  "tokens.json", "ledger.sqlite", "rollouts.sqlite", "lock"])  # fmt: skip
+def test_what_is_of_the_wrong_kind_is_named(tmp_path: Path, name: str, kind: str) -> None:
+    home = Home(tmp_path / "home")
+    home.make_private()
+    KINDS[kind](home.root / name)
+    expected = "directory" if name in ("jobs", "policies", "logs", "audit", "archive") else "file"
+    if kind == expected:
+        home.make_private()
+        return
+    with pytest.raises(ConfigError, match=f"{name} must be a {expected}, and is none: move it away"):
+        home.make_private()
+
+
+def test_a_home_that_is_a_file_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("notes")
+    (tmp_path / "home").chmod(0o644)
+    with pytest.raises(ConfigError, match="home is no directory"):
+        Home(tmp_path / "home").make_private()
+    assert (tmp_path / "home").stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("name", ["ledger.sqlite", "rollouts.sqlite"])
+def test_a_database_that_was_cut_off_is_named_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    home = Home(tmp_path)
+    (home.root / name).touch()
+    home.check()  # a server was killed in the middle of its first start
+    home.identity.write_text("{}")
+    with pytest.raises(ConfigError, match=f"{name} is empty, .* Restore a backup"):
+        home.check()
+    assert (home.root / name).stat().st_size == 0
+    (home.root / name).unlink()
+    home.check()

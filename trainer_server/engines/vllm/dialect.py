@@ -15,7 +15,14 @@ from pydantic import BaseModel
 
 from trainer_server.engines.adapter_files import is_copy
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
-from trainer_server.engines.connection import Answer, AnswerStream, EngineConnection, Unanswered
+from trainer_server.engines.connection import (
+    MOST_BYTES,
+    Answer,
+    AnswerStream,
+    EngineConnection,
+    Unanswered,
+    Unreadable,
+)
 from trainer_server.engines.vllm.replies import (
     Detokenized,
     Models,
@@ -42,6 +49,12 @@ _LOOK_TIMEOUT = 30.0
 """Seconds for a question about vLLM's state."""
 _PROBE_TIMEOUT = 10.0
 """Seconds for a request that is refused at once, or need not be answered."""
+_TOKEN_BYTES = 2048
+"""Bytes of an answer for each sampled token, and for each alternative to it. They are 100 to 600 as a rule."""
+_MOST_ANSWER = 256 * 2**20
+"""Bytes of the largest answer."""
+_MOST_MESSAGE = 4000
+"""Characters of an error message that are passed on."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 _REQUEST_SECONDS = re.compile(r"^vllm:request_(queue|prefill|decode)_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 TOOL_PROBE: dict[str, Any] = {
@@ -84,8 +97,8 @@ class Health(StrEnum):
 class VLLMClient:
     """Client of one vLLM server.
 
-    Every method but `health`, `healthy` and `close` raises EngineLost when vLLM does not answer, and EngineError when
-    this process has no file left for a connection.
+    Every method but `health`, `healthy` and `close` raises EngineLost when vLLM does not answer, MalformedAnswer when
+    its answer is too large or compressed, and EngineError when this process has no file left for a connection.
 
     Args:
         url: Root of the vLLM server, without `/v1`; or `unix:` and the path of its socket.
@@ -278,7 +291,8 @@ class VLLMClient:
         # A generation may take any time: clients set a limit.
         async with AsyncExitStack() as stack:
             try:
-                answer = await stack.enter_async_context(self._connection.stream("POST", path, body=body))
+                asked = self._connection.stream("POST", path, body=body, most_bytes=_most_bytes(body))
+                answer = await stack.enter_async_context(asked)
                 refusal = b"" if answer.status == 200 else await answer.read()
             except Unanswered as error:
                 raise self._lost(error) from error
@@ -392,6 +406,8 @@ class VLLMClient:
             raise self._lost(error) from error
 
     def _lost(self, error: Unanswered) -> EngineError:
+        if isinstance(error, Unreadable):
+            return MalformedAnswer(f"{self.url}: {error.why}")
         if error.out_of_files:
             return EngineError(
                 f"the server has no file left for a connection to {self.url}: raise its limit of open files (ulimit -n)"
@@ -399,10 +415,21 @@ class VLLMClient:
         return EngineLost(f"{self.url}: {error}", reached=error.reached)
 
 
+def _most_bytes(request: Mapping[str, Any]) -> int:
+    """How large the answer to a request can be."""
+    if (limit := request.get("max_tokens")) is None:
+        return _MOST_ANSWER
+    tokens = limit * request.get("n", 1)
+    if "prompt_logprobs" in request:
+        tokens += len(request["prompt"])
+    alternatives = request.get("top_logprobs") or request.get("logprobs") or 0  # `logprobs`: that of text completions
+    return min(MOST_BYTES + tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER)
+
+
 def _message(body: bytes) -> str:
     """The message in vLLM's error answer; the beginning of the body where it has another form."""
     try:
         answer = json.loads(body)
-        return str((answer.get("error") or answer).get("message") or answer)
-    except (ValueError, AttributeError):
+        return beginning(str((answer.get("error") or answer).get("message") or answer), _MOST_MESSAGE)
+    except (ValueError, AttributeError, RecursionError):
         return beginning(body.decode(errors="replace"), 500)

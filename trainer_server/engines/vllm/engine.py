@@ -42,8 +42,10 @@ _BACKOFF = (0.0, 1.0, 5.0, 15.0, 60.0)
 """Seconds before an engine is started again, by the number of tries and deaths before."""
 _STEADY = 300.0
 """Seconds that an engine must be ready until earlier tries and deaths no longer count."""
+_FUTILE = 3
+"""Deaths without one answered request in between, after which requests do not wait for the next start any more."""
 _LOG_LINES = 1000
-"""Lines of vLLM's log in which the cause of a failed start is looked for."""
+"""Lines of vLLM's log in which the cause of its end is looked for."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
@@ -97,8 +99,14 @@ class VLLMEngine:
         self._tries = 0
         """Starts and tries to make it ready since it was steady; the wait before the next one grows with them."""
         self._ready_since = 0.0
+        self._deaths = 0
+        """Deaths of vLLM, at its start or under a request, since it answered one last."""
+        self._idle = False
+        """Whether it has been ready since its start, and has lost no request: its death then says nothing of itself."""
         self._held: set[str] = set()
         self._ready = asyncio.Event()
+        self._futile = asyncio.Event()
+        """Set while it is started again though its deaths are many."""
         self._failure: str | None = None
         self._silence = Silence()
         self._watch: asyncio.Task[None] | None = None
@@ -237,12 +245,20 @@ class VLLMEngine:
             timeout: Seconds to wait at most.
 
         Raises:
-            EngineError: The engine is not ready after `timeout` seconds.
+            EngineError: The engine is not ready after `timeout` seconds; or it dies again and again without an answer,
+                so that nobody needs to wait for its next start. The message then says what it died of.
         """
+        if self.ready:
+            return
+        waits = [asyncio.create_task(event.wait()) for event in (self._ready, self._futile)]
         try:
-            await asyncio.wait_for(self._ready.wait(), timeout)
-        except TimeoutError:
-            raise EngineError(self._failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s") from None
+            await asyncio.wait(waits, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        if not self.ready:
+            raise EngineError(self._failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s")
 
     @contextmanager
     def occupied(self) -> Iterator[None]:
@@ -308,12 +324,14 @@ class VLLMEngine:
         with self._suspected_when_lost():
             async with self.client.chat(request) as reply:
                 yield reply
+        self._deaths = 0
 
     @asynccontextmanager
     async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
         with self._suspected_when_lost():
             async with self.client.complete(request) as reply:
                 yield reply
+        self._deaths = 0
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         with self._suspected_when_lost():
@@ -342,6 +360,7 @@ class VLLMEngine:
         try:
             yield
         except EngineLost:
+            self._idle = False
             self.suspect()
             raise
 
@@ -357,6 +376,7 @@ class VLLMEngine:
 
     async def _launch(self) -> None:
         """Starts vLLM if it is to be started here."""
+        self._idle = False
         if self._socket:
             prepare_socket(self._socket)
         if self._child:
@@ -420,6 +440,8 @@ class VLLMEngine:
                 self.wanted.pop(name, None)
         self._failure = None
         self._ready_since = time.monotonic()
+        self._idle = True
+        self._futile.clear()
         self._ready.set()
 
     def _why_ended(self, child: Child) -> str:
@@ -427,6 +449,21 @@ class VLLMEngine:
         said = child.tail(_LOG_LINES)
         why = f": {reason}" if (reason := cause(said)) else ""
         return f"vLLM ended while starting{why}{self._base.code_hint(said)}. The end of {child.log}:\n{child.tail()}"
+
+    def _count_death(self, child: Child) -> str:
+        """Counts the death of vLLM. Returns what it died of, as the end of a phrase; empty: the log does not say."""
+        why = f": {reason}" if (reason := cause(child.tail(_LOG_LINES))) else ""
+        if not self._idle:
+            self._deaths += 1
+            self._idle = True  # the same death is counted once
+        if self._deaths >= _FUTILE:
+            self._failure = (
+                f"vLLM died {self._deaths} times, and has answered no request in between{why}. It is started again, "
+                f"and requests are refused until it is ready. Its log is {child.log}"
+            )
+            log.error("not in use: %s", self._failure)
+            self._futile.set()
+        return why
 
     async def _put_to_sleep(self) -> None:
         try:
@@ -489,8 +526,9 @@ class VLLMEngine:
         if self._child and not await self._lives(self._child):
             wait = self._next_wait()
             log.warning(
-                "vLLM died (restart %d), and is started again in %g s; its log is %s",
+                "vLLM died (restart %d)%s, and is started again in %g s; its log is %s",
                 self.restarts + 1,
+                self._count_death(self._child),
                 wait,
                 self._child.log,
             )

@@ -11,20 +11,38 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
-from trainer_server.engines.connection import AnswerStream, Unanswered
+from trainer_server.engines.connection import MOST_BYTES, AnswerStream, Unanswered, Unreadable
 from trainer_server.wire import EngineError
-from trainer_server.wire.jsonl import explain, lines_of
+from trainer_server.wire.jsonl import LineTooLong, explain, lines_of
+from trainer_server.wire.text import beginning
 
 _MOST_CALLS = 1000
 """Tool calls of one answer. A larger index is a fault, and would make a list of that length."""
 _TOO_LONG = ("context length", "maximum model length", "max_model_len")
 """Words of a refusal because prompt and answer do not fit the context."""
+_MOST_ALTERNATIVES = 1000
+"""Tokens of which an answer names the log-probability at one place."""
+_MOST_MESSAGE = 4000
+"""Characters of an error message that are passed on."""
+T = TypeVar("T")
+
+
+def _few(entries: object) -> object:
+    if isinstance(entries, dict) and len(entries) > _MOST_ALTERNATIVES:
+        raise ValueError(f"has {len(entries)} log-probabilities at one place, and {_MOST_ALTERNATIVES} are the most")
+    return entries
+
+
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Listed = Annotated[list[T], Field(fail_fast=True)]
+"""A list that is checked up to its first error: each error takes a kilobyte, and a wrong answer has millions."""
+Alternatives = Annotated[dict[str, T], BeforeValidator(_few)]
+"""Log-probabilities by token. Of a dictionary all errors are collected, so it is short."""
 
 
 class _Form(BaseModel):
@@ -37,11 +55,11 @@ class _TopLogprob(_Form):
 
 
 class _TokenLogprob(_TopLogprob):
-    top_logprobs: list[_TopLogprob] = Field(default_factory=list)
+    top_logprobs: Listed[_TopLogprob] = Field(default_factory=list)
 
 
 class _Logprobs(_Form):
-    content: list[_TokenLogprob] | None = None
+    content: Listed[_TokenLogprob] | None = None
 
 
 class _Details(_Form):
@@ -73,7 +91,7 @@ class _Call(_Form):
 
 
 class _Message(_Said):
-    tool_calls: list[_Call] | None = None
+    tool_calls: Listed[_Call] | None = None
 
 
 class _FunctionPart(_Form):
@@ -88,13 +106,13 @@ class _CallPart(_Form):
 
 
 class _Delta(_Said):
-    tool_calls: list[_CallPart] | None = None
+    tool_calls: Listed[_CallPart] | None = None
 
 
 class _Choice(_Form):
     index: int = Field(ge=0)
     stop_reason: int | str | None = None
-    token_ids: list[TokenId] | None = None
+    token_ids: Listed[TokenId] | None = None
 
 
 class _WholeChoice(_Choice):
@@ -110,26 +128,26 @@ class _ChunkChoice(_Choice):
 
 
 class _Answer(_Form):
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: Listed[TokenId] | None = None
     usage: _Usage | None = None
 
 
 class ChatAnswer(_Answer):
     """A chat completion."""
 
-    choices: list[_WholeChoice]
+    choices: Listed[_WholeChoice]
 
 
 class ChatChunk(_Answer):
     """A chunk of a chat completion."""
 
-    choices: list[_ChunkChoice]
+    choices: Listed[_ChunkChoice]
 
 
 class _TextLogprobs(_Form):
-    tokens: list[str] = Field(default_factory=list)
-    token_logprobs: list[float] = Field(default_factory=list)
-    top_logprobs: list[dict[str, float] | None] = Field(default_factory=list)
+    tokens: Listed[str] = Field(default_factory=list)
+    token_logprobs: Listed[float] = Field(default_factory=list)
+    top_logprobs: Listed[Alternatives[float] | None] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _of_one_length(self) -> _TextLogprobs:
@@ -143,13 +161,13 @@ class _TextChoice(_Choice):
     text: str
     finish_reason: str | None = None
     logprobs: _TextLogprobs | None = None
-    prompt_token_ids: list[TokenId] | None = None
+    prompt_token_ids: Listed[TokenId] | None = None
 
 
 class TextAnswer(_Answer):
     """A text completion, or a chunk of one."""
 
-    choices: list[_TextChoice]
+    choices: Listed[_TextChoice]
 
 
 class _Scored(_Form):
@@ -157,25 +175,25 @@ class _Scored(_Form):
 
 
 class _ScoredChoice(_Form):
-    prompt_logprobs: list[dict[str, _Scored] | None] | None = None
+    prompt_logprobs: Listed[Alternatives[_Scored] | None] | None = None
 
 
 class PromptScores(_Form):
     """A text completion that was asked for the log-probabilities of its prompt."""
 
-    choices: list[_ScoredChoice] = Field(min_length=1, max_length=1)
+    choices: Listed[_ScoredChoice] = Field(min_length=1, max_length=1)
 
 
 class Tokenized(_Form):
     """Token ids of a text."""
 
-    tokens: list[TokenId]
+    tokens: Listed[TokenId]
 
 
 class Prompted(_Form):
     """A chat completion that was asked for the token ids of its prompt."""
 
-    prompt_token_ids: list[TokenId]
+    prompt_token_ids: Listed[TokenId]
 
 
 class Detokenized(_Form):
@@ -194,7 +212,7 @@ class _Model(_Form):
 class Models(_Form):
     """The models that vLLM serves."""
 
-    data: list[_Model]
+    data: Listed[_Model]
 
 
 def read(raw: bytes | str, form: type[BaseModel]) -> dict[str, Any]:
@@ -222,7 +240,7 @@ def _checked(body: Any, form: type[BaseModel]) -> dict[str, Any]:
     try:
         form.model_validate(body)
     except ValidationError as error:
-        raise MalformedAnswer(explain(error)) from None
+        raise MalformedAnswer(beginning(explain(error), _MOST_MESSAGE)) from None
     return dict(body)
 
 
@@ -245,7 +263,7 @@ def _streamed_error(error: object, *, begun: bool) -> EngineError:
         begun: Whether a part of the answer came before it.
     """
     said = error if isinstance(error, dict) else {}
-    message, status = str(said.get("message") or error), said.get("code")
+    message, status = beginning(str(said.get("message") or error), _MOST_MESSAGE), said.get("code")
     if not begun and type(status) is int and 400 <= status < 500:
         return refused(message, status)
     return EngineLost(message)
@@ -283,7 +301,7 @@ class VLLMReply:
         """See Reply.chunks."""
         begun = False
         with self._errors_as_lost():
-            async for line in lines_of(self._response.chunks()):
+            async for line in lines_of(self._response.chunks(), most_bytes=MOST_BYTES):
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
                 said = _parsed(line.removeprefix("data: "))
@@ -297,9 +315,14 @@ class VLLMReply:
 
     @contextmanager
     def _errors_as_lost(self) -> Iterator[None]:
-        """Turns errors of the connection, and answers that are no JSON, into EngineLost."""
+        """Turns errors of the connection, and answers that are no JSON, into EngineLost; those that are too large into
+        MalformedAnswer."""
         try:
             yield
+        except Unreadable as error:
+            raise MalformedAnswer(f"{self._url}: {error.why}") from None
+        except LineTooLong as error:
+            raise MalformedAnswer(f"{self._url}: {error}") from None
         except Unanswered as error:
             raise EngineLost(f"{self._url}: {error}") from error
         except ValueError as error:

@@ -6,18 +6,22 @@
 from __future__ import annotations
 
 import fcntl
-import json
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from trainer_server.wire import ConfigError, Home
+from trainer_server.process.files import flush
+from trainer_server.wire import Home
 from trainer_server.wire.home import create_private
+from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 from trainer_server.wire.text import writable
+
+log = logging.getLogger("trainer_server")
 
 _MOST_BYTES = 16 * 2**20
 """Size of a file after which another one is begun."""
@@ -72,7 +76,7 @@ class AuditLog:
         status: int | None = None,
         address: str | None = None,
     ) -> None:
-        """Adds a line. When this returns, it survives a crash.
+        """Adds a line, whole or not at all. When this returns, it survives a crash.
 
         Args:
             who: As `AuditEntry` has it; so are the others.
@@ -96,42 +100,31 @@ class AuditLog:
             "status": status,
             "address": address,
         }
-        line = json.dumps({name: value for name, value in entry.items() if value is not None}) + "\n"
+        line = {name: value for name, value in entry.items() if value is not None}
         lock = self.directory / "lock"
         create_private(lock)
         with lock.open("r+") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
             self._rotate()
-            fd = os.open(self._file(0), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            try:
-                os.write(fd, line.encode())
-                os.fsync(fd)
-            finally:
-                os.close(fd)
+            append_jsonl(self._file(0), [line])
+            flush(self._file(0))
 
-    def entries(self, since: float | None = None) -> Iterator[AuditEntry]:
+    def entries(self, since: float | None = None, skip: Callable[[str], None] = log.warning) -> Iterator[AuditEntry]:
         """The lines, oldest first.
 
         Args:
             since: Leaves out those before this Unix time.
+            skip: Called with what is wrong with a line that is no entry: a crash or a full disk broke it off, or
+                somebody changed it. The others are read.
 
         Raises:
-            ConfigError: A line cannot be read.
+            ConfigError: A file cannot be read.
         """
         for number in range(self._kept, -1, -1):
-            try:
-                lines = self._file(number).read_text().splitlines()
-            except FileNotFoundError:
+            if not self._file(number).exists():
                 continue
-            for at, line in enumerate(lines, start=1):
-                try:
-                    entry = AuditEntry.model_validate_json(line)
-                except ValidationError as error:
-                    if number == 0 and at == len(lines):  # a line that a crash broke off, or that is being written
-                        continue
-                    raise ConfigError(
-                        f"{self._file(number)}, line {at} is no entry of the audit log: {error}"
-                    ) from None
+            what = "entry of the audit log"
+            for entry in read_jsonl(self._file(number), AuditEntry.model_validate, what=what, skip=skip):
                 if since is None or entry.time.timestamp() >= since:
                     yield entry
 

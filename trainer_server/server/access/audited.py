@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,13 +14,20 @@ from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.scopes import rule_of, token_of
 from trainer_server.server.access.tokens import Token
+from trainer_server.server.dashboard.sessions import LOGIN
 
 log = logging.getLogger("trainer_server")
 
 _NOTE = "audit"
 """Key of a request's state."""
-_OFTEN = 60.0
-"""Seconds between two lines about requests without a token that counts."""
+_WINDOW = 60.0
+"""Seconds for which refused requests of a kind are counted together."""
+_FIRST = 10
+"""Refused requests of a token and an action in that time that have a line each. Others have one, with their number."""
+_FIRST_OF_NOBODY = 1
+"""The same of requests without a token that counts, all together."""
+_MOST_ADDRESSES = 1000
+"""Addresses of refused requests that are told apart."""
 
 
 def note(scope: Scope, *, target: str | None = None, token: Token | None = None) -> None:
@@ -34,17 +42,123 @@ def note(scope: Scope, *, target: str | None = None, token: Token | None = None)
     known |= {name: value for name, value in (("target", target), ("token", token)) if value is not None}
 
 
-class Audited(Layer):
-    """Adds a line for each request to a route that has an action (scopes.py), however it ends.
+@dataclass(eq=False, slots=True)
+class _Kind:
+    """Requests of one token and one action that were not done, in one window."""
+
+    end: float
+    lines: int = 0
+    more: int = 0
+    """Requests without a line."""
+    last: dict[str, Any] = field(default_factory=dict)
+    """What a line would have said of the last of them."""
+    addresses: set[str | None] = field(default_factory=set)
+
+
+class RequestLog:
+    """Adds lines about requests to the audit log.
+
+    Each request that was done has a line. Of those that were refused or failed, the first of a token and an action in a
+    minute have one; the others have one together, with their number. So nobody who is refused can fill the log, until
+    its older lines are deleted.
 
     Args:
-        app: The application behind it.
         audit: The log.
     """
 
-    def __init__(self, app: ASGIApp, audit: AuditLog) -> None:
-        super().__init__(app)
+    def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
+        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def add(self, scope: Scope, token: Token | None, action: str, target: str, status: int | None) -> None:
+        """Adds a request. A log that cannot be written is an error in the server's own log.
+
+        Args:
+            scope: Of the request.
+            token: With which it came; None: it had none that counts.
+            action: What was asked for.
+            target: What it was done to.
+            status: Of its answer; None: its client left before.
+        """
+        line = _line(scope, token, action, target, status)
+        if line["result"] == "ok":
+            await self._write(line)
+            return
+        key = line["who"], action
+        kind = self._kinds.get(key)
+        if kind is None or time.monotonic() >= kind.end:
+            await self._end(key)
+            kind = self._kinds[key] = _Kind(time.monotonic() + _WINDOW)
+            asyncio.get_running_loop().call_later(_WINDOW, self._run_out, key, kind)
+        if kind.lines < (_FIRST if token else _FIRST_OF_NOBODY):
+            kind.lines += 1
+            await self._write(line)
+            return
+        kind.more += 1
+        kind.last = line
+        if len(kind.addresses) < _MOST_ADDRESSES:
+            kind.addresses.add(line["address"])
+
+    async def close(self) -> None:
+        """Writes what has been counted, and is not written yet."""
+        for key in list(self._kinds):
+            await self._end(key)
+        await asyncio.gather(*self._writing)
+
+    def _run_out(self, key: tuple[str, str], kind: _Kind) -> None:
+        if self._kinds.get(key) is kind:
+            task = asyncio.get_running_loop().create_task(self._end(key))
+            self._writing.add(task)
+            task.add_done_callback(self._writing.discard)
+
+    async def _end(self, key: tuple[str, str]) -> None:
+        """Ends a window, and writes how many requests in it have no line."""
+        kind = self._kinds.pop(key, None)
+        if kind is not None and kind.more:
+            addresses = f"{len(kind.addresses)} addresses" if len(kind.addresses) > 1 else "the same address"
+            await self._write({**kind.last, "target": f"{kind.more} more in the same minute, from {addresses}"})
+
+    async def _write(self, line: dict[str, Any]) -> None:
+        try:
+            await asyncio.to_thread(self._audit.add, **line)
+        except OSError as error:
+            log.error(
+                "the audit log could not be written (%s): %s %s by %s: %s",
+                error,
+                *(line[name] for name in ("action", "target", "who", "result")),
+            )
+
+
+def _line(scope: Scope, token: Token | None, action: str, target: str, status: int | None) -> dict[str, Any]:
+    """What `AuditLog.add` takes."""
+    who, owner = (token.name, token.owner) if token else ("-", None)
+    result: Literal["ok", "refused", "failed"] = "ok" if status is not None and status < 400 else "refused"
+    if status is None or status >= 500:
+        result = "failed"
+    client = scope.get("client")
+    return {
+        "who": who,
+        "action": action,
+        "target": target,
+        "result": result,
+        "owner": owner,
+        "status": status,
+        "address": str(client[0]) if client else None,
+    }
+
+
+class Audited(Layer):
+    """Adds a line for each request to a route that has an action (scopes.py), however it ends; see `RequestLog`.
+
+    Args:
+        app: The application behind it.
+        requests: The log.
+    """
+
+    def __init__(self, app: ASGIApp, requests: RequestLog) -> None:
+        super().__init__(app)
+        self._requests = requests
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         written = False
@@ -73,46 +187,29 @@ class Audited(Layer):
             return
         told = scope.get("state", {}).get(_NOTE, {})
         target = told.get("target") or _target(scope.get("path_params", {}))
-        await add(self._audit, scope, told.get("token") or token_of(scope), rule.action, target, status)
+        await self._requests.add(scope, told.get("token") or token_of(scope), rule.action, target, status)
 
 
 class Refusals(Layer):
-    """Adds a line for requests without a token that counts, a minute at most for all of them, with their number.
+    """Adds requests without a token that counts, but for logins, which `Audited` adds.
 
     Args:
         app: The application behind it.
-        audit: The log.
+        requests: The log.
     """
 
-    def __init__(self, app: ASGIApp, audit: AuditLog) -> None:
+    def __init__(self, app: ASGIApp, requests: RequestLog) -> None:
         super().__init__(app)
-        self._audit = audit
-        self._count, self._last = 0, -_OFTEN
+        self._requests = requests
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def noted(message: Message) -> None:
-            if message["type"] == "http.response.start" and message["status"] == 401 and token_of(scope) is None:
-                self._count += 1
-                if time.monotonic() - self._last >= _OFTEN:
-                    count, self._count, self._last = self._count, 0, time.monotonic()
-                    await add(self._audit, scope, None, "access", f"{count} requests without a token that counts", 401)
+            refused = message["type"] == "http.response.start" and message["status"] == 401
+            if refused and token_of(scope) is None and scope["path"] != LOGIN:
+                await self._requests.add(scope, None, "access", "a request without a token that counts", 401)
             await send(message)
 
         await self.app(scope, receive, noted)
-
-
-async def add(audit: AuditLog, scope: Scope, token: Token | None, action: str, target: str, status: int | None) -> None:
-    """Adds a line about a request. A log that cannot be written is an error in the server's own log."""
-    who, owner = (token.name, token.owner) if token else ("-", None)
-    result: Literal["ok", "refused", "failed"] = "ok" if status is not None and status < 400 else "refused"
-    if status is None or status >= 500:
-        result = "failed"
-    client = scope.get("client")
-    address = str(client[0]) if client else None
-    try:
-        await asyncio.to_thread(audit.add, who, action, target, result, owner=owner, status=status, address=address)
-    except OSError as error:
-        log.error("the audit log could not be written (%s): %s %s by %s: %s", error, action, target, who, result)
 
 
 def _target(parameters: dict[str, Any]) -> str:

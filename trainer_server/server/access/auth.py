@@ -150,7 +150,12 @@ def ensure_token(home: Home) -> str:
         return key
     if not home.token.exists():
         write_atomic(home.token, f"art-{secrets.token_urlsafe(32)}")
-    token = home.token.read_text().strip()
+    try:
+        token = home.token.read_text().strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{home.token} cannot be read ({error}): delete it, and a new token is made") from None
     if not token:
         raise ConfigError(f"{home.token} is empty: delete it, and a new token is made")
+    if not (token.isascii() and token.isprintable()):
+        raise ConfigError(f"{home.token} has characters that no header can have: delete it, and a new token is made")
     return token

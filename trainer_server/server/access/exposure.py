@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import os
 import ssl
 from pathlib import Path
 
@@ -37,6 +38,12 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def proxies_named() -> bool:
+    """Whether FORWARDED_ALLOW_IPS, uvicorn's own variable, names proxies. What they say in X-Forwarded-For and
+    X-Forwarded-Proto is then believed. Without it nobody is: any program on this machine could name any address."""
+    return bool(os.environ.get("FORWARDED_ALLOW_IPS"))
 
 
 def address_of(config: ServerConfig) -> str:

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import ipaddress
 import time
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
@@ -29,7 +30,9 @@ SECONDS = 12 * 3600.0
 """How long a login counts."""
 _SAFE = {"GET", "HEAD", "OPTIONS"}
 _GUESSES = 10
-"""Wrong tokens in a minute, of all browsers together, after which no login is tried until the minute has passed."""
+"""Wrong tokens in a minute from one address, after which others are answered 429 until the minute has passed."""
+_MOST_ADDRESSES = 1000
+"""Addresses whose wrong tokens are counted. Beyond that, the one that began first is forgotten."""
 
 
 class Sessions:
@@ -45,26 +48,41 @@ class Sessions:
         self._key = hashlib.sha256(b"art-langgraph dashboard\0" + keys.own_digest.encode()).digest()
         self.cookie = f"art_session_{hashlib.sha256(self._key).hexdigest()[:8]}"
         """Name of the cookie. Servers on other ports of a host get the same cookies, so each has a name of its own."""
-        self._wrong: deque[float] = deque()
+        self._wrong: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        """By address: the end of its minute, and its wrong tokens."""
 
-    def login(self, secret: str) -> tuple[Token, str] | None:
+    def login(self, secret: str, address: str) -> tuple[Token, str] | None:
         """The token that somebody gave, and the value of a cookie for it; None: it does not count.
+
+        A right token counts, however many wrong ones came before. Otherwise anybody could keep others out.
+
+        Args:
+            secret: The token.
+            address: Of the client.
 
         Raises:
             ConfigError: The named tokens cannot be read.
         """
         token = self._keys.find(secret.strip())
         if token is None or token.expired(self._clock()):
-            self._wrong.append(self._clock())
+            self._count(_network(address))
             return None
         end = f"{self._clock() + SECONDS:.0f}"
         return token, f"{end}.{self._signature(end, token)}.{token.name}"
 
-    def too_many(self) -> bool:
-        """Whether too many wrong tokens came in the last minute."""
-        while self._wrong and self._wrong[0] < self._clock() - 60:
-            self._wrong.popleft()
-        return len(self._wrong) >= _GUESSES
+    def too_many(self, address: str) -> bool:
+        """Whether too many wrong tokens came from an address in its minute."""
+        end, count = self._wrong.get(_network(address), (0.0, 0))
+        return count > _GUESSES and self._clock() < end
+
+    def _count(self, network: str) -> None:
+        end, count = self._wrong.get(network, (0.0, 0))
+        if self._clock() >= end:
+            self._wrong.pop(network, None)
+            end, count = self._clock() + 60, 0
+        self._wrong[network] = end, count + 1
+        if len(self._wrong) > _MOST_ADDRESSES:
+            self._wrong.popitem(last=False)
 
     def token(self, method: str, path: str, headers: Headers) -> Token | None:
         """The token of the login that a request comes from; None: it comes from none, or may not be asked by a cookie.
@@ -96,6 +114,22 @@ class Sessions:
 
     def _signature(self, end: str, token: Token) -> str:
         return hmac.new(self._key, f"{end}.{token.name}.{token.digest}".encode(), hashlib.sha256).hexdigest()
+
+
+def of_other_page(headers: Headers) -> bool:
+    """Whether a browser sent a request for a page of another server. What is no browser sends none of these headers."""
+    if (site := headers.get("Sec-Fetch-Site")) is not None:
+        return site not in ("same-origin", "none")  # none: the user repeated it
+    return "Origin" in headers and not _own_page(headers)
+
+
+def _network(address: str) -> str:
+    """What counts as one address: of IPv6 a network of 64 bits, all of whose addresses one client may have."""
+    try:
+        parsed = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
 
 
 def _own_page(headers: Headers) -> bool:

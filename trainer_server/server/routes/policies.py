@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Annotated
 
@@ -24,6 +25,8 @@ from trainer_server.server.server import Server
 from trainer_server.wire import Conflict, EngineError, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
 from trainer_server.wire.watching.status import Curve
 
+log = logging.getLogger("trainer_server")
+
 router = APIRouter(prefix="/api/policies", tags=["policies"])
 
 _CREATION = 600.0
@@ -41,7 +44,9 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
     source = f" as a fork of {spec.fork_of.policy}@{spec.fork_of.version}" if spec.fork_of else ""
     note(request.scope, target=f"{spec.name}{source}")
     if spec.name == server.identity.base.name:
-        raise APIError(400, f"{spec.name!r} is the name of the base model; choose another", param="name")
+        message = f"{spec.name!r} is the name of the base model; choose another"
+        log.warning("a policy was not created: %s", message)
+        raise APIError(400, message, param="name")
     if spec.fork_of:
         spec = await asyncio.to_thread(_forked, server, spec, spec.fork_of)
     if spec.rank > server.config.max_rank:

@@ -6,19 +6,21 @@ import asyncio
 import json
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.wire import NotFound, Unprocessable
 
 router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"])
 
+Id = Annotated[str, Path(min_length=1, max_length=200)]
+"""Of a rollout, a call or a run."""
 MAX_WAIT = 30.0
 """Maximum number of seconds for which an answer is held back."""
 
 
 @router.put("/{run}", status_code=204)
-async def put_record(rollout: str, call: str, run: str, request: Request, server: ServerDep) -> None:
+async def put_record(rollout: Id, call: Id, run: Id, request: Request, server: ServerDep) -> None:
     """Takes the record of a run that has ended, a JSON object. An empty body says that the run has begun."""
     body = await request.body()
     if body and not await asyncio.to_thread(_is_object, body):

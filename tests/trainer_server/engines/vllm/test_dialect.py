@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import os
 import resource
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ from starlette.routing import Route
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
-from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, RequestRefused
+from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
+from trainer_server.engines.vllm import replies
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.wire import EngineError
+from trainer_server.wire.jsonl import explain
 
 
 @pytest.fixture
@@ -231,3 +235,141 @@ async def test_an_engine_that_is_slow_to_say_how_it_is_is_not_away(
     nobody = VLLMClient(f"http://127.0.0.1:{free_port()}", None, base="base", cpu=True)
     assert await nobody.health() == Health.away
     await nobody.close()
+
+
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "a"}, "finish_reason": "stop", "token_ids": [1]}]}\n\n'
+ENDLESS: dict[str, tuple[bytes, bytes]] = {
+    "a body": (b"Content-Type: application/json", b"a" * 2**20),
+    "a line": (b"Content-Type: text/event-stream", b"data: a" * 2**18),
+    "lines without an event": (b"Content-Type: text/event-stream", b": comment\n" * 2**16),
+    "events after the end": (b"Content-Type: text/event-stream", EVENT * 2**13),
+    "a refusal": (b"Content-Type: application/json", b"a" * 2**20),
+}
+"""What an engine, or something in its place, sends for ever: a header, and the part that comes again and again."""
+
+
+@asynccontextmanager
+async def sending(head: bytes, body: bytes, again: bytes = b"") -> AsyncIterator[tuple[VLLMClient, list[int]]]:
+    """A client of an engine that answers with a head and a body, and then with `again` until the client leaves; and the
+    sizes of what it sent."""
+    sent: list[int] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        try:
+            writer.write(head + b"\r\n\r\n" + body)
+            while again and sum(sent) < 2**28:
+                writer.write(again)
+                await writer.drain()
+                sent.append(len(again))
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = VLLMClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", None, base="base", cpu=True)
+    yield client, sent
+    await client.close()
+    listener.close()
+    await asyncio.sleep(0.05)  # so that its connections end
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+async def test_what_never_ends_is_read_up_to_a_limit(what: str) -> None:
+    header, part = ENDLESS[what]
+    status = b"400 Bad Request" if what == "a refusal" else b"200 OK"
+    async with sending(b"HTTP/1.1 " + status + b"\r\n" + header, b"", part) as (client, sent):
+
+        async def read() -> None:
+            async with client.chat(question("say hi", stream=True, max_tokens=5)) as reply:
+                async for _ in reply.chunks():
+                    pass
+
+        with pytest.raises(MalformedAnswer, match=r"has more than 16 MiB"):
+            await (client.adapters() if what == "a body" else read())
+    assert sum(sent) < 2**26
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "gzip, gzip", "br", "zstd"])
+async def test_a_compressed_answer_is_refused_before_it_is_read(encoding: str) -> None:
+    """Half a MiB becomes hundreds."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Encoding: {encoding}\r\nContent-Type: application/json".encode()
+    async with sending(head, gzip.compress(b'{"data": [' + b"1," * 2**20)) as (client, _):
+        with pytest.raises(MalformedAnswer, match=f"compressed \\({encoding}\\) though `Accept-Encoding: identity`"):
+            await client.adapters()
+        with pytest.raises(MalformedAnswer, match="compressed"):
+            async with client.chat(question("say hi")):
+                pass
+        assert await client.health() == Health.away
+
+
+async def test_an_engine_is_asked_not_to_compress() -> None:
+    heads = list[bytes]()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: identity\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = VLLMClient(f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}", None, base="base", cpu=True)
+    assert await client.healthy()
+    assert b"accept-encoding: identity\r\n" in heads[0].lower()
+    await client.close()
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"data": [' + b"1," * 200_000 + b"1]}",
+        b'{"data": [{"id": "a", "max_model_len": "' + b"a" * 2**20 + b'"}]}',
+        b"[" * 200_000,
+    ],
+    ids=["errors", "a value", "depth"],
+)
+async def test_a_wrong_answer_is_described_by_its_first_error(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each error takes a kilobyte, and 16 MiB have millions of wrong values."""
+    counts = list[int]()
+    monkeypatch.setattr(replies, "explain", lambda error: (counts.append(error.error_count()), explain(error))[1])
+    async with sending(b"HTTP/1.1 200 OK", answer) as (client, _):
+        with pytest.raises(EngineError, match="no list of models") as wrong:
+            await client.adapters()
+    assert len(str(wrong.value)) < 1000
+    assert max(counts, default=1) == 1
+
+
+@pytest.mark.parametrize("entries", [{str(n): "a" for n in range(100_000)}, {"a" * 2**20: "b"}], ids=["many", "long"])
+def test_alternatives_of_a_token_are_few(entries: dict[str, str]) -> None:
+    logprobs = {"tokens": ["a"], "token_logprobs": [0.0], "top_logprobs": [entries]}
+    with pytest.raises(MalformedAnswer) as wrong:
+        replies.read(json.dumps({"choices": [{"index": 0, "text": "a", "logprobs": logprobs}]}), replies.TextAnswer)
+    assert len(str(wrong.value)) < 5000
+
+
+async def test_the_message_of_a_refusal_is_passed_on_up_to_a_limit() -> None:
+    for body in (json.dumps({"message": "too long: " + "a" * 2**20}).encode(), b"[" * 200_000):
+        async with sending(b"HTTP/1.1 400 Bad Request", body) as (client, _):
+            with pytest.raises(RequestRefused) as refusal:
+                async with client.chat(question("say hi")):
+                    pass
+        assert len(str(refusal.value)) < 5000
+
+
+@pytest.mark.parametrize(("tokens", "top"), [(1000, 0), (20_000, 0), (2000, 20)])
+async def test_the_limit_of_an_answer_grows_with_what_was_asked_for(tokens: int, top: int) -> None:
+    """A token of 1,000 bytes, and as many of each alternative, still fit."""
+    entry = {"token": "a" * 1000, "logprob": -0.5}
+    content = [{**entry, "top_logprobs": [entry] * top}] * tokens
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": "a"},
+        "finish_reason": "stop",
+        "token_ids": [1] * tokens,
+        "logprobs": {"content": content},
+    }
+    async with sending(b"HTTP/1.1 200 OK", json.dumps({"choices": [choice]}).encode()) as (client, _):
+        asked = question("say hi", max_tokens=tokens, n=1, logprobs=True, top_logprobs=top)
+        async with client.chat(asked) as reply:
+            assert len((await reply.whole())["choices"][0]["token_ids"]) == tokens

@@ -25,7 +25,7 @@ from testbed.engine_app import make_app
 from testbed.engine_stand_in import install_stand_in
 from tests.support.homes.model_directories import model_directory
 from tests.support.servers.serving import serving
-from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.base import EngineLost, EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
 from trainer_server.engines.vllm.dialect import VLLMClient
@@ -96,6 +96,54 @@ async def test_an_engine_that_dies_again_and_again_waits_longer_each_time(
         await until(lambda: engine._tries == 0)
         await die(engine)
     assert re.findall(r"died .* again in (\S+) s", caplog.text) == ["0", "0.01", "0.02", "0.02", "0"]
+
+
+async def test_an_engine_that_dies_at_every_request_says_so_and_of_what(
+    settings: EngineSettings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its client would wait for each start of it, and never hear why there is no answer."""
+    monkeypatch.setattr(module, "_BACKOFF", (0.0,))
+    monkeypatch.setattr(module, "_HEALTH_INTERVAL", 0.01)
+    asked = {"model": "base", "messages": [{"role": "user", "content": "say hi"}], "max_tokens": 5}
+
+    async def die(engine: VLLMEngine) -> asyncio.Task[None]:
+        """The wait of the next request after one at which the engine died."""
+        with pytest.raises(EngineLost):
+            async with engine.chat(asked) as reply:
+                await reply.whole()
+        assert not engine.ready
+        return asyncio.create_task(engine.wait_ready(WAIT))
+
+    async with launched(replace(settings, args=("--middleware", "tests.support.engines.fatal.Fatal"))) as engine:
+        for _ in range(2):
+            await (await die(engine))
+            assert engine.ready
+        with pytest.raises(EngineError) as early:
+            await (await die(engine))
+        crash = "vLLM died 3 times, and has answered no request in between: RuntimeError: Failed to find C compiler."
+        assert str(early.value).startswith(crash)
+        assert crash in str(engine.describe()["error"])
+        assert f"not in use: {crash}" in caplog.text
+        await until(lambda: engine.ready)
+        async with engine.complete({"model": "base", "prompt": "say hi", "max_tokens": 5}) as reply:
+            await reply.whole()
+        await (await die(engine))
+        assert engine.ready, "an answer came in between"
+        os.kill(int((settings.home.logs / "engine.pid").read_text().split()[0]), signal.SIGKILL)
+        await until(lambda: engine.restarts == 5)
+        await until(lambda: engine.ready)
+        assert engine._deaths == 1, "it was ended from outside, under no request"
+
+
+async def test_an_engine_that_does_not_start_is_not_waited_for_for_ever(
+    settings: EngineSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_BACKOFF", (0.0,))
+    install_stand_in(tmp_path / "cache", before=["echo ValueError: no memory left", "exit 1"])
+    async with launched(settings) as engine:
+        with pytest.raises(EngineError, match="ValueError: no memory left"):
+            await engine.wait_ready(WAIT)
+        assert engine._deaths >= 3
 
 
 def test_a_launched_engine_names_its_parsers(settings: EngineSettings, tmp_path: Path) -> None:

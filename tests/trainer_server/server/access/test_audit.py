@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 import stat
 import threading
 from pathlib import Path
@@ -57,13 +59,49 @@ def test_several_writers_lose_no_line_while_files_rotate(tmp_path: Path) -> None
         assert [int(entry.target) for entry in entries if entry.who == name] == list(range(20))
 
 
-def test_a_line_that_was_broken_off_is_passed_over_and_damage_is_named(tmp_path: Path) -> None:
-    log = AuditLog(Home(tmp_path))
+@pytest.mark.parametrize(
+    "damage",
+    [
+        b'{"time": "2026',
+        b"damaged\n",
+        b"\xff\xfe\n",
+        b"[" * 100_000,
+        b"{}\n",
+        b"\0" * 4096,
+        b'{"time": 1e400, "who": 1}',
+    ],
+)
+def test_a_line_that_is_no_entry_is_named_and_all_others_are_read(tmp_path: Path, damage: bytes) -> None:
+    log, wrong = AuditLog(Home(tmp_path)), list[str]()
     log.add("alice", "step", "agent", "ok")
     path = log.directory / "audit.jsonl"
-    whole = path.read_text()
-    path.write_text(whole + '{"time": "2026')
-    assert len(list(log.entries())) == 1
-    path.write_text("damaged\n" + whole)
-    with pytest.raises(ConfigError, match="line 1 is no entry"):
+    with path.open("ab") as file:
+        file.write(damage)
+    log.add("bob", "step", "agent", "ok")
+    assert [entry.who for entry in log.entries(skip=wrong.append)] == ["alice", "bob"]
+    assert len(wrong) == 1
+    assert f"{path}, line 2 is" in wrong[0]
+
+
+def test_a_line_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full after a part of a line."""
+    log = AuditLog(Home(tmp_path))
+    log.add("alice", "step", "agent", "ok")
+    size = (log.directory / "audit.jsonl").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            log.add("bob", "step", "agent", "ok")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    log.add("carol", "step", "agent", "ok")
+    assert [entry.who for entry in log.entries(skip=pytest.fail)] == ["alice", "carol"]
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    log = AuditLog(Home(tmp_path))
+    (log.directory / "audit.jsonl").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"audit\.jsonl cannot be read: Is a directory"):
         list(log.entries())

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from tests.support.homes.versions import publish
+from tests.support.patience import PATIENCE
+from trainer_server.server.access import audited
 from trainer_server.server.access.audit import AuditLog
+from trainer_server.server.access.audited import RequestLog
 from trainer_server.server.access.tokens import Scope, TokenBook
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -76,7 +82,77 @@ def test_logins_and_requests_without_a_token_are_in_the_log(home: Home, http: Te
     for _ in range(20):
         assert http.get("/v1/models", headers={"x-api-key": "wrong"}).status_code == 401
     refused = [entry for entry in written(home) if entry[1] == "access"]
-    assert refused == [("-", "access", "1 requests without a token that counts", "refused", 401)], "one a minute"
+    assert refused == [("-", "access", "a request without a token that counts", "refused", 401)], "one a minute"
+
+
+async def test_refused_requests_of_a_minute_have_a_few_lines_and_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each line is written to the disk, and a flood of them would end with the deletion of older lines."""
+    home, now = Home(tmp_path), [1000.0]
+    monkeypatch.setattr(audited, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    log, book = RequestLog(AuditLog(home)), TokenBook(home)
+    book.create("tina", Scope.train)
+    (tina,) = book.all()
+    for number in range(500):
+        await log.add({"client": (f"10.0.0.{number % 3}", 1)}, None, "login", "", 401)
+        await log.add({}, tina, "policy.promote", f"p@{number}", 403)
+        await log.add({}, tina, "policy.delete", f"p@{number}", None)
+    await log.add({}, tina, "step", "p", 202)
+    assert Counter(entry[1] for entry in written(home)) == {
+        "login": 1, "policy.promote": 10, "policy.delete": 10, "step": 1
+    }  # fmt: skip
+    now[0] += 61
+    await log.add({"client": ("10.0.0.9", 1)}, None, "login", "", 401)
+    logins = [entry for entry in AuditLog(home).entries() if entry.action == "login"]
+    assert [(one.target, one.address) for one in logins] == [
+        ("", "10.0.0.0"),
+        ("499 more in the same minute, from 3 addresses", "10.0.0.1"),
+        ("", "10.0.0.9"),
+    ]
+    await log.close()
+    assert [entry[2:] for entry in written(home) if entry[0] == "tina"][-2:] == [
+        ("490 more in the same minute, from the same address", "refused", 403),
+        ("490 more in the same minute, from the same address", "failed", None),
+    ]
+
+
+async def test_the_number_of_refused_requests_is_written_when_no_other_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audited, "_WINDOW", 0.05)
+    home = Home(tmp_path)
+    log = RequestLog(AuditLog(home))
+    for _ in range(3):
+        await log.add({}, None, "login", "", 401)
+    async with asyncio.timeout(PATIENCE):
+        while len(written(home)) < 2:
+            await asyncio.sleep(0.01)
+    assert written(home)[1][2] == "2 more in the same minute, from the same address"
+    assert not log._kinds
+
+
+def test_wrong_logins_keep_nobody_out_and_do_not_fill_the_log(home: Home, http: TestClient) -> None:
+    before = len(written(home))
+    statuses = [http.post("/ui/login", content="token=wrong").status_code for _ in range(100)]
+    assert statuses[-1] == 429
+    assert http.post("/ui/login", content="token=key").status_code == 303
+    http.cookies.clear()
+    assert len(written(home)) <= before + 2
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
+                {"Origin": "null"}]
+)  # fmt: skip
+def test_a_form_of_another_page_is_no_login(http: TestClient, headers: dict[str, str]) -> None:
+    for token in ("wrong", "key"):
+        answer = http.post("/ui/login", content=f"token={token}", headers=headers)
+        assert (answer.status_code, "art_session" in str(answer.headers)) == (403, False)
+        assert "page of another server" in answer.text
+    for own in ({"Origin": "http://127.0.0.1"}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}):
+        assert http.post("/ui/login", content="token=key", headers=own).status_code == 303
+    http.cookies.clear()
 
 
 def test_an_answer_does_not_wait_for_a_log_that_cannot_be_written(

@@ -27,7 +27,7 @@ def holds(sessions: Sessions, value: str, method: str = "GET", path: str = "/ui/
 
 
 def login(sessions: Sessions) -> str:
-    found = sessions.login(" secret\n")
+    found = sessions.login(" secret\n", "127.0.0.1")
     assert found is not None
     return found[1]
 
@@ -107,13 +107,28 @@ def test_other_pages_reach_no_api_by_the_cookie(sessions: Sessions) -> None:
     assert holds(sessions, value, path="/ui/runs", **{"Sec-Fetch-Site": "same-site"}), "a link may lead here"
 
 
-def test_guesses_are_slowed_down(sessions: Sessions, clock: Clock) -> None:
-    for _ in range(10):
-        assert not sessions.too_many()
-        assert sessions.login("guess") is None
-    assert sessions.too_many()
+def test_wrong_tokens_are_counted_by_address_and_a_right_one_counts_at_any_time(
+    sessions: Sessions, clock: Clock
+) -> None:
+    for number in range(11):
+        assert not sessions.too_many("10.0.0.1"), number
+        assert sessions.login("guess", "10.0.0.1") is None
+    assert sessions.too_many("10.0.0.1")
+    assert not sessions.too_many("10.0.0.2")
+    assert sessions.login("secret", "10.0.0.1") is not None
     clock.now += 61
-    assert not sessions.too_many()
+    assert not sessions.too_many("10.0.0.1")
+
+
+def test_addresses_that_one_client_may_have_count_together_and_are_not_all_remembered(sessions: Sessions) -> None:
+    for number in range(5000):
+        sessions.login("guess", f"2001:db8::{number:x}")
+        sessions.login("guess", f"10.0.{number // 250}.{number % 250}")
+        sessions.login("guess", f"2001:db8:{number:x}::1")
+    assert len(sessions._wrong) == 1000
+    for number in range(20):
+        sessions.login("guess", f"2001:db9::{number:x}")
+    assert sessions.too_many("2001:db9::ffff")
 
 
 def test_servers_on_one_host_have_cookies_of_their_own() -> None:

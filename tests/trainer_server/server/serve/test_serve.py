@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from tests.support.homes.model_directories import installed_vllm
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.serve import serve
+from trainer_server.server.serve import _check_writable, serve, uvicorn_config
 from trainer_server.wire import ConfigError, EngineError, Home
 from trainer_server.wire.plugins import check_loss_place
 
@@ -67,3 +68,30 @@ def test_the_module_of_a_loss_lies_in_the_working_directory_or_on_the_path(
     monkeypatch.chdir(tmp_path)
     check_loss_place("a=mine.losses:A")
     check_loss_place("a=tests.support.losses:REINFORCE")
+
+
+def test_a_home_that_can_only_be_read_is_said() -> None:
+    with pytest.raises(ConfigError, match=r"/proc/self/fdinfo cannot be written .*--home or ART_HOME"):
+        _check_writable(Home(Path("/proc/self/fdinfo")))
+
+
+@pytest.mark.parametrize(("proxies", "seen"), [(None, "127.0.0.1 http"), ("127.0.0.1", "10.9.8.7 https"),
+                                               ("10.0.0.1", "127.0.0.1 http")])  # fmt: skip
+async def test_an_address_is_that_of_the_connection_unless_a_proxy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, proxies: str | None, seen: str
+) -> None:
+    """Otherwise any program of this machine could write any address into the audit log."""
+    monkeypatch.delenv("FORWARDED_ALLOW_IPS", raising=False)
+    if proxies:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", proxies)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        text = f"{scope['client'][0]} {scope['scheme']}"
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": text.encode()})
+
+    settings = uvicorn_config(app, ServerConfig(Home(tmp_path), model="m"))
+    settings.load()
+    forwarded = {"X-Forwarded-For": "10.9.8.7", "X-Forwarded-Proto": "https"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(settings.loaded_app)) as http:
+        assert (await http.get("http://art", headers=forwarded)).text == seen

@@ -12,7 +12,7 @@ from trainer_server.server.access.audited import note
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.bodies import read_body
 from trainer_server.server.dashboard.render import FOLDER, HEADERS, PageRoute, page
-from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions
+from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions, of_other_page
 from trainer_server.wire import ConfigError, NotFound
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
@@ -35,21 +35,24 @@ async def show_login(request: Request, next: str = "/") -> Response:
 async def log_in(request: Request) -> Response:
     """Takes the token, and gives a cookie for it."""
     sessions: Sessions = request.app.state.sessions
+    if of_other_page(request.headers):
+        problem = "The form was sent by a page of another server. Log in on this page."
+        return page(request, "login.html", 403, next="/", problem=problem)
     body = await read_body(request.receive, _MOST_BYTES)
     if body is None:
         return page(request, "login.html", 413, next="/", problem="That is no token: it is too long.")
     given = parse_qs(body.decode("utf-8", "replace"))
     next = _local(given.get("next", ["/"])[0])
-    if sessions.too_many():
-        problem = "Too many wrong tokens were sent. Try again in a minute."
-        return page(request, "login.html", 429, next=next, problem=problem)
+    address = request.client.host if request.client else "-"
     try:
-        login = sessions.login(given.get("token", [""])[0])
+        login = sessions.login(given.get("token", [""])[0], address)
     except ConfigError as error:
         return page(request, "login.html", 503, next=next, problem=str(error))
     if login is None:
         problem = "The token is wrong, has expired or was revoked."
-        return page(request, "login.html", 401, next=next, problem=problem)
+        if many := sessions.too_many(address):
+            problem = "Too many wrong tokens came from this address. The right one is taken at any time."
+        return page(request, "login.html", 429 if many else 401, next=next, problem=problem)
     token, value = login
     note(request.scope, token=token)
     answer = RedirectResponse(next, status_code=303)
