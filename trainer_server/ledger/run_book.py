@@ -205,8 +205,8 @@ class RunBook:
         return delete_in_slices(delete) if excess > 0 else 0
 
     def of_policy(self, policy: str) -> set[str]:
-        """Ids of the runs in which a policy answered."""
-        query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ?"
+        """Ids of the runs in which a policy answered, as the ledger recorded it. What clients said does not count."""
+        query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ? AND recorded = 1"
         with self.books.reading() as db:
             return {run_id for (run_id,) in db.execute(query, (policy,))}
 
@@ -227,8 +227,9 @@ class RunBook:
                 deleted += _delete(db, [number for (number,) in rows])
             db.executemany("INSERT INTO erased VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in names])
             if policy is not None:
-                for table in ("run_minutes", "run_steps"):
+                for table in ("run_minutes", "run_steps", "run_versions"):
                     db.execute(f"DELETE FROM {table} WHERE policy = ?", (policy,))
+                _name_another(db, policy)
         return deleted
 
     def overwrite(self) -> bool:
@@ -261,6 +262,13 @@ def _follow(db: Connection, completions: Sequence[Recorded]) -> None:
     _set_place(db, "ledger", str(completions[-1].place))
 
 
+def _name_another(db: Connection, policy: str) -> None:
+    """Runs that stay, where a client said that a deleted policy answered in them: their rows name another one."""
+    first = "(SELECT {} FROM run_versions WHERE run = number ORDER BY policy, version LIMIT 1)"
+    query = f"UPDATE runs SET policy = {first.format('policy')}, version = {first.format('version')} WHERE policy = ?"
+    db.execute(query, (policy,))
+
+
 def _delete(db: Connection, numbers: Sequence[int]) -> int:
     """Deletes runs with all that is known of them. Returns how many were there."""
     deleted = 0
@@ -284,7 +292,7 @@ def _note_calls(db: Connection, run_id: str, calls: Sequence[Recorded]) -> None:
     )
     for policy, version in dict.fromkeys((call.policy, call.version) for call in calls):
         if policy is not None and version is not None:
-            note_version(db, number, policy, version)
+            note_version(db, number, policy, version, recorded=True)
     broken = [call.status for call in calls if call.status != CompletionStatus.complete]
     if broken and not earlier:  # a client that told of the run knows better whether it failed
         change(db, number, failed=f"an answer is {broken[-1]}")

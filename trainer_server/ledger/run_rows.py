@@ -73,9 +73,16 @@ def note_text(db: Connection, number: int, text: str, *, only_first: bool = Fals
         db.execute("INSERT INTO run_texts (rowid, text) VALUES (?, ?)", (number, words))
 
 
-def note_version(db: Connection, number: int, policy: str, version: int) -> None:
-    """A version of a policy answered in a run. The first one is in the row, all are in a table of their own."""
-    db.execute("INSERT INTO run_versions VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (number, policy, version))
+def note_version(db: Connection, number: int, policy: str, version: int, *, recorded: bool) -> None:
+    """A version of a policy answered in a run. The first one is in the row, all are in a table of their own.
+
+    recorded: whether the ledger says so; else a client does, which decides no deletion.
+    """
+    noted = (
+        "INSERT INTO run_versions (run, policy, version, recorded) VALUES (?, ?, ?, ?) ON CONFLICT (run, policy, "
+        "version) DO UPDATE SET recorded = 1 WHERE excluded.recorded = 1 AND run_versions.recorded = 0"
+    )
+    db.execute(noted, (number, policy, version, int(recorded)))
     query = (
         "UPDATE runs SET several = CASE WHEN policy <> ? OR version <> ? THEN 1 ELSE several END, "
         "version = CASE WHEN policy IS NULL THEN ? ELSE version END, policy = coalesce(policy, ?) WHERE number = ?"
@@ -117,5 +124,5 @@ def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int
     note_nodes(db, number, trace.node_rewards or {})
     for call in trace.completions:
         if call.id is not None and call.model and call.version is not None:
-            note_version(db, number, writable(call.model.partition("@")[0]), call.version)
+            note_version(db, number, writable(call.model.partition("@")[0]), call.version, recorded=False)
     return number

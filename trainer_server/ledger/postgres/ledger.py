@@ -101,6 +101,10 @@ class PostgresLedger:
         )
         return [Recorded(*row) for row in self._rows(query, after, limit)]
 
+    def newest(self) -> float | None:
+        ((created,),) = self._rows("SELECT max(created) FROM completions")
+        return None if created is None else float(created)
+
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         kept = _texts(keep)
         before = time.time() - days * 86400

@@ -99,6 +99,11 @@ class SQLiteLedger:
             db.text_factory = _readable  # SQLite makes bytes that are no UTF-8 of half a surrogate pair
             return [Recorded(*row) for row in db.execute(statement, (after, limit))]
 
+    def newest(self) -> float | None:
+        with self._reading() as db:
+            (created,) = db.execute("SELECT max(created) FROM completions").fetchone()
+        return None if created is None else float(created)
+
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         try:
             with closing(self._open()) as db:
