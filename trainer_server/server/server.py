@@ -45,6 +45,7 @@ from trainer_server.process.identity import server_id
 from trainer_server.process.rotation import rotate_logs
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.access.connections import Limits
+from trainer_server.server.access.owners import RolloutOwners
 from trainer_server.server.access.quotas import Quotas
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.erasure import Erasure
@@ -85,6 +86,7 @@ class Server:
         self.books = open_books(config.ledger, home)
         self.rollouts = RolloutBook(self.books, self.redaction)
         self.runs = RunBook(self.books, self.redaction)
+        self.owners = RolloutOwners(self.rollouts, self.ledger)
         self.draws = Draws(self.books)
         self.retention_clock = RetentionClock(self.books, self.ledger)
         base = resolve_base(config)
