@@ -6,6 +6,7 @@ the ledger recorded is read from it in order (`follow`), so that the gateway doe
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections import defaultdict
@@ -18,8 +19,11 @@ from trainer_server.ledger.run_rows import change, note_text, note_trace, note_v
 from trainer_server.ledger.storage.books import Books, Connection, chunks
 from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import CompletionStatus, Gone, RunTrace
-from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.jsonl import explain, from_json, to_json
+from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import writable
+
+log = logging.getLogger("trainer_server")
 
 _TABLES = ("run_versions", "run_traces", "run_steps", "run_nodes")
 _LOOSE = "completions without a rollout"
@@ -110,7 +114,11 @@ class RunBook:
         query = "SELECT record FROM run_traces JOIN runs ON number = run WHERE id = ?"
         with self.books.reading() as db:
             row = db.execute(query, (writable(run_id),)).fetchone()
-        return from_json(RunTrace, zlib.decompress(row[0]).decode()) if row else None
+        try:
+            return from_json(RunTrace, zlib.decompress(row[0]).decode()) if row else None
+        except ValueError as error:  # an earlier release took values that cannot be read
+            log.error("the trace of rollout %r cannot be read, and is shown as none: %s", run_id, explain(error))
+            return None
 
     def place(self, source: str) -> str:
         """How far a source was read; empty: it was not."""
@@ -148,7 +156,7 @@ class RunBook:
                     "DO UPDATE SET policy = excluded.policy, reward = excluded.reward"
                 )
                 db.execute(query, row)
-                if entry.whole and entry.reward is not None:
+                if entry.whole and entry.reward is not None and abs(entry.reward) <= MOST_REWARD:
                     query = "UPDATE runs SET reward = ?, rewarded_by = 'step' WHERE number = ? AND reward IS NULL"
                     db.execute(query, (entry.reward, number))
             _set_place(db, "jobs", job)

@@ -36,6 +36,7 @@ from trainer_server.wire import (
     rollout_path,
 )
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.numbers import ARRIVAL
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -187,7 +188,7 @@ def _as_trace(given: dict[str, Any]) -> RunTrace:
     """The trace in a JSON object. Raises APIError or Unprocessable for an object that is none."""
     check_values(given, halves=True, infinite=True)
     try:
-        return RunTrace.model_validate(given)
+        return RunTrace.model_validate(given, context=ARRIVAL)
     except ValidationError as error:
         raise _unprocessable(error) from None
 
@@ -205,8 +206,7 @@ def _answer(trace: RunTrace) -> str:
 
 
 def _traced(sources: Sources, rollout: str) -> RunTrace:
-    row = sources.runs.run(rollout)
-    if (trace := sources.server.runs.traced(row.id if row else rollout)) is None:
+    if (trace := sources.server.runs.traced(rollout)) is None:
         raise NotFound(
             f"no client told what {rollout!r:.200} did: clients tell it when a run has ended. The ledger has the "
             "completions: GET /api/rollouts/ID",
