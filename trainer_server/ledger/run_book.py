@@ -179,8 +179,8 @@ class RunBook:
         return delete_in_slices(delete)
 
     def shed(self, most_bytes: int, keep: Collection[str] = ()) -> int:
-        """Deletes what clients told of runs, that of the runs with the oldest changes first, until the rest is small
-        enough. The runs stay in the list.
+        """Deletes what clients told of runs, that of the runs that began first, until the rest is small enough. The
+        runs stay in the list.
 
         Args:
             most_bytes: Size of all that clients told, compressed.
@@ -194,7 +194,7 @@ class RunBook:
         excess = int(size) - most_bytes
         oldest = (
             "SELECT number, id, length(record) FROM runs JOIN run_traces ON run = number "
-            "ORDER BY changed, number LIMIT ?"
+            "ORDER BY number LIMIT ?"  # a clock that was set back changes no order of rows
         )
 
         def delete(most: int) -> int:

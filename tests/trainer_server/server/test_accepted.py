@@ -188,7 +188,7 @@ def send(http: TestClient, route: str, change: Callable[[Any], Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", SENT)
-@thorough(12)
+@thorough(5)
 @given(data=st.data())
 def test_what_is_accepted_can_be_shown(http: TestClient, route: str, data: st.DataObject) -> None:
     places = list(paths(SENT[route]))
