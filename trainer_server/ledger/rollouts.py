@@ -190,17 +190,21 @@ class RolloutBook:
 
     def purge(self, days: float = RETENTION_DAYS) -> int:
         """Deletes rollouts that nothing was recorded of for so many days: their completions are gone from the ledger.
+        While the list has the run of a rollout, its owner stays.
 
         Returns:
             How many.
         """
         before = time.time() - days * 86400
-        old = "SELECT id FROM rollouts WHERE changed < ? ORDER BY changed LIMIT ?"
+        old = (
+            "SELECT id FROM rollouts WHERE changed < ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = rollouts.id "
+            "AND runs.changed >= ?) ORDER BY changed LIMIT ?"
+        )
 
         def delete(most: int) -> int:
             with self._lock:
                 with self._books.writing() as db:
-                    deleted = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, most))])
+                    deleted = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, before, most))])
                 self._specs.clear()
                 self._owners.clear()
             return deleted
