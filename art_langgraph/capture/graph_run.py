@@ -35,6 +35,7 @@ class GraphRun:
         self._header = Trajectory(scenario=Scenario(input=None), rollout_id=scope.rollout_id)
         self._roots: set[UUID] = set()
         self._lock = threading.Lock()
+        self._began = time.monotonic()
 
     def started(
         self,
@@ -61,6 +62,7 @@ class GraphRun:
             self.root = self.root or run_id
             self._roots.add(run_id)
         if first:
+            self._began = time.monotonic()
             update = {**_facts_of(run_id, inputs, name, metadata, scenario), **asked, "started": time.time()}
             self._header = self._header.model_copy(update=update)
 
@@ -77,7 +79,7 @@ class GraphRun:
         """
         if run_id not in self._roots:
             return False
-        seconds = time.time() - self._header.started
+        seconds = time.monotonic() - self._began
         self._header = self._header.model_copy(update={"output": output, "error": error, "seconds": seconds})
         return True
 

@@ -6,7 +6,6 @@ Events of the end of something carry no metadata, so all is keyed by run id. Eve
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
@@ -32,6 +31,7 @@ from art_langgraph.capture.answer import (
     tool_answer,
     tool_messages,
 )
+from art_langgraph.capture.clock import RunClock
 from art_langgraph.capture.graph_run import GraphRun, error_text
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.requests import attach
@@ -86,6 +86,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._spans: dict[UUID, tracing.Span] = {}
         """Spans of model and tool calls under way; empty while traces are off."""
         self._lock = threading.Lock()
+        self._clock = RunClock()
 
     @property
     def root(self) -> UUID | None:
@@ -139,7 +140,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         with self._lock:
             cut_off, self._models = list(self._models.values()), {}
         for caller, call in cut_off:
-            call.seconds = time.time() - call.started
+            call.seconds = self._clock.now() - call.started
             call.error = "the run ended before the answer came"
             self._end(caller, call)
         for run_id in list(self._spans):
@@ -162,7 +163,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._note_repeat(run_id, parent_run_id, tags)
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
-        node = NodeRun(**self._runs.place(parent_run_id, metadata), started=time.time())
+        node = NodeRun(**self._runs.place(parent_run_id, metadata), started=self._clock.now())
         node.parent, node.attempt = node.attempt, str(run_id)
         self._runs.set_node(run_id, node)
         if node.node == "model" and metadata.get("ls_integration") == _AGENT:
@@ -203,7 +204,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self._run_ended(run_id, outputs, None)
         if node := self._runs.node(run_id):
-            node.seconds = time.time() - node.started
+            node.seconds = self._clock.now() - node.started
             if run_id in self._asking:
                 self._drop_discarded(node, outputs)
             for message in tool_messages(outputs):
@@ -214,7 +215,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
                         tool_call_id=message.tool_call_id,
                         result=message.text,
                         is_error=True,
-                        started=time.time(),
+                        started=self._clock.now(),
                         **node.model_dump(include=set(Place.model_fields)),
                     )
                     self.recorder.tool_refused(refused)
@@ -222,7 +223,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         self._run_ended(run_id, None, error_text(error))
         if node := self._runs.node(run_id):
-            node.seconds = time.time() - node.started
+            node.seconds = self._clock.now() - node.started
             if isinstance(error, GraphInterrupt):
                 node.interrupted = True
             elif not isinstance(error, GraphBubbleUp):  # how a node hands over to its parent graph
@@ -252,7 +253,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             id=None,
             model=(kwargs.get("invocation_params") or {}).get("model"),
             messages=to_openai(messages[0]),
-            started=time.time(),
+            started=self._clock.now(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
         with self._lock:
@@ -269,7 +270,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             return
         if run_id in self._spans:
             self._end_span(run_id, answer_of(response))
-        seconds = time.time() - started.started
+        seconds = self._clock.now() - started.started
         output = response.llm_output or {}  # with n > 1 the messages lack what is said here
         whole, served = gateway_id(output.get("system_fingerprint")), output.get("model_name")
         for index, generation in enumerate(response.generations[0]):
@@ -300,7 +301,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             caller, call = self._models.pop(run_id, (None, None))
         self._end_span(run_id, error=error)
         if call:
-            call.seconds = time.time() - call.started
+            call.seconds = self._clock.now() - call.started
             call.error = error_text(error)
             self._end(caller, call)
 
@@ -336,7 +337,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             tool=str((serialized or {}).get("name") or kwargs.get("name")),
             arguments=plain(inputs) if isinstance(inputs, dict) else {"input": input_str},
             tool_call_id=kwargs.get("tool_call_id"),
-            started=time.time(),
+            started=self._clock.now(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
         with self._lock:
@@ -358,7 +359,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._end_span(run_id)
         if call is None:
             return
-        call.seconds = time.time() - call.started
+        call.seconds = self._clock.now() - call.started
         text, message = tool_answer(output, call.tool_call_id)
         if message is not None:
             call.tool_call_id = message.tool_call_id
@@ -376,7 +377,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._end_span(run_id, error=None if isinstance(error, GraphBubbleUp) else error)
         if call:
             _name_server(call, server)
-            call.seconds = time.time() - call.started
+            call.seconds = self._clock.now() - call.started
             call.is_error, call.result = not isinstance(error, GraphBubbleUp), error_text(error)
             if call.is_error and call.tool_call_id is not None:
                 self._raised[call.attempt, call.tool_call_id] = run_id

@@ -36,6 +36,7 @@ class Record:
     """
 
     def __init__(self, server: str, version: str | None, tool: str, arguments: dict[str, Any]) -> None:
+        self._began = time.monotonic()
         self._call = ToolCall(
             tool=tool,
             arguments=json.loads(json.dumps(arguments, default=str)),
@@ -66,7 +67,7 @@ class Record:
         if (scope := current()) is None:
             return
         call = self._call
-        call.seconds = time.time() - call.started
+        call.seconds = time.monotonic() - self._began
         call.result, call.structured, call.content = result.text, result.structured, result.content
         call.is_error, call.failure, call.tool_call_id = result.is_error, result.failure, tool_call_id
         scope.recorder.mcp_call(call, enclosing_run()[0])

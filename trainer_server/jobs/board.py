@@ -380,7 +380,7 @@ class JobBoard:
                 self._ended[job_id] = None
         return [job_id for job_id in ids if job_id not in self._ended]
 
-    def prune(self, days: float, most_bytes: int | None = None) -> int:
+    def prune(self, days: float, most_bytes: int | None = None, lag: float = 0.0) -> int:
         """Deletes the directories of jobs that ended long ago, and their idempotency keys. Open jobs stay.
 
         What they said of themselves stays: a line of ended.jsonl is the Job, with its metrics.
@@ -389,6 +389,7 @@ class JobBoard:
             days: Jobs that ended longer ago than this are deleted.
             most_bytes: Size of all jobs above which those that ended first are deleted before their time, but for those
                 of the last hour, whose clients may still ask for them; None: there is no limit.
+            lag: Days by which the system's clock is ahead (`RetentionClock.lag`): all ages are less by so much.
 
         Returns:
             How many were deleted.
@@ -403,13 +404,14 @@ class JobBoard:
                 continue
             except OSError as error:
                 log.error("jobs/%s in the server's home is left there, it cannot be read: %s", job_id, error)
-        before = time.time() - days * 86400
+        now = time.time() - lag * 86400
+        before = now - days * 86400
         deleted = sum(self._pruned(job_id) for moment, job_id in ended if moment < before)
         if most_bytes is not None:
             sizes = {job_id: _size(self.root / job_id) for job_id in self.ids()}
             excess = sum(sizes.values()) - most_bytes
             for moment, job_id in sorted(ended):
-                if moment < time.time() - _AWAITED and excess > 0 and job_id in sizes and self._pruned(job_id):
+                if moment < now - _AWAITED and excess > 0 and job_id in sizes and self._pruned(job_id):
                     excess -= sizes[job_id]
                     deleted += 1
         self.keys.prune()

@@ -210,8 +210,8 @@ class Finisher:
         while (trained := self._board.trained(job_id)) is None:
             if not self._board.exists(job_id):
                 raise TrainingError(f"jobs/{job_id} in the server's home was deleted")
-            if deadline is None and (begun := self._begun(job_id)) is not None:
-                deadline = time.monotonic() + limit - max(0.0, time.time() - begun)
+            if deadline is None and self._process.ready and self._board.started(job_id):  # its loading is not counted
+                deadline = time.monotonic() + limit
             if deadline is not None and time.monotonic() > deadline:
                 why = (
                     f"the trainer was at this job for more than {limit:g} s, and was broken off. The policy stays at "
@@ -222,11 +222,6 @@ class Finisher:
                 deadline = None
             await asyncio.sleep(_POLL)
         return trained
-
-    def _begun(self, job_id: str) -> float | None:
-        """Since when this trainer process has been at a job, its loading of the model not counted; None: it is not."""
-        ready, started = self._process.ready_since, self._board.started_at(job_id)
-        return None if ready is None or started is None else max(ready, started)
 
     @asynccontextmanager
     async def _turn(self, job_id: str) -> AsyncIterator[None]:

@@ -120,10 +120,10 @@ class JobService:
         await asyncio.gather(self.finisher.stop(), self.retention.stop())
         await self.process.stop()
 
-    def prune(self, days: float, most_bytes: int | None = None) -> int:
+    def prune(self, days: float, most_bytes: int | None = None, lag: float = 0.0) -> int:
         """Deletes the directories of jobs that ended more than `days` ago, and the oldest where all have more than
         `most_bytes`; see JobBoard.prune."""
-        return self.board.prune(days, most_bytes)
+        return self.board.prune(days, most_bytes, lag)
 
     def served(self, policy: str) -> int | None:
         """The newest version that was put into service, which a policy's name means when the server starts; None: none.

@@ -8,7 +8,6 @@ import logging
 import re
 import shlex
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -142,7 +141,8 @@ class TrainerProcess:
         self._mourned: int | None = None
         """Id of the last process whose death was noted."""
         self._file = settings.home.root / "trainer.json"
-        self._created = self._started = time.time()
+        """What the trainer that was started last says of itself once it is ready: it is deleted before each start."""
+        self._losses: list[str] = []
         self._failure: str | None = None
         self.restarts = 0
         self.in_vain = 0
@@ -169,7 +169,7 @@ class TrainerProcess:
 
     def losses(self) -> list[str]:
         """Names that `loss_type` may have, which the trainer writes to disk when it is ready; empty before that."""
-        return [str(name) for name in self._about(since=self._created).get("losses", [])]
+        return [str(name) for name in self._about().get("losses", self._losses)]
 
     @property
     def failure(self) -> str | None:
@@ -181,24 +181,19 @@ class TrainerProcess:
     @property
     def ready(self) -> bool:
         """Whether the process that was started last has loaded its model."""
-        return self.ready_since is not None
+        return bool(self._about())
 
-    @property
-    def ready_since(self) -> float | None:
-        """When it had loaded its model, Unix time; None: it has not yet."""
-        since = self._about(since=self._started).get("ready")
-        return None if since is None else float(since)
-
-    def _about(self, *, since: float) -> dict[str, Any]:
-        """What the trainer wrote down when it was ready; nothing if that is older."""
+    def _about(self) -> dict[str, Any]:
+        """What the trainer wrote down when it was ready; nothing before that."""
         try:
             about: dict[str, Any] = json.loads(self._file.read_text())
         except (OSError, ValueError):
             return {}
-        return about if about.get("ready", 0.0) >= since else {}
+        return about
 
     async def start(self) -> None:
         """Starts the trainer, and restarts it until `stop`. On demand, nothing is started while no job is open."""
+        self._file.unlink(missing_ok=True)  # of an earlier server's trainer
         if not self._on_demand:
             await self._start()
             self._watch.start()
@@ -235,7 +230,8 @@ class TrainerProcess:
 
     async def _start(self) -> None:
         async with self._ending:
-            self._started = time.time()
+            self._losses = self.losses()
+            self._file.unlink(missing_ok=True)
             await self._child.start()
 
     async def _supervise(self) -> None:

@@ -145,6 +145,15 @@ class ListsCompletions(Protocol):
 
 
 @runtime_checkable
+class DatesCompletions(Protocol):
+    """What a ledger may have besides: it says when it recorded last, so that retention can doubt a wrong clock."""
+
+    def newest(self) -> float | None:
+        """`created` of the newest completion; None: there is none. Raises LedgerError if it cannot be read."""
+        ...
+
+
+@runtime_checkable
 class ErasesCompletions(Protocol):
     """What a ledger may have besides: it deletes completions that a user names, so that nothing of them is left. A
     server whose ledger lacks it refuses to delete rollouts and policies."""

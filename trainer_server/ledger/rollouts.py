@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from trainer_server.ledger.base import RETENTION_DAYS
 from trainer_server.ledger.redaction import Redaction
@@ -17,7 +17,7 @@ from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import writable
 
 _REMEMBERED = 10_000
-"""Rollouts whose registration is kept in memory, so that a request of theirs reads no file."""
+"""Rollouts whose registration and owner are kept in memory, so that a request of theirs reads no file."""
 
 
 class RolloutBook:
@@ -35,6 +35,8 @@ class RolloutBook:
         self._redaction = redaction or Redaction()
         self._specs: OrderedDict[str, RolloutSpec | None] = OrderedDict()
         """By rollout: what it was registered with, None for nothing. The one that was asked for last stands last."""
+        self._owners: OrderedDict[str, str | None] = OrderedDict()
+        """By rollout: the token that used it first, None for none. An owner stays, also where others write."""
         self._lock = threading.Lock()
         """Held while a registration is read or written, and remembered."""
 
@@ -64,6 +66,49 @@ class RolloutBook:
         try:
             self._specs.move_to_end(rollout_id)
             return True, self._specs[rollout_id]
+        except KeyError:
+            return False, None
+
+    def begin(self, rollout_ids: Sequence[str], token: str, earlier: Collection[str]) -> dict[str, str | None]:
+        """The tokens that used rollouts first: this one, where none has. When this returns, that survives a crash, and
+        all servers of the database agree.
+
+        Args:
+            rollout_ids: Ids of the rollouts.
+            token: Name of the token that uses them now.
+            earlier: Those of them that have done something already.
+
+        Returns:
+            By id: the token; None: the rollout began before there were owners.
+        """
+        owners: dict[str, str | None] = {}
+        with self._lock, self._books.writing() as db:
+            for rollout_id in rollout_ids:
+                known, owner = _owner(db, rollout_id)
+                if not known:
+                    _touch(db, rollout_id)
+                    owner = None if rollout_id in earlier else token
+                    db.execute("UPDATE rollouts SET owner = ? WHERE id = ?", (owner, writable(rollout_id)))
+                owners[rollout_id] = owner
+        self._remember_owners(owners)
+        return owners
+
+    def owners(self, rollout_ids: Sequence[str]) -> dict[str, str | None]:
+        """The tokens that used rollouts first, as `begin` has them, without rollouts that nobody has used."""
+        owners: dict[str, str | None] = {}
+        with self._books.reading() as db:
+            for rollout_id in rollout_ids:
+                known, owner = _owner(db, rollout_id)
+                if known:
+                    owners[rollout_id] = owner
+        self._remember_owners(owners)
+        return owners
+
+    def known_owner(self, rollout_id: str) -> tuple[bool, str | None]:
+        """Whether `owners` can answer without reading the database, and its answer."""
+        try:
+            self._owners.move_to_end(rollout_id)
+            return True, self._owners[rollout_id]
         except KeyError:
             return False, None
 
@@ -112,7 +157,7 @@ class RolloutBook:
     def listed(
         self, *, after: int, limit: int, policy: str | None, rewarded: bool | None
     ) -> tuple[list[RolloutListed], int | None]:
-        """Rollouts that were registered or rewarded, oldest first.
+        """Rollouts that were registered or rewarded, oldest first. Those that only sent requests are not listed.
 
         Args:
             after: Leaves out the rollouts up to this number.
@@ -123,10 +168,11 @@ class RolloutBook:
         Returns:
             The rollouts, and the number of the last one if there are more.
         """
-        query = "SELECT number, id, created, spec FROM rollouts WHERE number > ?"
+        rewards = "EXISTS (SELECT 1 FROM rewards WHERE rollout = id)"
+        query = f"SELECT number, id, created, spec FROM rollouts WHERE number > ? AND (spec IS NOT NULL OR {rewards})"
         values: list[object] = [after]
         if rewarded is not None:
-            query += f" AND {'' if rewarded else 'NOT '}EXISTS (SELECT 1 FROM rewards WHERE rollout = id)"
+            query += f" AND {'' if rewarded else 'NOT '}{rewards}"
         if policy is not None:
             query += " AND EXISTS (SELECT 1 FROM policies WHERE rollout = id AND policy = ?)"
             values.append(writable(policy))
@@ -153,18 +199,23 @@ class RolloutBook:
 
     def purge(self, days: float = RETENTION_DAYS) -> int:
         """Deletes rollouts that nothing was recorded of for so many days: their completions are gone from the ledger.
+        While the list has the run of a rollout, its owner stays.
 
         Returns:
             How many.
         """
         before = time.time() - days * 86400
-        old = "SELECT id FROM rollouts WHERE changed < ? ORDER BY changed LIMIT ?"
+        old = (
+            "SELECT id FROM rollouts WHERE changed < ? AND NOT EXISTS (SELECT 1 FROM runs WHERE runs.id = rollouts.id "
+            "AND runs.changed >= ?) ORDER BY changed LIMIT ?"
+        )
 
         def delete(most: int) -> int:
             with self._lock:
                 with self._books.writing() as db:
-                    deleted = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, most))])
+                    deleted = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, before, most))])
                 self._specs.clear()
+                self._owners.clear()
             return deleted
 
         return delete_in_slices(delete)
@@ -182,6 +233,7 @@ class RolloutBook:
             with self._books.writing() as db:
                 deleted = _delete(db, [writable(rollout_id) for rollout_id in rollout_ids])
             self._specs.clear()
+            self._owners.clear()
         return deleted
 
     def _remember(self, rollout_id: str, spec: RolloutSpec | None) -> None:
@@ -191,6 +243,22 @@ class RolloutBook:
         self._specs.move_to_end(rollout_id)
         while len(self._specs) > _REMEMBERED:
             self._specs.popitem(last=False)
+
+    def _remember_owners(self, owners: Mapping[str, str | None]) -> None:
+        with self._lock:
+            for rollout_id, owner in owners.items():
+                self._owners[rollout_id] = owner
+                self._owners.move_to_end(rollout_id)
+            while len(self._owners) > _REMEMBERED:
+                self._owners.popitem(last=False)
+
+
+def _owner(db: Connection, rollout_id: str) -> tuple[bool, str | None]:
+    """Whether something is known of a rollout, and the token that used it first."""
+    name = writable(rollout_id)
+    if (row := db.execute("SELECT owner FROM rollouts WHERE id = ?", (name,)).fetchone()) is not None:
+        return True, row[0]
+    return db.execute("SELECT 1 FROM runs WHERE id = ?", (name,)).fetchone() is not None, None
 
 
 def _spec(db: Connection, rollout_id: str) -> RolloutSpec | None:

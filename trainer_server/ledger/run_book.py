@@ -6,6 +6,7 @@ the ledger recorded is read from it in order (`follow`), so that the gateway doe
 
 from __future__ import annotations
 
+import logging
 import time
 import zlib
 from collections import defaultdict
@@ -18,8 +19,11 @@ from trainer_server.ledger.run_rows import change, note_text, note_trace, note_v
 from trainer_server.ledger.storage.books import Books, Connection, chunks
 from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import CompletionStatus, Gone, RunTrace
-from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.jsonl import explain, from_json, to_json
+from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import writable
+
+log = logging.getLogger("trainer_server")
 
 _TABLES = ("run_versions", "run_traces", "run_steps", "run_nodes")
 _LOOSE = "completions without a rollout"
@@ -110,7 +114,11 @@ class RunBook:
         query = "SELECT record FROM run_traces JOIN runs ON number = run WHERE id = ?"
         with self.books.reading() as db:
             row = db.execute(query, (writable(run_id),)).fetchone()
-        return from_json(RunTrace, zlib.decompress(row[0]).decode()) if row else None
+        try:
+            return from_json(RunTrace, zlib.decompress(row[0]).decode()) if row else None
+        except ValueError as error:  # an earlier release took values that cannot be read
+            log.error("the trace of rollout %r cannot be read, and is shown as none: %s", run_id, explain(error))
+            return None
 
     def place(self, source: str) -> str:
         """How far a source was read; empty: it was not."""
@@ -148,7 +156,7 @@ class RunBook:
                     "DO UPDATE SET policy = excluded.policy, reward = excluded.reward"
                 )
                 db.execute(query, row)
-                if entry.whole and entry.reward is not None:
+                if entry.whole and entry.reward is not None and abs(entry.reward) <= MOST_REWARD:
                     query = "UPDATE runs SET reward = ?, rewarded_by = 'step' WHERE number = ? AND reward IS NULL"
                     db.execute(query, (entry.reward, number))
             _set_place(db, "jobs", job)
@@ -171,8 +179,8 @@ class RunBook:
         return delete_in_slices(delete)
 
     def shed(self, most_bytes: int, keep: Collection[str] = ()) -> int:
-        """Deletes what clients told of runs, that of the runs with the oldest changes first, until the rest is small
-        enough. The runs stay in the list.
+        """Deletes what clients told of runs, that of the runs that began first, until the rest is small enough. The
+        runs stay in the list.
 
         Args:
             most_bytes: Size of all that clients told, compressed.
@@ -186,7 +194,7 @@ class RunBook:
         excess = int(size) - most_bytes
         oldest = (
             "SELECT number, id, length(record) FROM runs JOIN run_traces ON run = number "
-            "ORDER BY changed, number LIMIT ?"
+            "ORDER BY number LIMIT ?"  # a clock that was set back changes no order of rows
         )
 
         def delete(most: int) -> int:
@@ -205,8 +213,8 @@ class RunBook:
         return delete_in_slices(delete) if excess > 0 else 0
 
     def of_policy(self, policy: str) -> set[str]:
-        """Ids of the runs in which a policy answered."""
-        query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ?"
+        """Ids of the runs in which a policy answered, as the ledger recorded it. What clients said does not count."""
+        query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ? AND recorded = 1"
         with self.books.reading() as db:
             return {run_id for (run_id,) in db.execute(query, (policy,))}
 
@@ -227,8 +235,9 @@ class RunBook:
                 deleted += _delete(db, [number for (number,) in rows])
             db.executemany("INSERT INTO erased VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in names])
             if policy is not None:
-                for table in ("run_minutes", "run_steps"):
+                for table in ("run_minutes", "run_steps", "run_versions"):
                     db.execute(f"DELETE FROM {table} WHERE policy = ?", (policy,))
+                _name_another(db, policy)
         return deleted
 
     def overwrite(self) -> bool:
@@ -261,6 +270,13 @@ def _follow(db: Connection, completions: Sequence[Recorded]) -> None:
     _set_place(db, "ledger", str(completions[-1].place))
 
 
+def _name_another(db: Connection, policy: str) -> None:
+    """Runs that stay, where a client said that a deleted policy answered in them: their rows name another one."""
+    first = "(SELECT {} FROM run_versions WHERE run = number ORDER BY policy, version LIMIT 1)"
+    query = f"UPDATE runs SET policy = {first.format('policy')}, version = {first.format('version')} WHERE policy = ?"
+    db.execute(query, (policy,))
+
+
 def _delete(db: Connection, numbers: Sequence[int]) -> int:
     """Deletes runs with all that is known of them. Returns how many were there."""
     deleted = 0
@@ -284,7 +300,7 @@ def _note_calls(db: Connection, run_id: str, calls: Sequence[Recorded]) -> None:
     )
     for policy, version in dict.fromkeys((call.policy, call.version) for call in calls):
         if policy is not None and version is not None:
-            note_version(db, number, policy, version)
+            note_version(db, number, policy, version, recorded=True)
     broken = [call.status for call in calls if call.status != CompletionStatus.complete]
     if broken and not earlier:  # a client that told of the run knows better whether it failed
         change(db, number, failed=f"an answer is {broken[-1]}")

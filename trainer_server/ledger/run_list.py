@@ -17,7 +17,7 @@ _COLUMNS = (
     "evaluation, traced, graph, calls, tokens"
 )
 _TRUTHS = ("several", "evaluation", "traced")
-_CURSOR = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)-([0-9]{1,18})")
+_CURSOR = re.compile(r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-][0-9]{1,3})?))-([0-9]{1,18})")
 MOST_OF_A_GROUP = 64
 """Runs of a group that are shown side by side."""
 MOST_OUTCOMES = 200
@@ -151,7 +151,7 @@ class RunList:
         query = f"SELECT {_COLUMNS} FROM runs {where} ORDER BY started DESC, number DESC LIMIT ?"
         rows = self._rows(query, *values, limit + 1)
         last = rows[limit - 1] if len(rows) > limit else None
-        return RunPage(rows[:limit], f"{last.started:.9f}-{last.number}" if last else None)
+        return RunPage(rows[:limit], f"{last.started!r}-{last.number}" if last else None)
 
     def count(self) -> int:
         """How many runs there are."""

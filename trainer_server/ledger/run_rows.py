@@ -6,13 +6,15 @@ The list is made of what is recorded elsewhere, so that a page of it is one quer
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from trainer_server.ledger.storage.books import Connection, words_of
-from trainer_server.wire import RolloutScenario, RolloutSpec, RunTrace
+from trainer_server.wire import NAME_PATTERN, RolloutScenario, RolloutSpec, RunTrace
 from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import storable, writable
 
 _TEXT = 600
@@ -73,9 +75,16 @@ def note_text(db: Connection, number: int, text: str, *, only_first: bool = Fals
         db.execute("INSERT INTO run_texts (rowid, text) VALUES (?, ?)", (number, words))
 
 
-def note_version(db: Connection, number: int, policy: str, version: int) -> None:
-    """A version of a policy answered in a run. The first one is in the row, all are in a table of their own."""
-    db.execute("INSERT INTO run_versions VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (number, policy, version))
+def note_version(db: Connection, number: int, policy: str, version: int, *, recorded: bool) -> None:
+    """A version of a policy answered in a run. The first one is in the row, all are in a table of their own.
+
+    recorded: whether the ledger says so; else a client does, which decides no deletion.
+    """
+    noted = (
+        "INSERT INTO run_versions (run, policy, version, recorded) VALUES (?, ?, ?, ?) ON CONFLICT (run, policy, "
+        "version) DO UPDATE SET recorded = 1 WHERE excluded.recorded = 1 AND run_versions.recorded = 0"
+    )
+    db.execute(noted, (number, policy, version, int(recorded)))
     query = (
         "UPDATE runs SET several = CASE WHEN policy <> ? OR version <> ? THEN 1 ELSE several END, "
         "version = CASE WHEN policy IS NULL THEN ? ELSE version END, policy = coalesce(policy, ?) WHERE number = ?"
@@ -88,7 +97,7 @@ def note_nodes(db: Connection, number: int, rewards: Mapping[str, float]) -> Non
     db.execute("DELETE FROM run_nodes WHERE run = ?", (number,))
     # PostgreSQL's books replace a NUL, which could make two names one, and its index takes no name of kilobytes.
     named = {storable(writable(node))[:200]: reward for node, reward in rewards.items()}
-    finite = {node: reward for node, reward in named.items() if math.isfinite(reward)}
+    finite = {node: reward for node, reward in named.items() if abs(reward) <= MOST_REWARD}
     db.executemany("INSERT INTO run_nodes VALUES (?, ?, ?)", [(number, *row) for row in finite.items()])
 
 
@@ -110,12 +119,13 @@ def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int
         "graph": None if trace.graph_id is None else writable(trace.graph_id),
         "traced": 1,
     }
-    if trace.reward is not None and trace.reward - trace.reward == 0:  # a number, and no infinite one
+    if trace.reward is not None and math.isfinite(trace.reward):
         columns |= {"reward": trace.reward, "rewarded_by": writable(trace.reward_source or "reward function")}
     change(db, number, **columns)
     note_scenario(db, number, trace.scenario, answer)
     note_nodes(db, number, trace.node_rewards or {})
     for call in trace.completions:
-        if call.id is not None and call.model and call.version is not None:
-            note_version(db, number, writable(call.model.partition("@")[0]), call.version)
+        policy = (call.model or "").partition("@")[0]
+        if call.id is not None and call.version is not None and re.fullmatch(NAME_PATTERN, policy):
+            note_version(db, number, policy, call.version, recorded=False)
     return number

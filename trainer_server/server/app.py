@@ -21,6 +21,7 @@ from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
 from trainer_server.server.access.connections import Stopped
 from trainer_server.server.access.exposure import address_of, fleet_address
+from trainer_server.server.access.owners import check_owner
 from trainer_server.server.access.quotas import Metered
 from trainer_server.server.access.requests import RequestIds
 from trainer_server.server.access.scopes import check_scope
@@ -107,7 +108,7 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
 
     app.state.server, app.state.sessions = server, sessions
     for router in (*ROUTERS, *views.ROUTERS):
-        app.include_router(router, dependencies=[Depends(check_scope)])
+        app.include_router(router, dependencies=[Depends(check_scope), Depends(check_owner)])
     app.add_middleware(Audited, requests=requests)
     app.add_middleware(NamedRoute)
     app.add_middleware(Metered, quotas=server.quotas)

@@ -149,6 +149,7 @@ class Erasure:
     def _erase_policy(self, ledger: ErasesCompletions, name: str) -> tuple[Erased, set[str], Collection[str]]:
         """Returns what was deleted, and the ids of rollouts and completions."""
         completions = self._archive.matching(policy=name) | ledger.matching(policy=name)
+        # What a client says of a run decides nothing: it may name the policy of somebody else.
         rollouts = {rollout for rollout in completions.values() if rollout is not None}
         rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
         completions |= self._archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))

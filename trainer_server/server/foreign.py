@@ -27,6 +27,8 @@ from trainer_server.wire import (
     Unprocessable,
 )
 
+MOST_ROLLOUT = 200
+"""Characters of a rollout's id, as for the gateway."""
 _NUMBERS = {"prompt_token_ids", "token_ids", "logprobs"}
 """Fields that are checked by themselves."""
 
@@ -116,6 +118,8 @@ class ForeignCompletions:
             return "id", "its id must be letters, digits, `.`, `_`, `:` and `-`, at most 200"
         if completion.policy is not None and not re.fullmatch(NAME_PATTERN, completion.policy):
             return "policy", f"{completion.policy[:80]!r} is no name of a policy"
+        if completion.rollout is not None and not 0 < len(completion.rollout) <= MOST_ROLLOUT:
+            return "rollout", f"the id of its rollout has {len(completion.rollout)} characters, not 1 to {MOST_ROLLOUT}"
         if (completion.policy is None) != (completion.version is None):
             return "version", "a policy has a version, and the base model has none"
         if completion.version is not None and not 0 <= completion.version < MAX_VERSION:

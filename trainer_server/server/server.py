@@ -31,6 +31,7 @@ from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.draws import Draws
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.registry import is_address, ledger_factory, open_books, open_fleet, open_ledger
+from trainer_server.ledger.retention_clock import RetentionClock
 from trainer_server.ledger.rollouts import RolloutBook
 from trainer_server.ledger.run_book import RunBook
 from trainer_server.policies.canary import Canary
@@ -44,6 +45,7 @@ from trainer_server.process.identity import server_id
 from trainer_server.process.rotation import rotate_logs
 from trainer_server.process.tasks import Rounds
 from trainer_server.server.access.connections import Limits
+from trainer_server.server.access.owners import RolloutOwners
 from trainer_server.server.access.quotas import Quotas
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.erasure import Erasure
@@ -84,7 +86,9 @@ class Server:
         self.books = open_books(config.ledger, home)
         self.rollouts = RolloutBook(self.books, self.redaction)
         self.runs = RunBook(self.books, self.redaction)
+        self.owners = RolloutOwners(self.rollouts, self.ledger)
         self.draws = Draws(self.books)
+        self.retention_clock = RetentionClock(self.books, self.ledger)
         base = resolve_base(config)
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
         self.fingerprint = base.fingerprint()
@@ -332,12 +336,22 @@ class Server:
 
     async def _purge(self) -> None:
         """Deletes what is past its time, then waits until it is time to look again."""
+        await self._delete_old()
+        await asyncio.sleep(_PURGE_INTERVAL)
+
+    async def _delete_old(self) -> None:
         config = self.config
         try:
-            if deleted := await asyncio.to_thread(self._purge_completions):
+            lag = await asyncio.to_thread(self.retention_clock.lag) / 86400
+        except Exception:  # the ages are not known: nothing is deleted
+            log.exception("what is past its time could not be looked for")
+            return
+        days = config.keep_days + lag
+        try:
+            if deleted := await asyncio.to_thread(self._purge_completions, lag):
                 log.info("%d completions past their retention were deleted from the ledger", deleted)
             for book in (self.rollouts, self.runs, self.draws):
-                await asyncio.to_thread(book.purge, config.keep_days)
+                await asyncio.to_thread(book.purge, days)
             if shed := await asyncio.to_thread(self._shed_traces):
                 log.info("traces of %d runs were deleted, since all traces had more than --keep-traces-gib", shed)
             if self.fleet:
@@ -345,16 +359,17 @@ class Server:
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:
-            if pruned := await asyncio.to_thread(self.jobs.prune, config.keep_jobs, _bytes(config.keep_jobs_gib)):
+            most_bytes = _bytes(config.keep_jobs_gib)
+            if pruned := await asyncio.to_thread(self.jobs.prune, config.keep_jobs, most_bytes, lag):
                 log.info("%d jobs past their retention were deleted", pruned)
-            await asyncio.to_thread(rotate_logs, config.home.logs, config.keep_days)
+            await asyncio.to_thread(rotate_logs, config.home.logs, days)
         except Exception:
             log.exception("jobs that ended long ago, or old logs, could not be deleted")
-        await asyncio.sleep(_PURGE_INTERVAL)
 
-    def _purge_completions(self) -> int:
+    def _purge_completions(self, lag: float = 0.0) -> int:
+        """lag: days by which the clock is ahead."""
         config, keep = self.config, self.jobs.open.completions()
-        return self.ledger.purge(keep=keep, days=config.keep_days, most_bytes=_bytes(config.keep_gib))
+        return self.ledger.purge(keep=keep, days=config.keep_days + lag, most_bytes=_bytes(config.keep_gib))
 
     def _shed_traces(self) -> int:
         if (most_bytes := _bytes(self.config.keep_traces_gib)) is None:

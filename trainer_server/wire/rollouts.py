@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from trainer_server.wire.policies import NAME_PATTERN, VersionRef
+from trainer_server.wire.numbers import ARRIVAL, MOST_REWARD, Identifier, Integer, Moment, RewardValue, Seconds
+from trainer_server.wire.policies import NAME_PATTERN, VersionNumber, VersionRef
+from trainer_server.wire.text import beginning
 
 ROLLOUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,199}$"
 """Ids of rollouts that have a base URL of their own: 1 to 200 letters, digits, `.`, `_`, `:`, `~` and `-`."""
@@ -67,7 +69,7 @@ class Reward(BaseModel):
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
-    reward: float
+    reward: RewardValue
     metrics: dict[str, float] = Field(default_factory=dict)
     """Parts of the reward, or whatever else was measured."""
     reason: str | None = None
@@ -90,6 +92,11 @@ class Reward(BaseModel):
                         f"{name} is {'null' if value is None else value}, and has to be a finite number: post none for "
                         "a run that could not be scored"
                     )
+            reward = named["reward"]
+            if isinstance(reward, int | float) and abs(reward) > MOST_REWARD:
+                raise ValueError(
+                    f"reward is {beginning(str(reward), 20)}, beyond ±{MOST_REWARD:g}: scale the rewards down"
+                )
         return given
 
     _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
@@ -207,15 +214,15 @@ class TracePlace(BaseModel):
     """Names of the nodes from the outermost graph inwards."""
     namespace: str = ""
     """Checkpoint namespace. Runs of nodes with the same one are attempts at the same work."""
-    step: int | None = None
-    branch: int | None = None
+    step: Integer | None = None
+    branch: Integer | None = None
     attempt: str | None = None
     """Id of the node's run."""
     parent: str | None = None
     """Id of the run of the enclosing graph's node; None in the outermost graph."""
-    started: float
+    started: Moment
     """Unix time, seconds."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
 
 
 class TraceNode(TracePlace):
@@ -231,7 +238,7 @@ class TraceCall(TracePlace):
     id: str | None = None
     """Id of the completion in the ledger; None for models of other servers."""
     model: str | None = None
-    version: int | None = None
+    version: VersionNumber | None = None
     message: dict[str, Any] | None = None
     messages: list[dict[str, Any]] = Field(default_factory=list)
     """Of calls without an id only."""
@@ -240,6 +247,17 @@ class TraceCall(TracePlace):
     """Why the node ran again: `retry` or `resume`. Such a call does not count."""
     cached: bool = False
     reward: float | None = None
+
+    @field_validator("message")
+    @classmethod
+    def _well_formed(cls, message: dict[str, Any] | None, info: ValidationInfo) -> dict[str, Any] | None:
+        calls = (message or {}).get("tool_calls") or []
+        good = isinstance(calls, list) and all(
+            isinstance(call, dict) and isinstance(call.get("function", {}), dict) for call in calls
+        )
+        if info.context == ARRIVAL and not good:
+            raise ValueError('tool_calls must be a list of {"id": …, "type": "function", "function": {…}}')
+        return message
 
 
 class TraceTool(TracePlace):
@@ -266,7 +284,7 @@ class RunTrace(BaseModel):
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
-    id: str
+    id: Identifier
     """Id of the trajectory. Training steps name it."""
     scenario: RolloutScenario
     nodes: list[TraceNode] = Field(default_factory=list)
@@ -290,11 +308,19 @@ class RunTrace(BaseModel):
     graph_id: str | None = None
     thread_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
-    started: float
+    started: Moment
     """Unix time, seconds."""
-    seconds: float = 0.0
+    seconds: Seconds = 0.0
     left_out: list[str] = Field(default_factory=list)
     """What the client left out because the run is too large to be sent."""
+
+    @field_validator("reward")
+    @classmethod
+    def _bounded(cls, reward: float | None, info: ValidationInfo) -> float | None:
+        large = reward is not None and math.isfinite(reward) and abs(reward) > MOST_REWARD
+        if large and info.context == ARRIVAL:
+            raise ValueError(f"{reward:g} is beyond ±{MOST_REWARD:g}: scale the rewards down")
+        return reward
 
 
 class RunTraces(BaseModel):

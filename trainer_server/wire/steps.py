@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from trainer_server.wire.numbers import Identifier
 from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
 LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
@@ -282,11 +283,11 @@ def reward_problem(reward: float) -> str | None:
 class TrajectoryRef(BaseModel):
     """What a step needs of a trajectory: its reward and the ids of its completions."""
 
-    id: str
+    id: Identifier
     reward: float | None
     """None or not finite: the trajectory is not trained, but counted as skipped."""
     completions: list[str]
-    run: str | None = None
+    run: Identifier | None = None
     """Id of the whole trajectory, where the reference has a part of it: the completions of a node, or a single one.
     With `loss_aggregation="trajectory"`, all parts of a trajectory count as one. None: the reference is the whole."""
     hint: str | None = Field(default=None, min_length=1, max_length=MOST_HINT)

@@ -148,13 +148,15 @@ class LedgerTests:
         rng = random.Random(0)
         texts = [{"content": rng.randbytes(2000).hex()} for _ in range(3000)]
         rows = [changed(f"c{number}", 1e9 + number, message=text) for number, text in enumerate(texts)]
+        late = [changed(f"late{number}", 1e8) for number in range(10)]  # the clock was set back
         await ledger.add(*rows)
+        await ledger.add(*late)
         size = 3000 * 4000
         assert ledger.purge(keep=["c0"], days=1e5, most_bytes=size * 2) == 0
         deleted = ledger.purge(keep=["c0"], days=1e5, most_bytes=size // 2)
         assert 1000 <= deleted < 2900
         newest = {f"c{number}" for number in range(deleted + 1, 3000)}
-        assert set(ledger.read([one.id for one in rows])) == {"c0", *newest}
+        assert set(ledger.read([one.id for one in (*rows, *late)])) == {"c0", *newest, *(one.id for one in late)}
 
     async def test_answers_get_in_between_while_much_is_deleted(self, ledger: Ledger) -> None:
         await ledger.add(*(row(f"old {number}", OLD) for number in range(3000)))

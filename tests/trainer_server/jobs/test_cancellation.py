@@ -134,7 +134,7 @@ async def test_a_job_that_takes_too_long_fails(
     publish(AdapterStore(home.policies), "p", 0)
     limits = (0.05, None) if limit == "of the server" else (3600.0, 0.05)
     async with running(home, base_model, monkeypatch, time_limit=limits[0]) as (service, board):
-        (home.root / "trainer.json").write_text(json.dumps({"ready": service.process._started}))
+        (home.root / "trainer.json").write_text(json.dumps({"ready": 1.0}))
         job = await service.intake.train("p", STEP.model_copy(update={"time_limit": limits[1]}))
         board.start(job.id)
         ended = await service.status.wait(job.id, 20)

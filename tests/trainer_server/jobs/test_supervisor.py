@@ -203,6 +203,23 @@ def sleeping_trainer(
     return TrainerProcess(how, board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=open_ids)
 
 
+async def test_a_clock_that_is_set_back_while_the_model_loads_does_not_hide_that_it_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trainer.json").write_text(json.dumps({"ready": time.time() + 60, "losses": ["of an earlier server"]}))
+    trainer = sleeping_trainer(tmp_path, monkeypatch)
+    await trainer.start()
+    try:
+        assert (trainer.ready, trainer.losses()) == (False, [])
+        about = {"pid": 1, "ready": time.time() - 40 * 86400, "losses": ["grpo"]}
+        (tmp_path / "trainer.json").write_text(json.dumps(about))
+        assert (trainer.ready, trainer.losses()) == (True, ["grpo"])
+        await trainer._start()  # after a death
+        assert (trainer.ready, trainer.losses()) == (False, ["grpo"])
+    finally:
+        await trainer.stop()
+
+
 @pytest.mark.parametrize("open_ids", [[], ["job-1"]])
 async def test_on_demand_it_is_started_with_the_first_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_ids: list[str]

@@ -58,6 +58,19 @@ def test_old_rollouts_are_deleted(books: Books) -> None:
     assert book.rewards("r") == []
 
 
+def test_the_owner_of_a_rollout_stays_as_long_as_its_run_is_in_the_list(books: Books) -> None:
+    book = RolloutBook(books)
+    book.begin(["r"], "alice", ())
+    book.register("r", RolloutSpec())
+    with books.writing() as db:
+        db.execute("UPDATE rollouts SET changed = 0")
+    assert book.purge(days=1) == 0
+    assert book.owners(["r"]) == {"r": "alice"}
+    with books.writing() as db:
+        db.execute("UPDATE runs SET changed = 0")
+    assert book.purge(days=1) == 1
+
+
 def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     (tmp_path / "rollouts.sqlite").write_text("no database" * 100)
     with pytest.raises(LedgerError, match=r"rollouts\.sqlite cannot be read or written"):

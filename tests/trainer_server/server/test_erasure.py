@@ -194,6 +194,31 @@ def test_an_open_job_keeps_what_it_needs(tmp_path: Path, base_model: Path) -> No
     assert "c" in server.ledger.read(["c"])
 
 
+def test_what_a_client_says_of_a_run_decides_no_deletion(tmp_path: Path, base_model: Path) -> None:
+    """A trace says that `pa` answered in a run of `pb`: the deletion of `pa` leaves that run as it is."""
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    app = create_app(config, "key")
+    server = app.state.server
+    for name in ("pa", "pb"):
+        server.store.register(PolicySpec(name=name), server.identity.base.name, server.fingerprint)
+        publish(server.store, name, 0)
+        server.names.newest[name] = 0
+        made = row(f"c-{name}").model_copy(update={"policy": name, "version": 0, "rollout": f"ro-{name}"})
+        asyncio.run(server.ledger.add(made))
+    http = TestClient(app, base_url="http://127.0.0.1", headers={"x-api-key": "key"})
+    for claimed in ("ro-pb", "ro-pa"):  # in a run of another policy, and where it is so
+        call = {"id": "c-pb", "model": "pa@0", "version": 0, "started": 1.0}
+        trace = {"id": f"tr-{claimed}", "scenario": {"id": "s"}, "started": 1.0, "completions": [call]}
+        assert http.put(f"/api/rollouts/{claimed}/trace", json=trace).status_code == 204
+    assert "ro-pb" in http.get("/ui/runs", params={"policy": "pa"}).text
+    erased = http.delete("/api/policies/pa")
+    assert (erased.status_code, erased.json()["rollouts"], erased.json()["completions"]) == (200, 1, 1)
+    assert [row["id"] for row in http.get("/api/rollouts/ro-pb").json()["completions"]] == ["c-pb"]
+    assert http.get("/api/rollouts/ro-pb/trace").json()["id"] == "tr-ro-pb"
+    assert "ro-pb" in http.get("/ui/runs", params={"policy": "pb"}).text
+    assert http.get("/api/rollouts/ro-pa").status_code == 404
+
+
 def test_a_ledger_that_cannot_delete_says_so(tmp_path: Path, base_model: Path) -> None:
     config = ServerConfig(
         Home(tmp_path),

@@ -6,10 +6,22 @@ import asyncio
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.support.homes.ledger_rows import row
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import Server
-from trainer_server.wire import GroupRef, Home, RunTrace, StepRequest, TrajectoryRef
+from trainer_server.wire import (
+    GroupRef,
+    Home,
+    Job,
+    JobStatus,
+    PolicySpec,
+    RolloutSpec,
+    RunTrace,
+    StepRequest,
+    TrajectoryRef,
+)
 
 
 def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, base_model: Path) -> None:
@@ -26,6 +38,35 @@ def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, bas
         server._purge_completions()
         assert sorted(server.ledger.read(list(ages))) == sorted(left), name
         server.ledger.close()
+
+
+def test_a_start_with_a_clock_forty_days_ahead_deletes_nothing(
+    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    server = Server(config)
+    asyncio.run(server.ledger.add(row("c")))
+    server.rollouts.register("ro", RolloutSpec())
+    server.runs.trace("ro", RunTrace.model_validate({"id": "tr", "scenario": {"id": "s"}, "started": 1.0}))
+    job = server.jobs.board.accept("create", "agent", spec=PolicySpec(name="agent"))
+    server.jobs.board.finish(
+        Job(id=job.id, kind="create", policy="agent", status=JobStatus.failed, created=time.time())
+    )
+    (config.home.logs).mkdir()
+    (config.home.logs / "vllm.log").write_text("a line")
+    server.ledger.close()
+
+    right = time.time
+    monkeypatch.setattr(time, "time", lambda: right() + 40 * 86400)
+    server = Server(config)
+    for _ in range(3):
+        asyncio.run(server._delete_old())
+    assert server.ledger.read(["c"])
+    assert server.rollouts.spec("ro") is not None
+    assert server.runs.traced("ro") is not None
+    assert server.jobs.board.job(job.id) is not None
+    assert (config.home.logs / "vllm.log").exists()
+    server.ledger.close()
 
 
 def test_traces_of_runs_that_an_open_job_names_stay(tmp_path: Path, base_model: Path) -> None:

@@ -94,6 +94,12 @@ DROP INDEX runs_evaluation;
 CREATE INDEX runs_outcomes ON runs (policy, evaluation, version, scenario, reward) WHERE reward IS NOT NULL;
 """
 """Rewards by node, and an index that has all that curves are made of."""
+_OWNERS = """
+ALTER TABLE rollouts ADD COLUMN owner TEXT;
+ALTER TABLE run_versions ADD COLUMN recorded INTEGER NOT NULL DEFAULT 0;
+UPDATE run_versions SET recorded = 1 WHERE run IN (SELECT number FROM runs WHERE trajectory IS NULL);
+"""
+"""See the books in SQLite."""
 _LOCK = "CREATE TABLE books_lock ();"
 """It is empty: a server that writes locks it. A table with rows would not be vacuumed by itself while servers write."""
 _WITH_TEXTS = (
@@ -125,7 +131,7 @@ class PostgresBooks:
     has_words = "number IN (SELECT rowid FROM run_texts WHERE words @@ CAST(? AS tsquery))"
 
     def __init__(self, url: str) -> None:
-        self._database = Database(url, "rollouts", [_FIRST, _OUTCOMES, _LOCK])
+        self._database = Database(url, "rollouts", [_FIRST, _OUTCOMES, _LOCK, _OWNERS])
 
     def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
         return " & ".join(f"'{word}'{':*' if begins else ''}" for word, begins in wanted)

@@ -101,6 +101,10 @@ class PostgresLedger:
         )
         return [Recorded(*row) for row in self._rows(query, after, limit)]
 
+    def newest(self) -> float | None:
+        ((created,),) = self._rows("SELECT max(created) FROM completions")
+        return None if created is None else float(created)
+
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         kept = _texts(keep)
         before = time.time() - days * 86400
@@ -112,7 +116,7 @@ class PostgresLedger:
 
                 def delete(rows: int) -> int:
                     nonlocal excess
-                    sizes = _delete_oldest(db, kept, float("inf"), rows) if excess > 0 else []
+                    sizes = _delete_oldest(db, kept, float("inf"), rows, "place") if excess > 0 else []
                     excess -= sum(sizes)
                     return len(sizes)
 
@@ -172,7 +176,7 @@ class PostgresLedger:
             self._writer = None
 
 
-def _delete_oldest(db: Db, keep: Sequence[str], before: float, most: int) -> list[int]:
+def _delete_oldest(db: Db, keep: Sequence[str], before: float, most: int, by: str = "created") -> list[int]:
     """Deletes completions, the oldest first, in a transaction; returns their sizes in bytes. Leaves out those that
     another server is deleting.
 
@@ -181,10 +185,11 @@ def _delete_oldest(db: Db, keep: Sequence[str], before: float, most: int) -> lis
         keep: Ids of completions that stay.
         before: Unix time from which on completions stay.
         most: How many at most.
+        by: What says which are the oldest. The order of rows does not depend on a clock that was set back.
     """
     query = (
         "DELETE FROM completions WHERE id = ANY(ARRAY(SELECT id FROM completions WHERE created < %s "
-        "AND id NOT IN (SELECT unnest(%s::text[])) ORDER BY created LIMIT %s FOR UPDATE SKIP LOCKED)) "
+        f"AND id NOT IN (SELECT unnest(%s::text[])) ORDER BY {by} LIMIT %s FOR UPDATE SKIP LOCKED)) "
         f"RETURNING pg_column_size(record) + {_OVERHEAD}"
     )
     return [int(size) for (size,) in db.execute(query, (before, keep, most))]

@@ -55,12 +55,12 @@ _RUN = (
 )
 _COMPLETIONS = _Table("completions", ("rowid", "id", "record"))
 _BOOKS = (
-    _Table("rollouts", ("number", "id", "created", "changed", "spec"), "number", "number"),
+    _Table("rollouts", ("number", "id", "created", "changed", "spec", "owner"), "number", "number"),
     _Table("rewards", ("rowid", "rollout", "record"), "rowid", "rowid"),
     _Table("policies", ("rollout", "policy")),
     _Table("runs", tuple(_RUN.split()), "number", "number"),
     _Table("run_texts", ("rowid", "text")),
-    _Table("run_versions", ("run", "policy", "version"), ""),
+    _Table("run_versions", ("run", "policy", "version", "recorded"), ""),
     _Table("run_traces", ("run", "record"), "run"),
     _Table("run_steps", ("run", "job", "policy", "reference", "reward"), ""),
     _Table("run_nodes", ("run", "node", "reward"), ""),

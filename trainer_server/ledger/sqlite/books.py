@@ -92,7 +92,19 @@ CREATE INDEX IF NOT EXISTS runs_outcomes ON runs (policy, evaluation, version, s
     WHERE reward IS NOT NULL;
 """
 """Rewards by node, and an index that has all that curves are made of."""
-SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE), script(_ERASED), script(_OUTCOMES))
+
+
+def _add_owners(db: sqlite3.Connection) -> None:
+    """The name of the token that used a rollout first, NULL for rollouts of earlier releases; and whether the ledger
+    says that a version answered in a run, or a client."""
+    added = {"rollouts": "owner TEXT", "run_versions": "recorded INTEGER NOT NULL DEFAULT 0"}
+    for table, column in added.items():
+        if column.split()[0] not in {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}:
+            db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
+    db.execute("UPDATE run_versions SET recorded = 1 WHERE run IN (SELECT number FROM runs WHERE trajectory IS NULL)")
+
+
+SCHEMA = DatabaseSchema(script(_FIRST), script(_BY_AGE), script(_ERASED), script(_OUTCOMES), _add_owners)
 
 
 class SQLiteBooks:

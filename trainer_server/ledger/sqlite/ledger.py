@@ -99,6 +99,11 @@ class SQLiteLedger:
             db.text_factory = _readable  # SQLite makes bytes that are no UTF-8 of half a surrogate pair
             return [Recorded(*row) for row in db.execute(statement, (after, limit))]
 
+    def newest(self) -> float | None:
+        with self._reading() as db:
+            (created,) = db.execute("SELECT max(created) FROM completions").fetchone()
+        return None if created is None else float(created)
+
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         try:
             with closing(self._open()) as db:
@@ -109,7 +114,7 @@ class SQLiteLedger:
                 deleted = delete_in_slices(lambda rows: _delete_oldest(db, time.time() - days * 86400, rows))
                 if most_bytes is not None:
                     deleted += delete_in_slices(
-                        lambda rows: _delete_oldest(db, math.inf, rows) if _used_bytes(db) > most_bytes else 0
+                        lambda rows: _delete_oldest(db, math.inf, rows, "rowid") if _used_bytes(db) > most_bytes else 0
                     )
                 return deleted
         except sqlite3.Error as error:
@@ -192,18 +197,19 @@ class SQLiteLedger:
         return db
 
 
-def _delete_oldest(db: sqlite3.Connection, before: float, most: int) -> int:
+def _delete_oldest(db: sqlite3.Connection, before: float, most: int, by: str = "created") -> int:
     """Deletes completions that are not in the table `keep`, the oldest first, in a transaction; returns how many.
 
     Args:
         db: A connection without a transaction.
         before: Unix time from which on completions stay.
         most: How many at most.
+        by: What says which are the oldest. The order of rows does not depend on a clock that was set back.
     """
     with db:
         return db.execute(
             "DELETE FROM completions WHERE id IN "
-            "(SELECT id FROM completions WHERE created < ? AND id NOT IN keep ORDER BY created LIMIT ?)",
+            f"(SELECT id FROM completions WHERE created < ? AND id NOT IN keep ORDER BY {by} LIMIT ?)",
             (before, most),
         ).rowcount
 

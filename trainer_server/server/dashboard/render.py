@@ -23,7 +23,7 @@ from starlette.responses import HTMLResponse
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.wire import NotFound, Unprocessable
-from trainer_server.wire.text import UNSEEN
+from trainer_server.wire.text import UNSEEN, writable
 
 FOLDER = Path(__file__).parent
 POLICY = (
@@ -125,12 +125,12 @@ def ago(moment: float) -> str:
 def address(path: str, **query: object) -> str:
     """A path of this server with a query. None and empty values are left out."""
     given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, errors='replace')}" if given else path
 
 
 def part(text: object) -> str:
     """A text as a part of a path."""
-    return quote(str(text), safe="")
+    return quote(str(text), safe="", errors="replace")
 
 
 _templates = Environment(
@@ -162,7 +162,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
         values: What the template shows.
     """
     text = _templates.get_template(template).render(request=request, path=request.url.path, **values)
-    return HTMLResponse(text, status, headers=HEADERS)
+    return HTMLResponse(writable(text), status, headers=HEADERS)
 
 
 class PageRoute(APIRoute):

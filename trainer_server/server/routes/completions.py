@@ -44,4 +44,6 @@ async def add_completions(body: Completions, server: ServerDep, request: Request
     """Takes completions of another server into the ledger, all or none. They must be of the same base model and
     tokenizer. Rows that are here already are never overwritten."""
     note(request.scope, target=f"{len(body.completions)} completions")
+    rollouts = {completion.rollout for completion in body.completions if completion.rollout}
+    await server.owners.check(request.scope, rollouts, begins=True)
     return await server.foreign.add(body.completions)

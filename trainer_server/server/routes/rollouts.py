@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
@@ -37,6 +37,7 @@ from trainer_server.wire import (
     rollout_path,
 )
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.numbers import ARRIVAL
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -96,11 +97,14 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Rollou
 
 
 @router.get("/{rollout}/trace")
-async def get_trace(rollout: str, sources: SourcesDep) -> Response:
+async def get_trace(rollout: str, sources: SourcesDep, request: Request) -> Response:
     """What a client told of a run (`RunTrace`): nodes, tool calls, rewards. `rollout`: its id, or that of its
     trajectory."""
     await sources.look()
-    trace = await asyncio.to_thread(_traced, sources, rollout)
+    row = await asyncio.to_thread(sources.runs.run, rollout)
+    if row is not None:  # its id may be another one than that of the path
+        await sources.server.owners.check(request.scope, [row.id], begins=False)
+    trace = await asyncio.to_thread(_traced, sources, row.id if row else rollout)
     return Response(to_json(trace), media_type="application/json")
 
 
@@ -114,20 +118,24 @@ async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) 
 @router.post("/traces")
 async def add_traces(request: Request, server: ServerDep) -> TracesTaken:
     """The same of many runs (`RunTraces`), by id of the rollout. The answer names those that are not kept: deleted
-    ones, and those with a trace that is none."""
-    return await asyncio.to_thread(_traces, server, await request.body())
+    ones, those of other tokens, and those with a trace that is none."""
+    traces = (await asyncio.to_thread(_read, RunTraces, await request.body())).traces
+    ids = [rollout for rollout in traces if re.fullmatch(ROLLOUT_PATTERN, rollout)]
+    refused = await server.owners.refusals(request.scope, ids, begins=True)
+    return await asyncio.to_thread(_traces, server, traces, refused)
 
 
 @router.delete("/{rollout}", status_code=204)
-async def release(rollout: str, server: ServerDep) -> None:
+async def release(rollout: str, server: ServerDep, request: Request) -> None:
     """Ends a rollout's lease on its policy version, and forgets its turns and the records of its remote graphs. An
     unknown id is fine: its lease may have expired."""
-    await release_all({rollout}, server)
+    await release_all({rollout}, server, request)
 
 
 @router.post("/release", status_code=204)
-async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep) -> None:
-    """The same for many rollouts."""
+async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep, request: Request) -> None:
+    """The same for many rollouts. None is released where one belongs to another token."""
+    await server.owners.check(request.scope, rollouts, begins=False)
     await server.leases.release(rollouts)
     server.records.drop(rollouts)
     server.gateway.forget(rollouts)
@@ -151,9 +159,12 @@ def _trace(server: Server, rollout: str, body: bytes) -> None:
     server.runs.trace(rollout, trace, _answer(trace))
 
 
-def _traces(server: Server, body: bytes) -> TracesTaken:
-    told, refused = [], {}
-    for rollout, given in _read(RunTraces, body).traces.items():
+def _traces(server: Server, traces: Mapping[str, dict[str, Any]], foreign: Mapping[str, str]) -> TracesTaken:
+    """foreign: why rollouts of other tokens are refused."""
+    told, refused = [], dict(foreign)
+    for rollout, given in traces.items():
+        if rollout in foreign:
+            continue
         try:
             if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
                 raise Unprocessable(f"{rollout!r:.100} is no id of a rollout", code="invalid_rollout", param="rollout")
@@ -180,7 +191,7 @@ def _as_trace(given: dict[str, Any]) -> RunTrace:
     """The trace in a JSON object. Raises APIError or Unprocessable for an object that is none."""
     check_values(given, halves=True, infinite=True)
     try:
-        return RunTrace.model_validate(given)
+        return RunTrace.model_validate(given, context=ARRIVAL)
     except ValidationError as error:
         raise _unprocessable(error) from None
 
@@ -198,8 +209,7 @@ def _answer(trace: RunTrace) -> str:
 
 
 def _traced(sources: Sources, rollout: str) -> RunTrace:
-    row = sources.runs.run(rollout)
-    if (trace := sources.server.runs.traced(row.id if row else rollout)) is None:
+    if (trace := sources.server.runs.traced(rollout)) is None:
         raise NotFound(
             f"no client told what {rollout!r:.200} did: clients tell it when a run has ended. The ledger has the "
             "completions: GET /api/rollouts/ID",

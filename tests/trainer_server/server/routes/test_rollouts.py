@@ -101,6 +101,7 @@ def test_the_last_reward_counts_and_earlier_ones_are_kept(server: TrainerServer)
         ('{"reward": null}', "reward is null, and has to be a finite number"),
         ('{"reward": -Infinity}', "reward is -inf"),
         ('{"reward": 1, "metrics": {"a": NaN}}', "metrics.a is nan"),
+        ('{"reward": 1e308}', "reward is 1e+308, beyond ±1e+06: scale the rewards down"),
         ('{"reward": "good"}', "reward"),
         ("{}", "Field required"),
         ('{"reward": 1, "other": 2}', "other"),

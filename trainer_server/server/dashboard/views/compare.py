@@ -17,7 +17,7 @@ from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dashboard.trained import of_completion
-from trainer_server.wire import NotFound
+from trainer_server.wire import NotFound, VersionNumber
 from trainer_server.wire.watching.run_tree import CallItem, first_items
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
@@ -41,7 +41,7 @@ class Difference:
 
 @router.get("/groups")
 async def show_group(
-    request: Request, sources: SourcesDep, scenario: str, policy: str = "", version: int | None = None
+    request: Request, sources: SourcesDep, scenario: str, policy: str = "", version: VersionNumber | None = None
 ) -> Response:
     """The runs of a scenario by one version, side by side."""
     await sources.look()

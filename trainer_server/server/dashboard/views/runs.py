@@ -13,6 +13,7 @@ from trainer_server.ledger.run_list import RunFilter
 from trainer_server.server.dashboard.render import PageRoute, address, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.wire import MAX_VERSION, Unprocessable
+from trainer_server.wire.numbers import Integer
 
 router = APIRouter(prefix="/ui/runs", include_in_schema=False, route_class=PageRoute)
 
@@ -94,7 +95,7 @@ async def show_rows(
 
 
 @router.get("/newer")
-async def show_newer(request: Request, asked: AskedDep, sources: SourcesDep, newest: int = 0) -> Response:
+async def show_newer(request: Request, asked: AskedDep, sources: SourcesDep, newest: Integer = 0) -> Response:
     """How many runs came since the list was shown."""
     await sources.look()
     count = await asyncio.to_thread(sources.runs.newer, asked.wanted, newest)

@@ -1,0 +1,92 @@
+"""The time by which retention counts the ages of what is recorded.
+
+A clock that is ahead makes everything old, and what is deleted is gone for good. So this time follows the system's
+clock only where something else confirms it: the newest record, and how long the server has been running.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from trainer_server.ledger.base import DatesCompletions, Ledger
+from trainer_server.ledger.storage.books import Books
+
+log = logging.getLogger("trainer_server")
+
+_AGREES = 86400.0
+"""Seconds by which the clock may be ahead of what confirms it: a server may rest for a night."""
+_CATCH_UP = 6.0
+"""How many times as fast as the server's uptime ages grow where the clock is further ahead. A server that rested for
+weeks catches up in days. A wrong clock deletes what is six hours older in each hour, so that there is time to set it.
+"""
+_SOURCE = "retention's clock"
+
+
+class RetentionClock:
+    """Counts the time for retention, over restarts of the server.
+
+    Args:
+        books: Where the time is written down. Their newest record, or that of the ledger, is where it begins.
+        ledger: The ledger.
+        clock: The system's clock, Unix seconds.
+        uptime: Seconds that nobody can set.
+    """
+
+    def __init__(
+        self,
+        books: Books,
+        ledger: Ledger,
+        clock: Callable[[], float] = lambda: time.time(),
+        uptime: Callable[[], float] = lambda: time.monotonic(),
+    ) -> None:
+        self._books, self._ledger, self._clock, self._uptime = books, ledger, clock, uptime
+        self._looked = uptime()
+        self._behind = False
+
+    def lag(self) -> float:
+        """By how many seconds the system's clock is ahead of the time by which ages count, which is written down: 0
+        where they agree. Ages by the system's clock are too large by so much.
+
+        Raises:
+            LedgerError: The database cannot be read or written.
+        """
+        now, looked = self._clock(), self._uptime()
+        with self._books.writing() as db:
+            row = db.execute("SELECT place FROM run_sources WHERE source = ?", (_SOURCE,)).fetchone()
+            confirmed = float(row[0]) if row else min(now, self._newest(now))
+            confirmed += looked - self._looked
+            if now - confirmed <= _AGREES:
+                confirmed = max(confirmed, now)  # a clock that was set back confirms no later jump
+            else:
+                confirmed = min(now, confirmed + (looked - self._looked) * (_CATCH_UP - 1))
+            query = "INSERT INTO run_sources VALUES (?, ?) ON CONFLICT (source) DO UPDATE SET place = excluded.place"
+            db.execute(query, (_SOURCE, repr(confirmed)))
+        self._looked = looked
+        self._warn(now, confirmed)
+        return max(0.0, now - confirmed)
+
+    def _newest(self, now: float) -> float:
+        """When something was recorded last, Unix time; `now` where nothing is."""
+        moments = [self._ledger.newest() if isinstance(self._ledger, DatesCompletions) else None]
+        with self._books.reading() as db:
+            moments += [db.execute(f"SELECT max(changed) FROM {table}").fetchone()[0] for table in ("rollouts", "runs")]
+        return max((moment for moment in moments if moment is not None), default=now)
+
+    def _warn(self, now: float, confirmed: float) -> None:
+        behind = now > confirmed
+        if behind and not self._behind:
+            log.warning(
+                "the clock says %s, but the last that was recorded here is of %s: ages are counted from there, and "
+                "hour by hour six hours are added, until the two agree. If the server rested for so long, all is well. "
+                "Else set the clock: what is deleted after --keep-days is gone for good",
+                _shown(now),
+                _shown(confirmed),
+            )
+        self._behind = behind
+
+
+def _shown(moment: float) -> str:
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,38 @@
+"""Bounds of the values that clients send: what is within them can be stored, sorted and shown."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+MOST_ID = 400
+"""Characters of an id, which databases have in indexes."""
+MOST_REWARD = 1e6
+"""Rewards are within ± this, so that sums and squares of them are finite."""
+_AHEAD = 86400.0
+"""Seconds by which a time may lie ahead of the server's clock."""
+ARRIVAL = {"arrives": True}
+"""The context of a validation in which times are compared with the server's clock: not while stored records are read,
+which were compared when they arrived."""
+
+
+def _is_past(moment: float, info: ValidationInfo) -> float:
+    if info.context == ARRIVAL and moment > time.time() + _AHEAD:
+        raise ValueError(
+            f"{moment:g} lies more than a day ahead of the server's clock: send Unix time in seconds, and set the clock"
+        )
+    return moment
+
+
+Moment = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_is_past)]
+"""Unix time, seconds."""
+Seconds = Annotated[float, Field(ge=-1e9, le=1e9)]
+"""A duration. Negative ones come from clients whose clock was set back."""
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""A whole number that databases can hold."""
+Identifier = Annotated[str, Field(max_length=MOST_ID)]
+"""An id that a client gave."""
+RewardValue = Annotated[float, Field(ge=-MOST_REWARD, le=MOST_REWARD)]
+"""A reward."""
