@@ -20,6 +20,7 @@ def placed(target: Stdio, copy: Copy) -> Stdio:
 
     Raises:
         ConfigError: A word still leads into an original, or a placeholder names no place.
+        OSError: The settings of git cannot be written.
     """
     command = tuple(copy.path(_absolute(word, copy)) for word in target.command)
     env = {name: copy.path(_resolved(value, copy)) for name, value in target.env.items()}
@@ -30,8 +31,7 @@ def placed(target: Stdio, copy: Copy) -> Stdio:
                 f"{copy.from_copy(word)!r} of the server's command, environment or working directory leads into the "
                 f"original {original}, which would be written: write {{world:NAME}} in its place"
             )
-    env.setdefault("GIT_CEILING_DIRECTORIES", str(copy.directory))  # no repository around the copies is found
-    return replace(target, command=command, env=env, cwd=cwd)
+    return replace(target, command=command, env={**env, **copy.git_environment(env)}, cwd=cwd)
 
 
 def _absolute(word: str, copy: Copy) -> str:

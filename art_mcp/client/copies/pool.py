@@ -126,7 +126,7 @@ class Pool:
         async with self._starts:
             copy = await self._copy()
             try:
-                target = placed(self._target, copy)
+                target = await asyncio.to_thread(placed, self._target, copy)
                 session = await self.started(target)
                 try:
                     await asyncio.to_thread(copy.begin)

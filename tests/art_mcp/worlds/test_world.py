@@ -175,13 +175,18 @@ def test_what_a_run_broke_is_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art_mcp.worlds.world._LINKS", links)
     repository = make_repository(tmp_path / "repo")
     with opened(World(repository, scratch=tmp_path / "w")) as world:
         first, second = world.copy(), world.copy()
         shared = [path for path in (first.home / ".git" / "objects").rglob("*") if path.is_file()]
         assert shared
-        assert all(path.stat().st_nlink == 3 for path in shared), "the snapshot and two copies"
+        expected = 3 if links else 1
+        assert all(path.stat().st_nlink == expected for path in shared), "the snapshot and two copies"
         assert all(path.stat().st_nlink == 1 for path in (repository / ".git" / "objects").rglob("*") if path.is_file())
         before = digest(second.root)
         git(first.home, "commit", "-q", "-a", "-m", "more")
