@@ -9,7 +9,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from art_mcp.worlds.alias import Aliases
+from art_mcp.worlds.alias import WORLD, Aliases
 from art_mcp.worlds.copying import Copier, copy_link
 from art_mcp.worlds.database import SIDECARS, copy_database, is_database
 from art_mcp.worlds.files import remove_tree, walk
@@ -85,7 +85,7 @@ class _Snapshot:
         path = Path(entry.path)
         if entry.is_symlink():
             copy_link(entry.path, to, self._link(path, to))
-        elif entry.name == ".git" or (entry.is_dir() and is_git_directory(path)):
+        elif (entry.name == ".git" and entry.is_file()) or (entry.is_dir() and (entry.name == ".git" or is_git_directory(path))):
             self._repository(path, to)
         elif entry.name.endswith(SIDECARS) and _is_sidecar(path):
             pass  # what it has is in the copy of its database
@@ -128,6 +128,9 @@ class _Snapshot:
         # A link that leads through others is made anew: to where it really leads. In the copy, those lead elsewhere.
         if inside := self._in_copy(real):
             return os.path.relpath(inside, to.parent)
+        if any(place.original.is_relative_to(real) for place in self._places):  # through it a run would write originals
+            self._notes.append(f"the link {path} leads to {real}, around the world: in the copies it leads to {WORLD}")
+            return os.path.relpath(self._target, to.parent)
         self._notes.append(
             f"the link {path} leads to {real}, out of the world: what is written there is in no copy; "
             "--world with that path copies it too"
