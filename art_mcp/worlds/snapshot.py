@@ -85,7 +85,7 @@ class _Snapshot:
         path = Path(entry.path)
         if entry.is_symlink():
             copy_link(entry.path, to, self._link(path, to))
-        elif (entry.name == ".git" and entry.is_file()) or (entry.is_dir() and (entry.name == ".git" or is_git_directory(path))):
+        elif (entry.name == ".git" and (entry.is_dir() or entry.is_file())) or is_git_directory(path):
             self._repository(path, to)
         elif entry.name.endswith(SIDECARS) and _is_sidecar(path):
             pass  # what it has is in the copy of its database
