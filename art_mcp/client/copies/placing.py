@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from art_mcp.client.connection.sdk import Stdio
-from art_mcp.worlds.world import Copy
+from art_mcp.worlds.alias import alias
+from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import ConfigError
 
 
@@ -32,6 +33,19 @@ def placed(target: Stdio, copy: Copy) -> Stdio:
                 f"original {original}, which would be written: write {{world:NAME}} in its place"
             )
     return replace(target, command=command, env={**env, **copy.git_environment(env)}, cwd=cwd)
+
+
+def check_files(text: str, world: World) -> None:
+    """Raises ConfigError if a text of a server's command names no place of the world, or something in one that is a
+    file: every call of the server would fail."""
+    named = world.aliases.text(text)
+    for place in world.places:
+        if place.kind in ("file", "database") and f"{alias(place)}/" in named:
+            raise ConfigError(
+                f"{text!r} of the server's command looks for something in {{world:{place.name}}}, but that is the file "
+                f"{place.original} itself: write {{world:{place.name}}} alone, or --world with its directory, "
+                f"{place.original.parent}"
+            )
 
 
 def _absolute(word: str, copy: Copy) -> str:
