@@ -112,14 +112,15 @@ def scenarios_command(
         if written:
             print(f"interrupted: {written} scenarios are in {output}", file=sys.stderr)
         raise
-    scenarios.save(output)
+    if len(scenarios):
+        scenarios.save(output)
     if as_json:
         sizes = {name: len(held_out) for name, held_out in scenarios.held_out_sets.items()}
         dropped = Counter(record.kind for record in scenarios.dropped)
         numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": sizes}
-        print_json({"file": str(output), **numbers, "dropped": dropped, "notes": scenarios.notes})
+        print_json({"file": str(output) if len(scenarios) else None, **numbers, "dropped": dropped, "notes": scenarios.notes})
     else:
         print(scenarios.report())
-        print(f"written to {output}")
+        print(f"written to {output}" if len(scenarios) else f"no scenario works: {output} is not written")
     if not len(scenarios):
         raise typer.Exit(1)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_plus, urlsplit
 
 from art_mcp.client.connection.sdk import Progress, Stdio, Target
 from art_mcp.client.live import Source
@@ -15,37 +17,109 @@ from trainer_server.wire import MCPError
 LEAST = 8
 """Characters of a secret at least: a shorter one would be found in words that have nothing to do with it."""
 
-_NAMES = re.compile(r"key|token|secret|passw|pwd|credential|authoriz|cookie|(?:^|[_-])auth(?:$|[_-])", re.IGNORECASE)
-"""Names of environment variables and headers whose values are secrets."""
+_NAMES = re.compile(
+    r"""
+    token | secret | passw | passphrase | pwd | credential | authoriz | cookie | bearer | signature | session_?id
+    | (?:api|access|auth|private|secret|account|master|signing|encryption|license|client|storage|service)[ ._-]*key
+    # Short words are whole ones: PAT is in PATH, key in monkey.
+    | (?:^|[^a-z]) (?: pat | pass | pin | otp | jwt | sas | sig | auth | keys? | creds? | psk | dsn | hmac | salt ) (?:$|[^a-z])
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
+"""Names of environment variables, headers, options and parameters of URLs whose values are secrets. Before they are
+searched, `apiKey` becomes `api_Key`."""
+
+_NO_PASSWORDS = {"x-oauth-basic", "x-token-auth", "x", "X", "api_token"}
+"""What stands for a password where the user is a token."""
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s'\"<>]+")
+
+_HEADER = re.compile(r"([A-Za-z][\w-]*):\s*(\S.*)")
+"""`Authorization: Bearer …` as a word of a command."""
 
 
 def secrets_of(target: Target) -> dict[str, str]:
     """The secrets that a server is given, and what a reader sees in their place, longest first.
 
-    Secrets are the values of environment variables and headers that are named like one, such as GITHUB_TOKEN or
-    Authorization, and the passwords in URLs. Values of fewer than LEAST characters are left out.
+    Secrets are the values of environment variables, headers, and options of a command (`--api-key=…`, `--token …`)
+    that are named like one, such as GITHUB_TOKEN or Authorization. Of the URLs in any of them, and of the server's own,
+    they are the password, a user that is a token, and the values of parameters that are named like one. Values of fewer than LEAST
+    characters are left out.
 
     Args:
         target: The server.
     """
-    given = target.env if isinstance(target, Stdio) else target.headers
-    secrets = {secret: f"[{name}]" for name, value in given.items() for secret in _secrets(name, value)}
+    secrets: dict[str, str] = {}
+    for name, value in _given(target):
+        for label, secret in _secrets(name, value):
+            if len(secret) >= LEAST:
+                secrets.setdefault(secret, f"[{label}]")
     return {secret: secrets[secret] for secret in sorted(secrets, key=len, reverse=True)}
 
 
-def _secrets(name: str, value: str) -> Iterator[str]:
-    parts: list[str] = []
-    if _NAMES.search(name):
-        parts += [value, value.partition(" ")[2]]  # "Bearer …": the server may tell the token alone
-    if "://" in value:
+def _given(target: Target) -> Iterator[tuple[str, str]]:
+    """What a server is given: names, empty where there is none, with values."""
+    if not isinstance(target, Stdio):
+        yield from target.headers.items()
+        yield "", target.url
+        return
+    yield from target.env.items()
+    option = ""
+    for word in target.command:
+        name, equals, value = word.partition("=")
+        header = _HEADER.fullmatch(word)
+        if equals and re.fullmatch(r"-*[A-Za-z][\w.-]*", name):  # --token=…, TOKEN=…
+            yield name.lstrip("-"), value
+        elif header and "://" not in word:
+            yield header[1], header[2]
+        elif not word.startswith("-"):
+            yield option, word
+        else:
+            yield "", word
+        option = word.lstrip("-") if word.startswith("--") and not equals else ""
+
+
+def _named_secret(name: str) -> bool:
+    return _NAMES.search(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)) is not None
+
+
+def _secrets(name: str, value: str) -> Iterator[tuple[str, str]]:
+    """The secrets in a value, each with the name that a reader sees."""
+    if _named_secret(name):
+        yield name, value
+        scheme, space, rest = value.partition(" ")
+        if space:  # "Bearer …": the server may tell the token alone
+            yield name, rest
+            if scheme.lower() == "basic":
+                with suppress(ValueError):
+                    user, _, password = b64decode(rest, validate=True).decode().partition(":")
+                    yield from ((name, part) for part in _credentials(user, password))
+    for url in _URL.findall(value):
         try:
-            password = urlsplit(value).password or ""
+            parts = urlsplit(url)
         except ValueError:
-            password = ""
-        parts += [password, unquote(password)]
-    for part in parts:
-        if len(part) >= LEAST:
-            yield part
+            continue
+        label = name or "URL"
+        for raw in _credentials(parts.username or "", parts.password or ""):
+            yield from ((label, part) for part in _spellings(raw))
+        for query in (parts.query, parts.fragment):
+            for pair in re.split("[&;]", query):
+                key, equals, raw = pair.partition("=")
+                if equals and _named_secret(unquote(key)):
+                    label = re.sub(r"[^\w.-]", "", unquote(key)) or "URL"
+                    yield from ((label, part) for part in _spellings(raw))
+
+
+def _credentials(user: str, password: str) -> list[str]:
+    """What is secret of a user and a password: the password, and a user that is a token: `https://ghp_…@github.com`. A
+    name, such as postgres, stands in answers for other reasons."""
+    token = not password or (len(user) >= 16 and re.search(r"\d", user)) or password in _NO_PASSWORDS
+    return [part for part in (password, user if token else "") if part]
+
+
+def _spellings(raw: str) -> set[str]:
+    """A part of a URL as it stands there, and decoded."""
+    return {raw, unquote(raw), unquote_plus(raw)}
 
 
 class Masked:

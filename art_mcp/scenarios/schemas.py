@@ -1,15 +1,9 @@
-"""JSON schemas of tools: their parameters, without references and unions, and whether values fit them."""
+"""JSON schemas of tools: their parameters, without references and unions."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from functools import cache
+from collections.abc import Mapping
 from typing import Any
-
-import jsonschema
-from referencing import Registry
-from referencing.exceptions import Unresolvable
 
 from art_mcp.scenarios.catalog import CatalogTool
 
@@ -45,48 +39,3 @@ def plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, A
     if isinstance(schema.get("type"), list):
         schema = {**schema, "type": next((kind for kind in schema["type"] if kind != "null"), "string")}
     return schema
-
-
-def fits_pattern(pattern: Any, text: str) -> bool:
-    """Whether a text fits a schema's pattern. One that Python's `re` does not know, such as `\\p{L}`, fits any text:
-    patterns of JSON schema are those of JavaScript, and the server decides about its own.
-
-    Args:
-        pattern: The pattern. None: there is none.
-        text: The text.
-    """
-    if not isinstance(pattern, str):
-        return True
-    try:
-        return re.search(pattern, text) is not None
-    except (re.error, OverflowError):
-        return True
-
-
-def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """How a value violates a schema. None: it does not, or the schema itself is invalid.
-
-    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
-    """
-    validator = _forgiving(jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator))
-    try:
-        # Without formats, of which one says that a pattern is one of Python's `re`.
-        validator.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
-        validator(schema, registry=Registry()).validate(value)
-    except jsonschema.ValidationError as error:
-        return str(error.message)[:300]
-    except (jsonschema.SchemaError, Unresolvable, RecursionError, re.error, OverflowError):
-        pass  # the server's schema is invalid, or its names have patterns that `re` does not know: the call decides
-    return None
-
-
-@cache
-def _forgiving(validator: Any) -> Any:
-    """The class of a validator whose patterns are those of `fits_pattern`."""
-    return jsonschema.validators.extend(validator, {"pattern": _check_pattern})
-
-
-def _check_pattern(_: Any, pattern: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
-    """The keyword `pattern`, as `jsonschema` calls it."""
-    if isinstance(value, str) and not fits_pattern(pattern, value):
-        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")

@@ -5,17 +5,22 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
+
+from art_mcp.worlds.files import open_regular
 
 _FICLONE = 0x40049409
 """The ioctl of Linux that lets a file share the blocks of another one until either is written (btrfs, XFS)."""
 
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
 """Errors of the ioctl that mean: not on this file system, or not between these two."""
+
+_BLOCK = 1024 * 1024
+"""Bytes that are read at once."""
 
 Special = Callable[[os.DirEntry[str], Path], bool]
 """Copies an entry of a directory to a path in its own way. False: it did not, and the entry is copied as any other."""
@@ -31,6 +36,7 @@ class Copier:
     Args:
         special: Copies some entries in its own way.
         linkable: Whether a file may be a hard link.
+        check: Called before each file and block. It raises to end the copying.
         reflinks: Whether files can share blocks; None: not tried yet. One failure stands for all files, as all of them
             go to the same file system.
         files: Number of files that were copied.
@@ -42,6 +48,7 @@ class Copier:
 
     special: Special = lambda entry, target: False
     linkable: Callable[[str], bool] = lambda path: False
+    check: Callable[[], None] = lambda: None
     reflinks: bool | None = None
     files: int = 0
     bytes: int = 0
@@ -59,48 +66,78 @@ class Copier:
             self.file(str(source), str(target))
             return
         target.mkdir()
-        with os.scandir(source) as entries:
-            for entry in sorted(entries, key=lambda entry: entry.name):
-                to = target / entry.name
+        directories = [(source, target)]
+        for directory, made in directories:  # those that are found on the way are added
+            with os.scandir(directory) as entries:
+                ordered = sorted(entries, key=lambda entry: entry.name)
+            for entry in ordered:
+                to = made / entry.name
                 if self.special(entry, to):
                     continue
                 if entry.is_symlink():
                     copy_link(entry.path, to, os.readlink(entry.path))
                 elif entry.is_dir():
-                    self.tree(Path(entry.path), to)
+                    to.mkdir()
+                    directories.append((Path(entry.path), to))
                 elif entry.is_file():
                     self.file(entry.path, str(to))
                 else:
                     self.skipped.append(entry.path)
-        shutil.copystat(source, target)  # after its entries, which change its time
+        for directory, made in reversed(directories):  # after its entries, which change its time
+            shutil.copystat(directory, made)
 
     def file(self, source: str, target: str) -> None:
-        """Copies a regular file with its mode and times."""
-        status = os.stat(source)
-        self.files += 1
-        self.bytes += status.st_size
-        if not status.st_mode & 0o222 and self.linkable(source):
-            try:
-                os.link(source, target)
-                self.linked += 1
-                return
-            except OSError:  # too many links, or another file system
-                pass
-        if self.reflinks is not False and self._reflink(source, target):
-            self.shared += 1
-        else:
-            shutil.copyfile(source, target)
+        """Copies a regular file with its mode and times. Its holes are holes of the copy."""
+        self.check()
+        with open_regular(source) as given:
+            status = os.fstat(given.fileno())
+            self.files += 1
+            self.bytes += status.st_size
+            if not status.st_mode & 0o222 and self.linkable(source):
+                try:
+                    os.link(source, target)
+                    self.linked += 1
+                    return
+                except OSError:  # too many links, or another file system
+                    pass
+            with open(target, "wb", buffering=0) as made:
+                if self.reflinks is not False and self._reflink(given, made):
+                    self.shared += 1
+                else:
+                    self._blocks(given, made, status.st_size)
         shutil.copystat(source, target)
 
-    def _reflink(self, source: str, target: str) -> bool:
+    def _blocks(self, source: FileIO, target: FileIO, size: int) -> None:
+        """Copies what was written of a file."""
+        at = 0
+        while at < size:
+            try:
+                at = os.lseek(source.fileno(), at, os.SEEK_DATA)
+                end = os.lseek(source.fileno(), at, os.SEEK_HOLE)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # nothing but a hole from here on
+                    break
+                if error.errno != errno.EINVAL:
+                    raise
+                end = size  # the file system knows no holes
+            source.seek(at)
+            target.seek(at)
+            while at < end and (data := source.read(min(_BLOCK, end - at))):
+                self.check()
+                target.write(data)
+                at += len(data)
+            if at < end:  # it became shorter meanwhile
+                break
+        target.truncate(max(size, target.tell()))
+
+    def _reflink(self, source: FileIO, target: FileIO) -> bool:
         """Lets the target share the source's blocks. False: that is not possible here."""
         if sys.platform != "linux":
             return False
         import fcntl
 
         try:
-            with open(source, "rb") as given, open(target, "wb") as made:
-                fcntl.ioctl(made.fileno(), _FICLONE, given.fileno())
+            fcntl.ioctl(target.fileno(), _FICLONE, source.fileno())
         except OSError as error:
             if error.errno not in _CANNOT:
                 raise
@@ -114,24 +151,3 @@ def copy_link(source: str, target: Path, leads: str) -> None:
     """Makes a symbolic link with the times of another one. leads: where it leads."""
     os.symlink(leads, target)
     shutil.copystat(source, target, follow_symlinks=False)
-
-
-def remove_tree(path: Path) -> None:
-    """Removes a file or directory, also with directories that may not be written."""
-    if not path.is_dir() or path.is_symlink():
-        path.unlink(missing_ok=True)
-        return
-    shutil.rmtree(path, ignore_errors=True)
-    if path.exists():
-        for directory in _directories(path):
-            os.chmod(directory, stat.S_IRWXU)
-        shutil.rmtree(path)
-
-
-def _directories(path: Path) -> Iterator[str]:
-    """The directory and those below it, from the top: each can be read once the one before is writable."""
-    yield str(path)
-    with os.scandir(path) as entries:
-        below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-    for directory in below:
-        yield from _directories(Path(directory))

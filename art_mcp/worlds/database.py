@@ -12,12 +12,17 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
+from art_mcp.worlds.files import open_regular
+
 MAGIC = b"SQLite format 3\0"
 
 SIDECARS = ("-wal", "-shm", "-journal")
 """Suffixes of the files that SQLite keeps beside a database."""
 
 _SUFFIXES = {".db", ".db3", ".sqlite", ".sqlite3"}
+PATIENCE = 60.0
+"""Seconds in which a database must be observed."""
+
 _BUSY = 10.0
 """Seconds to wait for a writer."""
 
@@ -25,7 +30,7 @@ _BUSY = 10.0
 def is_database(path: Path) -> bool:
     """Whether a file is a SQLite database. SQLite takes an empty file for an empty database: its suffix decides."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             head = file.read(len(MAGIC))
     except OSError:
         return False
@@ -43,9 +48,13 @@ def copy_database(source: Path, target: Path) -> None:
         target: The file to make.
 
     Raises:
+        OSError: A file beside it is no regular file.
         sqlite3.Error: The file cannot be read as a database, or a writer did not let go of it.
     """
     wal, shm, journal = (source.with_name(source.name + suffix) for suffix in SIDECARS)
+    for path in (wal, shm, journal):
+        if os.path.lexists(path):
+            open_regular(path).close()  # SQLite would wait for whoever writes to a pipe
     if not source.stat().st_size and not wal.exists():  # a database without a page: a backup would give it one
         target.touch()
     elif _in_wal_mode(source) and not shm.exists():
@@ -77,9 +86,26 @@ def _recovered(source: Path, log: Path, target: Path) -> None:
         _backup(Path(scratch) / source.name, target, "mode=rw")
 
 
-def read_only(path: Path) -> sqlite3.Connection:
-    """Opens a database for reading. Texts that are no UTF-8 are read with replacement characters."""
-    connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=_BUSY)
+def read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connection:
+    """Opens a database for reading. Texts that are no UTF-8 are read with replacement characters.
+
+    A query that takes longer than PATIENCE fails: a run may have written a schema that computes without an end.
+
+    Args:
+        path: The database.
+        immutable: Whether nobody writes to it. Then nothing is made beside it.
+
+    Raises:
+        OSError: A file beside it is no regular file, which SQLite would wait for.
+        sqlite3.Error: It cannot be opened.
+    """
+    for suffix in ("", *SIDECARS):
+        if os.path.lexists(f"{path}{suffix}"):
+            open_regular(f"{path}{suffix}").close()
+    mode = "mode=ro&immutable=1" if immutable else "mode=ro"
+    connection = sqlite3.connect(f"file:{quote(str(path))}?{mode}", uri=True, timeout=_BUSY)
+    deadline = time.monotonic() + PATIENCE
+    connection.set_progress_handler(lambda: time.monotonic() > deadline, 1_000_000)
     connection.text_factory = lambda data: data.decode(errors="replace")
     return connection
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from art_mcp.worlds.copying import remove_tree
+from art_mcp.worlds.files import remove_tree
 
 log = logging.getLogger("art_mcp")
 

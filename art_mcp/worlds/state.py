@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from art_mcp.worlds.alias import WORLD
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.observers.observer import Observer, Show
+
+PATIENCE = 60.0
+"""Seconds in which a world is observed at most."""
+
+_KINDS = {stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+"""What is neither file nor directory nor link. It is never opened: opening a pipe waits for whoever writes to it."""
 
 Stamp = tuple[tuple[str, int, int, int, int, int], ...]
 """Path, inode, mode, size, and times of modification and of change of the files that an observation depends on. Whoever
@@ -31,6 +39,9 @@ class Seen:
     observer: Observer | None = None
 
 
+DIRECTORY = Seen({"directory": "there"})
+"""A directory that nobody observes."""
+
 State = dict[str, Seen]
 """Files and directories by their path below the directory of all places: `repo/notes.txt`."""
 
@@ -44,12 +55,14 @@ class StateReader:
         before: The same directory as it was before any run; `root` itself for the first observation.
         observers: Asked in this order who observes a file or directory.
         show: Makes values.
+        stopped: Whether to end: nobody waits for the state any more.
     """
 
     root: Path
     before: Path
     observers: Sequence[Observer]
     show: Show
+    stopped: Callable[[], bool] = lambda: False
 
     def state(self, known: State | None = None) -> State:
         """Observes everything.
@@ -58,9 +71,17 @@ class StateReader:
             known: An earlier state of the same directory. What was not written since is taken from it.
 
         Returns:
-            The state. A file that its observer cannot read has the value `unreadable` with the reason.
+            The state. A file that its observer cannot read has the value `unreadable` with the reason, and so has the
+            whole if reading it takes longer than PATIENCE.
         """
-        return dict(self._below(self.root, known or {}))
+        state: State = {}
+        deadline = time.monotonic() + PATIENCE
+        for name, seen in self._all(known or {}):
+            state[name] = seen
+            if time.monotonic() > deadline or self.stopped():
+                reason = f"not all of it was read within {PATIENCE:g} s"
+                return {**(known or {}), **state, "": Seen({"unreadable": reason})}
+        return state
 
     def restamped(self, state: State) -> State:
         """The state of this directory right after it was copied: the values of its source, with its own stamps."""
@@ -68,33 +89,41 @@ class StateReader:
             name: Seen(seen.values, self._stamp(name, seen.observer), seen.observer) for name, seen in state.items()
         }
 
-    def _below(self, directory: Path, known: State) -> Iterator[tuple[str, Seen]]:
-        try:
-            with os.scandir(directory) as entries:
-                ordered = sorted(entries, key=lambda entry: entry.name)
-        except OSError as error:
-            yield os.path.relpath(directory, self.root), Seen({"unreadable": self.show(str(error))})
-            return
-        for entry in ordered:
-            path, name = Path(entry.path), os.path.relpath(entry.path, self.root)
-            if entry.is_symlink():
-                yield name, Seen({"link": self.show(os.readlink(path))})
-                continue
-            earlier = known.get(name)
-            if earlier and earlier.stamp is not None and earlier.stamp == self._stamp(name, earlier.observer):
-                yield name, earlier
-                continue
+    def _all(self, known: State) -> Iterator[tuple[str, Seen]]:
+        waiting = [self.root]
+        while waiting:
+            directory = waiting.pop()
             try:
-                observer = next((candidate for candidate in self.observers if candidate.claims(path)), None)
-            except (OSError, ValueError) as error:
-                yield name, Seen({"unreadable": self.show(str(error))})
+                with os.scandir(directory) as entries:
+                    ordered = sorted(entries, key=lambda entry: entry.name)
+            except OSError as error:
+                yield os.path.relpath(directory, self.root), Seen({"unreadable": self.show(str(error))})
                 continue
-            if observer:
-                stamp = self._stamp(name, observer)  # before the reading: a later write is seen the next time
-                yield name, Seen(self._values(name, observer), stamp, observer)
-            elif entry.is_dir():
-                yield name, Seen({"directory": "there"})
-                yield from self._below(path, known)
+            below = []
+            for entry in ordered:
+                name = os.path.relpath(entry.path, self.root)
+                try:
+                    seen = self._seen(entry, name, known.get(name))
+                except (OSError, ValueError) as error:
+                    seen = Seen({"unreadable": self.show(str(error))})
+                yield name, seen
+                below += [Path(entry.path)] if seen == DIRECTORY else []
+            waiting += reversed(below)
+
+    def _seen(self, entry: os.DirEntry[str], name: str, earlier: Seen | None) -> Seen:
+        """What is seen of an entry of a directory. Raises OSError or ValueError if nobody can say who observes it."""
+        if entry.is_symlink():
+            return Seen({"link": self.show(os.readlink(entry.path))})
+        if not entry.is_dir() and not entry.is_file():
+            return Seen({_KINDS.get(stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode), "special file"): "there"})
+        if earlier and earlier.stamp is not None and earlier.stamp == self._stamp(name, earlier.observer):
+            return earlier
+        path = Path(entry.path)
+        observer = next((candidate for candidate in self.observers if candidate.claims(path)), None)
+        if observer:
+            stamp = self._stamp(name, observer)  # before the reading: a later write is seen the next time
+            return Seen(self._values(name, observer), stamp, observer)
+        return DIRECTORY
 
     def _values(self, name: str, observer: Observer) -> Mapping[str, str]:
         try:
@@ -129,7 +158,7 @@ def changes(before: State, after: State) -> list[Change]:
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
         path = name.encode(errors="surrogateescape").decode(errors="replace")  # of names that are no UTF-8
-        where = f"{WORLD}/{path}".removesuffix("/.git")
+        where = f"{WORLD}/{path}".removesuffix("/.git").removesuffix("/")
         for what in dict.fromkeys([*old, *new]) if old is not new else ():
             if old.get(what) != new.get(what):
                 changed.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import platform
 import re
+import secrets
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from art_mcp.worlds.alias import WORLD, Aliases, Translation
 from art_mcp.worlds.change import Change
-from art_mcp.worlds.copying import Copier, remove_tree
+from art_mcp.worlds.copying import Copier
+from art_mcp.worlds.files import remove_tree, walk
+from art_mcp.worlds.git.environment import git_environment, older_than_needed
 from art_mcp.worlds.observers.observer import Observer, shown
 from art_mcp.worlds.observers.registry import observers_with
 from art_mcp.worlds.place import Worlds, places_of
-from art_mcp.worlds.repository import is_object
+from art_mcp.worlds.repository import is_git_directory, is_object
 from art_mcp.worlds.scratch import Scratch
-from art_mcp.worlds.snapshot import take
+from art_mcp.worlds.snapshot import Seal, take
 from art_mcp.worlds.state import State, StateReader, changes
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.home import make_directory
 
 log = logging.getLogger("art_mcp")
+
+_LINKS = os.geteuid() != 0 if hasattr(os, "geteuid") else False
+"""Whether copies share the objects of a repository by hard links. Root writes into files without write permission."""
 
 SLOW = 1.0
 """Seconds that a copy may take without a remark."""
@@ -70,10 +75,13 @@ class World:
                     "to a directory elsewhere"
                 )
         self._scratch: Scratch | None = None
-        self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._opening = threading.RLock()
         self._counts = Copier()
+        self._snapshot_path: Path | None = None
+        self._seal: Seal | None = None
+        self._rooted: list[Path] = []
+        self._stop = threading.Event()
         self._reflinks: bool | None = None
         self._state: State = {}
         self._seconds = 0.0
@@ -91,19 +99,25 @@ class World:
         make_directory(self._base, "ART_CACHE", mode=0o700)
         self._scratch = Scratch(self._base)
         try:
-            directory = self._snapshot.with_name("0") / WORLD[1:]
+            self._snapshot_path = self._scratch.path / secrets.token_hex(16)
+            directory = self._snapshot / WORLD[1:]
             directory.mkdir(parents=True)
-            self._counts, self.notes = take(self.places, directory)
-            show = Copy(self, self._snapshot, {}).show
-            self._state = StateReader(directory, directory, self._observers, show).state()
+            self._counts, self.notes = take(self.places, directory, self._check)
+            self._rooted = _naming(self._snapshot)
+            self._seal = Seal(self._snapshot, links=_LINKS)
+            started = time.monotonic()
+            copy = self.copy()
+            self._seconds = time.monotonic() - started
+            self._state = copy.reader.state()
+            self.remove(copy)
+            self._check()
+            old = older_than_needed() if any(place.kind == "repository" for place in self.places) else None
+            self.notes += [old] if old else []
             self.notes += [
                 f"{WORLD}/{name} cannot be observed, so changes of it are not seen: {seen.values['unreadable']}"
                 for name, seen in self._state.items()
                 if "unreadable" in seen.values
             ]
-            started = time.monotonic()
-            self.remove(self.copy())
-            self._seconds = time.monotonic() - started
         except BaseException:
             self.close()
             raise
@@ -114,23 +128,33 @@ class World:
             log.warning("%s", note)
 
     def close(self) -> None:
-        """Removes the snapshot and all copies. A snapshot that another thread takes now is waited for."""
+        """Removes the snapshot and all copies. A snapshot that another thread takes now ends with an error."""
+        self._stop.set()
         with self._opening:
             if self._scratch:
                 self._scratch.close()
-                self._scratch = None
+                self._scratch = self._snapshot_path = None
+
+    def _check(self) -> None:
+        """Raises OSError if the world was closed meanwhile."""
+        if self._stop.is_set():
+            raise OSError("the world was closed")
 
     def copy(self) -> Copy:
         """Makes a copy.
 
         Raises:
-            OSError: The disk is full, or the world was closed.
+            OSError: The disk is full, the world was closed, or its snapshot was written.
         """
-        root = self._snapshot.with_name(str(next(self._numbers)))
-        copier = Copier(linkable=is_object, reflinks=self._reflinks)
+        root = self._snapshot.with_name(secrets.token_hex(16))
+        copier = Copier(linkable=is_object if _LINKS else _never, check=self._check, reflinks=self._reflinks)
+        assert self._seal
         try:
-            root.mkdir()
-            copier.tree(self._snapshot / WORLD[1:], root / WORLD[1:])
+            copier.tree(self._snapshot, root)
+            self._seal.check()  # after it was read: whatever was written before or meanwhile is seen
+            self._seal.restore(root)
+            for name in self._rooted:
+                _replace(root / name, str(self._snapshot), str(root))
             copy = Copy(self, root, {})
             copy.begin(copy.reader.restamped(self._state))
         except BaseException:
@@ -154,18 +178,41 @@ class World:
 
     def reader(self, copy: Copy) -> StateReader:
         """Observes a copy."""
-        return StateReader(copy.directory, self._snapshot / WORLD[1:], self._observers, copy.show)
+        return StateReader(
+            copy.directory, self._snapshot / WORLD[1:], self._observers, copy.show, stopped=self._stop.is_set
+        )
 
     @property
     def _snapshot(self) -> Path:
-        """The root of the snapshot, which is the first copy. Raises OSError if the world is not open."""
-        if self._scratch is None:
+        """The root of the snapshot. No run can guess its name. Raises OSError if the world is not open."""
+        if self._snapshot_path is None:
             raise FileNotFoundError("the world is not open")
-        return self._scratch.path / "0"
+        return self._snapshot_path
 
     def __str__(self) -> str:
         places = ", ".join(f"{WORLD}/{place.name} ({place.kind} {place.original})" for place in self.places)
         return f"{places}; {self._counts.files:,} files, {self._counts.bytes / 1e6:,.1f} MB"
+
+
+def _never(path: str) -> bool:
+    return False
+
+
+def _naming(root: Path) -> list[Path]:
+    """The settings of repositories in which the path of the snapshot stands, relative to it."""
+    paths = [Path(entry.path) for entry in walk(root) if entry.name == "config" and entry.is_file()]
+    return [
+        path.relative_to(root)
+        for path in paths
+        if is_git_directory(path.parent) and str(root).encode() in path.read_bytes()
+    ]
+
+
+def _replace(path: Path, before: str, after: str) -> None:
+    """Replaces a text in a file, which keeps its times."""
+    status = path.stat()
+    path.write_bytes(path.read_bytes().replace(before.encode(), after.encode()))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
 def _removed(path: Path) -> bool:
@@ -217,6 +264,19 @@ class Copy:
         """The working directory for a server: the first place, or where it is if it is a file."""
         first = self._world.places[0]
         return self.directory / first.name if first.kind in ("directory", "repository") else self.directory
+
+    def git_environment(self, env: Mapping[str, str]) -> dict[str, str]:
+        """The variables with which git in a server pushes to no repository outside of the copy.
+
+        Args:
+            env: The server's environment.
+
+        Raises:
+            OSError: The files for git cannot be written.
+        """
+        repository = next((place.original for place in self._world.places if place.kind == "repository"), self.root)
+        git = repository / ".git" if (repository / ".git").is_dir() else repository
+        return git_environment(self.root / "git", self.directory, git, env)
 
     def show(self, data: str | bytes) -> str:
         """Makes a value of a text or bytes, with aliases instead of this copy's paths."""

@@ -1,4 +1,4 @@
-"""Runs a command that must not outlive its starter: `python guard.py STARTER [--low-priority] -- COMMAND …`.
+"""Runs a command that must not outlive its starter: `python guard.py STARTER GRACE [--low-priority] -- COMMAND …`.
 
 Server and client both start processes, so the guard is in this package. It imports the standard library only and runs
 as a script: it starts in milliseconds and takes a few MB.
@@ -8,17 +8,21 @@ it ends. The guard ends the whole group with TERM, then KILL, when the starter d
 gets SIGTERM. A command whose starter died before the guard ran is not started. When the command ends, the guard ends
 the remaining processes of the group, and returns the command's exit status.
 
+Processes that left the group (`setsid`, daemons) end with it: the guard is the parent of all descendants whose own
+parent has ended.
+
 With --low-priority other processes come first: the command gets what they leave, or a quarter if they leave nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -27,34 +31,51 @@ assert sys.platform == "linux"  # it reads /proc
 
 GRACE = 10.0
 """Seconds between TERM and KILL."""
+_PR_SET_CHILD_SUBREAPER = 36
 _NICE = 5
 """Niceness of a command with low priority: beside one other busy process, a quarter of a core is its own."""
 
 
-def guarded(command: Sequence[str], *, low_priority: bool = False) -> list[str]:
+def guarded(command: Sequence[str], *, low_priority: bool = False, grace: float = GRACE) -> list[str]:
     """The command line that runs a command under the guard. Only the process that asks for it can use it.
 
     Args:
         command: The command and its arguments.
         low_priority: Whether other processes come first.
+        grace: Seconds between TERM and KILL.
     """
     options = ["--low-priority"] if low_priority else []
-    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *options, "--", *command]
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), str(grace), *options, "--", *command]
 
 
 def members(group: int) -> list[int]:
     """Ids of the living processes of a process group, from /proc. Zombies do not count."""
-    pids = []
+    return [pid for pid, (_, own) in _processes().items() if own == group]
+
+
+def descendants(ancestor: int) -> list[int]:
+    """Ids of the living processes that a process has started, directly or not, from /proc."""
+    processes = _processes(zombies=True)
+    found = [ancestor]
+    for pid in found:  # those that are found on the way are added
+        found += [child for child, (parent, _) in processes.items() if parent == pid]
+    living = _processes()
+    return [pid for pid in found[1:] if pid in living]
+
+
+def _processes(*, zombies: bool = False) -> dict[int, tuple[int, int]]:
+    """The parents and groups of all processes, by their ids."""
+    processes = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
         try:
-            state, _, pgrp = (entry / "stat").read_bytes().rpartition(b")")[2].decode().split()[:3]
+            state, parent, group = (entry / "stat").read_bytes().rpartition(b")")[2].decode().split()[:3]
         except OSError:  # the process ended meanwhile
             continue
-        if int(pgrp) == group and state != "Z":
-            pids.append(int(entry.name))
-    return pids
+        if zombies or state not in ("Z", "X"):
+            processes[int(entry.name)] = int(parent), int(group)
+    return processes
 
 
 def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> None:
@@ -65,16 +86,19 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
         keep: Id of a process that is not ended; None: all are.
         grace: Seconds between TERM and KILL.
     """
+    _end(lambda: {*members(group)} - {keep}, grace)
+
+
+def _end(living: Callable[[], set[int]], grace: float) -> None:
+    """Ends processes: each with TERM, and all that are left after some time with KILL."""
     deadline = time.monotonic() + grace
-    sign = signal.SIGTERM
-    while rest := [pid for pid in members(group) if pid != keep]:
-        if sign == signal.SIGTERM or time.monotonic() > deadline:
-            for pid in rest:
-                try:
-                    os.kill(pid, sign)
-                except ProcessLookupError:
-                    pass
-            sign = signal.SIGKILL
+    notified: set[int] = set()
+    while rest := living():
+        late = time.monotonic() > deadline
+        for pid in rest if late else rest - notified:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
+        notified |= rest
         time.sleep(0.05)
 
 
@@ -84,7 +108,23 @@ def _low_priority() -> None:
         Path("/proc/self/autogroup").write_text(str(_NICE), encoding="utf-8")
 
 
-def main(command: list[str], starter: int, *, low_priority: bool = False) -> int:
+def _adopt_orphans() -> None:
+    """Makes this process the parent of descendants whose parent ends."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def _reap(child: int) -> int | None:
+    """Takes note of children that have ended. Returns the wait status of one of them if it has; else None."""
+    found = None
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] == child:
+                found = ended[1]
+    return found
+
+
+def main(command: list[str], starter: int, *, low_priority: bool = False, grace: float = GRACE) -> int:
     """Runs a command under the guard, in this process. Does not start it if the starter is gone already.
 
     Args:
@@ -92,6 +132,7 @@ def main(command: list[str], starter: int, *, low_priority: bool = False) -> int
         starter: Id of the process that started this one. Its own look at its parent could come after the parent's
             death, and find another process.
         low_priority: See `guarded`.
+        grace: See `guarded`.
 
     Returns:
         The command's exit status, 128 + n if signal n ended it; 0 if the guard ended it.
@@ -110,19 +151,30 @@ def main(command: list[str], starter: int, *, low_priority: bool = False) -> int
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    child = subprocess.Popen(command)
-    while child.poll() is None and not stopping and os.getppid() == starter:
-        try:
-            child.wait(0.2)
-        except subprocess.TimeoutExpired:
-            pass
-    status = child.poll()
-    end_group(os.getpgrp(), keep=os.getpid())
+    _adopt_orphans()
+    child = subprocess.Popen(command).pid
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # it only wakes the wait below
+    while (status := _reap(child)) is None and not stopping and os.getppid() == starter:
+        signal.sigtimedwait({signal.SIGCHLD}, 0.2)
+
+    def living() -> set[int]:
+        _reap(child)
+        return {*members(os.getpgrp()), *descendants(os.getpid())} - {os.getpid()}
+
+    _end(living, grace)
     if status is None:
         return 0
-    return status if status >= 0 else 128 - status  # as shells do: 137 is SIGKILL
+    code = os.waitstatus_to_exitcode(status)
+    return code if code >= 0 else 128 - code  # as shells do: 137 is SIGKILL
 
 
 if __name__ == "__main__":
     at = sys.argv.index("--")
-    sys.exit(main(sys.argv[at + 1 :], int(sys.argv[1]), low_priority="--low-priority" in sys.argv[2:at]))
+    sys.exit(
+        main(
+            sys.argv[at + 1 :],
+            int(sys.argv[1]),
+            low_priority="--low-priority" in sys.argv[3:at],
+            grace=float(sys.argv[2]),
+        )
+    )

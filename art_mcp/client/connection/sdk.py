@@ -24,6 +24,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 
 from art_langgraph.client.proxies import AsyncProxyTransport
 from art_mcp.client.connection.patience import Patience, patient
+from art_mcp.validation import violation
 from trainer_server.wire import MCPError
 
 MAJOR = int(version("mcp").partition(".")[0])
@@ -115,6 +116,8 @@ class Channel:
     def __init__(self, session: Any, info: dict[str, Any], patience: Patience) -> None:
         self._session = session
         self._patience = patience
+        self._outputs: dict[str, Mapping[str, Any]] = {}
+        """Schemas of the structured content of tools, by their names."""
         self.info = info
 
     @property
@@ -142,7 +145,21 @@ class Channel:
             raise MCPError(f"the answer to {method} breaks the protocol: {error.errors()[0]['msg']}") from error
         except Exception as error:  # the SDK raises errors of many kinds for problems of the server
             raise failure_of(error) from error
-        return wire(answer) if isinstance(answer, BaseModel) else answer
+        fields: dict[str, Any] = wire(answer) if isinstance(answer, BaseModel) else answer
+        if method == "tools/list":
+            schemas = {tool["name"]: tool.get("outputSchema") for tool in fields.get("tools", ())}
+            self._outputs |= {name: schema for name, schema in schemas.items() if isinstance(schema, Mapping)}
+        elif method == "tools/call" and not fields.get("isError") and (schema := self._outputs.get(params["name"])):
+            self._check_output(params["name"], fields, schema)
+        return fields
+
+    def _check_output(self, tool: str, answer: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+        """Raises MCPError if the structured content of an answer does not fit its schema. The SDK would check it with
+        the server's patterns and Python's `re`, which may take for ever."""
+        if "structuredContent" not in answer:
+            raise MCPError(f"Tool {tool} has an output schema but did not return structured content")
+        if wrong := violation(answer["structuredContent"], schema):
+            raise MCPError(f"Invalid structured content returned by tool {tool}: {wrong}")
 
     async def _ask(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> Any:
         if method == "initialize":
@@ -215,13 +232,24 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             models = {"serverInfo": client.server_info, "capabilities": client.server_capabilities}
             info = {name: wire(model) for name, model in models.items() if model}
             instructions = {"instructions": client.instructions} if client.instructions else {}
+            _leave_unchecked(client.session)
             yield Channel(client, {**info, **instructions}, patience)
         else:
             from mcp import ClientSession
 
             streams = await stack.enter_async_context(transport)
             session = await stack.enter_async_context(ClientSession(streams[0], streams[1], message_handler=hear))
+            _leave_unchecked(session)
             yield Channel(session, wire(await session.initialize()), patience)
+
+
+def _leave_unchecked(session: Any) -> None:
+    """Keeps the SDK from checking the structured content of results: `Channel` does."""
+
+    async def unchecked(name: str, result: Any) -> None:
+        pass
+
+    setattr(session, "validate_tool_result" if MAJOR > 1 else "_validate_tool_result", unchecked)
 
 
 def wire(answer: BaseModel) -> dict[str, Any]:

@@ -19,6 +19,9 @@ from trainer_server.wire import MCPError
 
 log = logging.getLogger("art_mcp")
 
+GRACE = 1.5
+"""Seconds between TERM and KILL for what a server has started. The SDK kills the guard itself after 2."""
+
 CLOSING = 12.0
 """Seconds to wait for a session to close. The SDK needs up to about half of it to end a process by TERM and KILL."""
 
@@ -196,5 +199,5 @@ def _guarded(target: Stdio) -> Stdio:
     if sys.platform == "linux":  # on Windows, the SDK ends what a server has started
         from trainer_server.wire.guard import guarded
 
-        return replace(target, command=tuple(guarded(target.command)))
+        return replace(target, command=tuple(guarded(target.command, grace=GRACE)))
     return target

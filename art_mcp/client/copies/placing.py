@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from art_mcp.client.connection.sdk import Stdio
-from art_mcp.worlds.world import Copy
+from art_mcp.worlds.alias import alias
+from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import ConfigError
 
 
@@ -20,6 +21,7 @@ def placed(target: Stdio, copy: Copy) -> Stdio:
 
     Raises:
         ConfigError: A word still leads into an original, or a placeholder names no place.
+        OSError: The settings of git cannot be written.
     """
     command = tuple(copy.path(_absolute(word, copy)) for word in target.command)
     env = {name: copy.path(_resolved(value, copy)) for name, value in target.env.items()}
@@ -30,8 +32,20 @@ def placed(target: Stdio, copy: Copy) -> Stdio:
                 f"{copy.from_copy(word)!r} of the server's command, environment or working directory leads into the "
                 f"original {original}, which would be written: write {{world:NAME}} in its place"
             )
-    env.setdefault("GIT_CEILING_DIRECTORIES", str(copy.directory))  # no repository around the copies is found
-    return replace(target, command=command, env=env, cwd=cwd)
+    return replace(target, command=command, env={**env, **copy.git_environment(env)}, cwd=cwd)
+
+
+def check_files(text: str, world: World) -> None:
+    """Raises ConfigError if a text of a server's command names no place of the world, or something in one that is a
+    file: every call of the server would fail."""
+    named = world.aliases.text(text)
+    for place in world.places:
+        if place.kind in ("file", "database") and f"{alias(place)}/" in named:
+            raise ConfigError(
+                f"{text!r} of the server's command looks for something in {{world:{place.name}}}, but that is the file "
+                f"{place.original} itself: write {{world:{place.name}}} alone, or --world with its directory, "
+                f"{place.original.parent}"
+            )
 
 
 def _absolute(word: str, copy: Copy) -> str:

@@ -10,7 +10,7 @@ from contextvars import Context
 
 from art_mcp.client.connection.sdk import Stdio
 from art_mcp.client.connection.session import Session
-from art_mcp.client.copies.placing import placed
+from art_mcp.client.copies.placing import check_files, placed
 from art_mcp.client.copies.reader import Reader
 from art_mcp.client.copies.ready import Ready
 from art_mcp.worlds.change import Change
@@ -34,14 +34,14 @@ class Pool:
         on_change: Called when a server says that its tools have changed.
 
     Raises:
-        ConfigError: A placeholder names no place of the world.
+        ConfigError: A placeholder names no place of the world, or a path goes on after a place that is a file.
     """
 
     def __init__(
         self, world: World, target: Stdio, timeouts: tuple[float, float], on_change: Callable[[], None]
     ) -> None:
-        for text in (*target.command, *target.env.values(), target.cwd or ""):
-            world.aliases.text(text)  # before anything is copied
+        for text in (*target.command, *target.env.values(), f"{target.cwd or ''}/"):
+            check_files(text, world)  # before anything is copied
         self.world = world
         self._timeouts = timeouts
         self._on_change = on_change
@@ -126,7 +126,7 @@ class Pool:
         async with self._starts:
             copy = await self._copy()
             try:
-                target = placed(self._target, copy)
+                target = await asyncio.to_thread(placed, self._target, copy)
                 session = await self.started(target)
                 try:
                     await asyncio.to_thread(copy.begin)

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.schemas import fits_pattern
+from art_mcp.validation import fits_pattern
 
 WORDS = tuple(
     words(

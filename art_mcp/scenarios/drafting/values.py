@@ -15,7 +15,8 @@ from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.schemas import fits_pattern, plain, properties_of
+from art_mcp.scenarios.schemas import plain, properties_of
+from art_mcp.validation import fits_pattern
 from art_mcp.worlds.place import Place
 from trainer_server.wire import ConfigError
 

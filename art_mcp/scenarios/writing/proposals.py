@@ -17,7 +17,7 @@ from art_mcp.scenarios.phrasing.lexicon import FILLERS, PREPOSITIONS
 from art_mcp.scenarios.phrasing.talk import refuses
 from art_mcp.scenarios.phrasing.values import spelled
 from art_mcp.scenarios.plan import Reply, is_reference
-from art_mcp.scenarios.schemas import violation
+from art_mcp.validation import violation
 
 SAID = 3
 """Words of a text that a task must say as it is, at most."""

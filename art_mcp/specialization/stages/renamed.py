@@ -26,8 +26,8 @@ from art_mcp.scenarios.observe import changes_with_time, leaves, parsed
 from art_mcp.scenarios.phrasing import lexicon
 from art_mcp.scenarios.phrasing.values import spelled
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step, is_reference
-from art_mcp.scenarios.schemas import violation
 from art_mcp.specialization.demonstrations import demonstration
+from art_mcp.validation import violation
 from art_mcp.worlds.alias import WORLD
 from trainer_server.wire import ConfigError
 

@@ -48,7 +48,7 @@ class DatabaseObserver:
 def _sizes(path: Path) -> dict[str, int]:
     """The numbers of values of the tables of a database. Those that cannot be read are left out."""
     sizes = {}
-    with suppress(sqlite3.Error), closing(read_only(path)) as database:
+    with suppress(sqlite3.Error, OSError), closing(read_only(path, immutable=True)) as database:
         for (name,) in database.execute("select name from sqlite_master where type = 'table'").fetchall():
             with suppress(sqlite3.Error):
                 sizes[name] = _size(database, name)

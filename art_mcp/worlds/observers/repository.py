@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
+from art_mcp.worlds.files import open_regular, read_line, walk
+from art_mcp.worlds.git.command import run_git
 from art_mcp.worlds.observers.observer import Show
-from art_mcp.worlds.repository import git_directory, is_git_directory, run_git
+from art_mcp.worlds.repository import git_directory, is_git_directory
 
 _FIELDS = ("%H", "%T", "%P", "%an", "%B")
 _NAMES = (("refs/heads/", "branch "), ("refs/tags/", "tag "), ("refs/remotes/", "remote branch "))
+_LONGEST = 1_000_000
+"""Bytes of a file of settings that are read at most."""
+_BORROWED = "objects/info/alternates"
 _UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply")
 
 
@@ -24,15 +30,19 @@ class RepositoryObserver:
 
     def claims(self, path: Path) -> bool:
         if path.name == ".git":
-            return True
+            return path.is_dir() or path.is_file()
         return path.is_dir() and is_git_directory(path)
 
     def files(self, path: Path) -> Iterable[Path]:
         """All but objects: without a reference that leads to them, nobody sees them. Reflogs are not observed."""
-        return [entry for entry in _below(_followed(path)) if entry.is_file()]
+        git = _followed(path)
+        names = {file: str(file.relative_to(git)) for file in _files(git)}
+        return [file for file, name in names.items() if name == _BORROWED or not name.startswith(("objects/", "logs/"))]
 
     def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
-        return dict(_entries(_followed(path), _followed(before) if before.exists() else None, show))
+        git = _followed(path)
+        _files(git)
+        return dict(_entries(git, _followed(before) if before.exists() else None, show))
 
 
 def _followed(path: Path) -> Path:
@@ -52,10 +62,15 @@ def _followed(path: Path) -> Path:
     return git
 
 
-def _below(git: Path) -> Iterator[Path]:
-    for entry in sorted(git.iterdir()):
-        if entry.name not in ("objects", "logs"):
-            yield from entry.rglob("*") if entry.is_dir() else [entry]
+def _files(git: Path) -> list[Path]:
+    """The files of a `.git` directory. Raises ValueError if there is a pipe or the like, which git would wait for."""
+    files = []
+    for entry in walk(git):
+        if entry.is_file():
+            files.append(Path(entry.path))
+        elif not entry.is_dir() and os.path.exists(entry.path):
+            raise ValueError(f"{entry.name} in it is neither a file nor a directory")
+    return files
 
 
 def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, str]]:
@@ -66,17 +81,30 @@ def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, 
     for name, own, peeled in (line.split("\0") for line in lines):
         value = show(commits.get(peeled or own, peeled or own))
         yield next((word + name.removeprefix(start) for start, word in _NAMES if name.startswith(start)), name), value
-    head = (git / "HEAD").read_text(encoding="utf-8").strip().removeprefix("ref: ")
+    head = read_line(git / "HEAD").removeprefix("ref: ")
     at = run_git(git, "rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
     yield "HEAD", show(head.removeprefix("refs/heads/") if head != at else commits.get(at, at))
     yield from _staged(git, at, show)
     for name in _UNFINISHED:
         if (git / name).exists():
             yield name, "unfinished"
-    if (git / "config").exists():
-        text = (git / "config").read_text(encoding="utf-8", errors="replace")
-        config = show(text)  # with aliases: each copy has another path
-        yield "config", hashlib.sha256(config.encode()).hexdigest()  # it may have a password
+    for name in sorted(_settings(git)):
+        with open_regular(git / name) as file:
+            text = file.read(_LONGEST + 1).decode(errors="replace")
+        if len(text) > _LONGEST:
+            raise ValueError(f"{name} is longer than {_LONGEST:,} bytes")
+        if name != "config" and all(line.startswith("#") or not line.strip() for line in text.splitlines()):
+            continue  # as git makes it
+        value = show(text)  # with aliases: each copy has another path
+        yield name, hashlib.sha256(value.encode()).hexdigest()  # it may have a password
+
+
+def _settings(git: Path) -> Iterator[str]:
+    """The names of the files that say what git does in the repository, and with which others."""
+    for pattern in ("config", "config.worktree", "remotes/*", "branches/*", "hooks/*", "info/*", "shallow", _BORROWED):
+        for path in git.glob(pattern):
+            if path.is_file() and path.suffix != ".sample" and str(path.relative_to(git)) != "info/refs":
+                yield str(path.relative_to(git))
 
 
 def _staged(git: Path, head: str, show: Show) -> Iterator[tuple[str, str]]:

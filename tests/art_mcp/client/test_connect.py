@@ -319,3 +319,14 @@ async def test_a_call_inside_a_graph_is_recorded_once() -> None:
     assert calls["add"].node == "tools"
     assert calls["fail"].is_error
     assert found.output["messages"][-1].status == "error"
+
+
+@pytest.mark.slow
+async def test_structured_content_is_checked_against_its_schema_without_waiting_for_a_pattern() -> None:
+    async with connect([*ODD, "patterns"], timeout=PATIENCE) as server:
+        await server.tools()
+        assert (await server.call("echo", {"text": "aaa"})).structured == {"echo": "aaa"}
+        wrong = await server.call("echo", {"text": "a" * 60 + "!"})
+        assert wrong.is_error
+        assert "Invalid structured content returned by tool echo" in wrong.text
+        assert "has an output schema but did not return structured content" in (await server.call("pid", {})).text

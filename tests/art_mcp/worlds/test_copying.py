@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from art_mcp.worlds.copying import Copier, remove_tree
+from art_mcp.worlds.copying import Copier
+from art_mcp.worlds.files import remove_tree
 from art_mcp.worlds.repository import is_object
 from tests.support.mcp.originals import digest
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import chdir, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.copying import Copier
+from art_mcp.worlds.files import remove_tree
 from art_mcp.worlds.observers.observer import Show
 from art_mcp.worlds.world import Copy, World
 from tests.support.mcp.originals import digest, git, make_database, make_repository
@@ -175,13 +178,18 @@ def test_what_a_run_broke_is_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("links", [True, False])
+def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(
+    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art_mcp.worlds.world._LINKS", links)
     repository = make_repository(tmp_path / "repo")
     with opened(World(repository, scratch=tmp_path / "w")) as world:
         first, second = world.copy(), world.copy()
         shared = [path for path in (first.home / ".git" / "objects").rglob("*") if path.is_file()]
         assert shared
-        assert all(path.stat().st_nlink == 3 for path in shared), "the snapshot and two copies"
+        expected = 3 if links else 1
+        assert all(path.stat().st_nlink == expected for path in shared), "the snapshot and two copies"
         assert all(path.stat().st_nlink == 1 for path in (repository / ".git" / "objects").rglob("*") if path.is_file())
         before = digest(second.root)
         git(first.home, "commit", "-q", "-a", "-m", "more")
@@ -381,3 +389,188 @@ def test_a_copy_pushes_to_places_of_the_world_only(tmp_path: Path) -> None:
         assert [note.split()[2] for note in world.notes] == ["outer", "far"]
         assert other.changes() == []
     assert digest(tmp_path) == before
+
+
+def test_a_link_through_a_link_leads_into_the_copy(tmp_path: Path) -> None:
+    (tmp_path / "site" / "deep").mkdir(parents=True)
+    (tmp_path / "site" / "file").write_text("first")
+    for name, leads in {
+        "up": "..",
+        "cfg": "up/site/file",
+        "twice": "deep/../up/site/file",
+        "here": ".",
+        "near": "here/file",
+        "new": "up/site/other",
+    }.items():
+        (tmp_path / "site" / name).symlink_to(leads)
+    (tmp_path / "site" / "deep" / "back").symlink_to("../up/site/file")
+    before = digest(tmp_path)
+    with opened(World(tmp_path / "site", scratch=tmp_path.with_name("scratch-links"))) as world:
+        for name in ("cfg", "twice", "near", "deep/back", "new"):
+            copy = world.copy()
+            (copy.home / name).write_text(name)
+            expected = "other" if name == "new" else "file"
+            assert [change.where for change in copy.changes()] == [f"/world/site/{expected}"]
+            assert digest(tmp_path) == before
+        (world.copy().home / "up" / "site" / "file").write_text("by the link around the world")
+        assert digest(tmp_path) == before
+        [note] = world.notes
+        assert note.endswith("site/up leads to " + f"{tmp_path}, around the world: in the copies it leads to /world")
+
+
+def snapshot_of(copy: Copy) -> Path:
+    [found] = [path for path in copy.root.parent.iterdir() if path.is_dir() and path != copy.root]
+    return found
+
+
+@pytest.mark.parametrize("how", ["write", "add", "remove", "mode"])
+def test_a_snapshot_that_was_written_is_found_out_before_the_next_copy(how: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("first")
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        assert not (copy.home / "../../../0/world").resolve().exists()
+        data = snapshot_of(copy) / "world" / "data"
+        assert (data / "a").stat().st_mode & 0o222 == data.stat().st_mode & 0o222 == 0
+        assert (copy.home / "a").stat().st_mode & 0o200
+        os.chmod(data, 0o755)
+        os.chmod(data, 0o555)
+        if how == "write":
+            os.chmod(data / "a", 0o644)
+            (data / "a").write_text("other")
+            os.utime(data / "a", ns=(0, (tmp_path / "data" / "a").stat().st_mtime_ns))
+            os.chmod(data / "a", 0o444)
+        elif how == "add":
+            os.chmod(data, 0o755)
+            (data / "b").touch()
+        elif how == "remove":
+            os.chmod(data, 0o755)
+            (data / "a").unlink()
+        with pytest.raises(OSError, match="was written, which is of the snapshot that all runs begin with"):
+            world.copy()
+        assert world.in_use == 1
+
+
+def test_what_is_no_file_is_seen_and_never_opened(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    make_database(tmp_path / "data" / "a.db").close()
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        for name in (".git", "b.db-wal", "b.db", "c.txt"):
+            os.mkfifo(copy.home / name)
+        with closing(socket.socket(socket.AF_UNIX)) as listening, chdir(copy.home):
+            listening.bind("socket")
+        os.mkfifo(copy.home / "a.db-journal")
+        with (copy.home / "sparse").open("wb") as file:
+            file.truncate(200 * 1024**3)
+        seen = {(change.where.removeprefix("/world/data"), change.what): change.after for change in copy.changes()}
+        pipes = {(name, "pipe") for name in ("", "/a.db-journal", "/b.db", "/b.db-wal", "/c.txt")}
+        assert pipes | {("/socket", "socket")} <= seen.keys()
+        assert "no regular file" in str(seen["/a.db", "unreadable"])
+        assert str(seen["/sparse", "content"]).startswith("214,748,364,800 bytes, not read")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["HEAD", "config", "objects/info/alternates", "hooks/pre-push", "packed-refs"])
+def test_a_repository_with_a_pipe_is_not_read(name: str, tmp_path: Path) -> None:
+    with opened(World(make_repository(tmp_path / "repo"), scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        path = copy.home / ".git" / name
+        path.unlink(missing_ok=True)
+        os.mkfifo(path)
+        assert "unreadable" in {change.what for change in copy.changes()} or name == "HEAD"
+
+
+def test_an_original_with_holes_and_pipes_is_copied_without_waiting(tmp_path: Path) -> None:
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    os.mkfifo(tmp_path / "data" / "a.db")
+    (tmp_path / "data" / "a.db-wal").write_text("beside a pipe")
+    os.mkfifo(tmp_path / "data" / "sub" / ".git")
+    with (tmp_path / "data" / "sparse").open("wb") as file:
+        file.truncate(200 * 1024**3)
+        file.seek(1024**3)
+        file.write(b"here")
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        assert len([note for note in world.notes if "is no file: it is not in the copies" in note]) == 2
+        copy = world.copy()
+        status = (copy.home / "sparse").stat()
+        assert (status.st_size, status.st_blocks * 512 < 1024**2) == (200 * 1024**3, True)
+        with (copy.home / "sparse").open("rb") as file:
+            file.seek(1024**3)
+            assert file.read(5) == b"here\0"
+        assert copy.changes() == []
+        os.utime(copy.home / "sparse")
+        assert [change.where for change in copy.changes()] == ["/world/data/sparse"]
+
+
+def nested(path: Path, depth: int) -> None:
+    """Makes directories in one another, as a program does that changes into each: the path may be too long."""
+    here = os.open(path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d" * 20, dir_fd=here)
+        below = os.open("d" * 20, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_directories_of_any_depth_are_seen_and_removed(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        nested(copy.home, 1_100)
+        changed = copy.changes()
+        assert changed[0].where == "/world/data/" + "d" * 20
+        assert changed[-1].what == "unreadable", "its path is too long"
+        world.remove(copy)
+        assert world.in_use == 0
+        assert not copy.root.exists()
+        left = tmp_path / "w" / "left"
+        left.mkdir()
+        nested(left, 1_100)
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")):
+        assert not left.exists()
+
+
+def test_a_deep_original_is_copied(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data"
+    for _ in range(1_100):
+        path = path / "d"
+        os.mkdir(path)
+    try:
+        with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+            assert world.copy().changes() == []
+    finally:
+        remove_tree(tmp_path / "data")  # pytest cannot
+
+
+def test_closing_a_world_ends_its_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(3):
+        (tmp_path / "data" / str(number)).write_text("a")
+    copied = []
+    blocks = Copier._blocks
+
+    def closing_at_the_first(self: Copier, *words: Any) -> None:
+        copied.append(words)
+        world._stop.set()
+        blocks(self, *words)
+
+    monkeypatch.setattr(Copier, "_blocks", closing_at_the_first)
+    world = World(tmp_path / "data", scratch=tmp_path / "w")
+    with pytest.raises(ConfigError, match="the world was closed"):
+        world.open()
+    assert len(copied) == 1
+    assert [path.name for path in (tmp_path / "w").iterdir()] == ["lock"]
+
+
+def test_a_world_that_takes_too_long_to_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a").write_text("a")
+    with opened(World(tmp_path / "data", scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        monkeypatch.setattr("art_mcp.worlds.state.PATIENCE", 0.0)
+        assert [str(change) for change in copy.changes()] == [
+            "/world: unreadable is new: not all of it was read within 0 s"
+        ]

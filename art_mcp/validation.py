@@ -1,0 +1,120 @@
+"""Whether values fit the JSON schemas that servers write. Their patterns cost a time that is linear in the text.
+
+Python's `re`, which `jsonschema` uses, needs exponential time for patterns such as `^(a+)+$`: a server could stop its
+client with one. The engine of Pydantic, that of Rust, does not, and it knows `\\p{L}` and `(?<name>…)` as JavaScript
+does. It has no lookaround and no references back: such a pattern is left to the server, as all are that it cannot read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from typing import Any
+
+import jsonschema
+from pydantic_core import SchemaError, SchemaValidator, ValidationError
+from pydantic_core.core_schema import str_schema
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+LONGEST = 10_000
+"""Characters of a pattern that are read at most."""
+
+
+def fits_pattern(pattern: Any, text: str) -> bool:
+    """Whether a text fits a schema's pattern. One that is not known fits any text: the server decides about its own.
+
+    Args:
+        pattern: The pattern. None: there is none.
+        text: The text.
+    """
+    return _matches(pattern, text) is not False
+
+
+def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """How a value violates a schema. None: it does not, or the schema itself is invalid.
+
+    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
+    """
+    validator = _forgiving(jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator))
+    try:
+        # Without formats, of which one says that a pattern is one of Python's `re`.
+        validator.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
+        validator(schema, registry=Registry()).validate(value)
+    except jsonschema.ValidationError as error:
+        return str(error.message)[:300]
+    except (jsonschema.SchemaError, Unresolvable, RecursionError, OverflowError):
+        pass  # the server's schema is invalid: the call decides
+    return None
+
+
+def _matches(pattern: Any, text: str) -> bool | None:
+    """Whether a pattern occurs in a text. None: the pattern is not known, or the text is no Unicode."""
+    if not isinstance(pattern, str) or (validator := _validator(pattern)) is None:
+        return None
+    try:
+        validator.validate_python(text)
+    except ValidationError as error:
+        return False if error.errors(include_url=False)[0]["type"] == "string_pattern_mismatch" else None
+    return True
+
+
+@lru_cache(maxsize=1_000)
+def _validator(pattern: str) -> SchemaValidator | None:
+    if len(pattern) > LONGEST:
+        return None
+    try:
+        return SchemaValidator(str_schema(pattern=pattern, regex_engine="rust-regex"))
+    except SchemaError:
+        return None
+
+
+@cache
+def _forgiving(validator: Any) -> Any:
+    """The class of a validator whose patterns are those of `fits_pattern`, wherever a schema has some."""
+    keywords = validator.VALIDATORS
+
+    def additional(validator: Any, schema_of_others: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+        patterns = _object(schema.get("patternProperties"))
+        if not isinstance(value, dict):
+            return
+        known = _object(schema.get("properties"))
+        others = {
+            name: item
+            for name, item in value.items()
+            if name in known or all(_matches(pattern, name) is False for pattern in patterns)
+        }
+        plain = {key: part for key, part in schema.items() if key != "patternProperties"}
+        yield from keywords["additionalProperties"](validator, schema_of_others, others, plain)
+
+    def unevaluated(validator: Any, schema_of_others: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+        # It looks for patterns in all parts of the schema, by `re`. With any, the server decides.
+        if '"patternProperties"' not in json.dumps(schema, default=str):
+            yield from keywords["unevaluatedProperties"](validator, schema_of_others, value, schema)
+
+    own = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": additional,
+        "unevaluatedProperties": unevaluated,
+    }
+    return jsonschema.validators.extend(validator, {name: check for name, check in own.items() if name in keywords})
+
+
+def _pattern(_: Any, pattern: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """The keyword `pattern`, as `jsonschema` calls it."""
+    if isinstance(value, str) and not fits_pattern(pattern, value):
+        yield jsonschema.ValidationError(f"{value!r} does not match {pattern!r}")
+
+
+def _pattern_properties(validator: Any, patterns: Any, value: Any, _: Any) -> Iterator[jsonschema.ValidationError]:
+    """The keyword `patternProperties`, as `jsonschema` calls it."""
+    for pattern, schema in _object(patterns).items():
+        for name, item in value.items() if isinstance(value, dict) else ():
+            if _matches(pattern, name):
+                yield from validator.descend(item, schema, path=name, schema_path=pattern)
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

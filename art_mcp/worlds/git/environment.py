@@ -1,0 +1,100 @@
+"""The environment of a server in a copy, in which git pushes to no repository that is not in the copy."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from art_mcp.worlds.git.command import run_git
+from art_mcp.worlds.git.settings import NO_PUSH, Setting, harmless, settings, settings_text
+
+_REMOTE = ("/", "file://", "~", "ssh://", "git+ssh://", "ssh+git://", "git://", "http://", "https://")
+"""How URLs and absolute paths begin. Relative paths are left to the repository that they lead to."""
+
+_LAST: tuple[Setting, ...] = (
+    # A push to a repository that does not announce this ends before anything is sent: one outside of the copy does not.
+    ("push.pushOption", "in-a-copy-of-a-world"),
+    ("credential.helper", ""),  # those of the files are no more: a copy has nobody's passwords, and stores none
+    ("protocol.ext.allow", "never"),
+    ("protocol.fd.allow", "never"),
+    ("protocol.no-push.allow", "never"),
+)
+"""Settings that no file can change."""
+
+_SSH = """\
+#!/bin/sh
+# Git in a copy of a world reads from other hosts, and pushes to none.
+for command; do :; done
+case $command in
+  "git-upload-pack '"* | "git-upload-archive '"*) ;;
+  *) echo "a copy of a world pushes to no other host" >&2; exit 128 ;;
+esac
+ssh=$(git config core.sshCommand) || ssh={default}
+eval "exec $ssh \\"\\$@\\""
+"""
+
+
+def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a server's environment needs in a copy.
+
+    However a push names its target, the repository there decides: git reads `GIT_CONFIG_GLOBAL` on the receiving side
+    too, and by it only repositories in the copy receive. Before that, URLs and absolute paths are rewritten to one that
+    git names in its refusal. The user's own settings go on to apply, without those that would lead elsewhere.
+
+    Args:
+        directory: Where files for git can be written. It is in no place of the copy.
+        copy: The directory of all places of the copy.
+        original: The `.git` directory of an original, on which settings of the user may depend. It need not be there.
+        env: The server's environment.
+
+    Returns:
+        The variables. None are needed where git is not installed.
+
+    Raises:
+        OSError: The files cannot be written.
+    """
+    if shutil.which("git") is None:
+        return {}
+    directory.mkdir(exist_ok=True)
+    home = Path(env.get("HOME") or os.path.expanduser("~"))
+    shared = Path(env.get("XDG_CONFIG_HOME") or os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    own = env.get("GIT_CONFIG_GLOBAL")
+    files = [Path(own)] if own else [shared / "git" / "config", home / ".gitconfig"]
+    entries = [entry for file in files for entry in harmless(settings(original, "--file", str(file)))]
+    entries = [entry for entry in entries if not entry[0].startswith("receive.")]
+    entries += [(f"url.{NO_PUSH}/.pushinsteadof", start) for start in _REMOTE]
+    entries += [(f"url.{start}.pushinsteadof", start) for start in (str(copy), f"file://{copy}")]
+    entries += [("receive.hiderefs", "refs"), ("receive.advertisepushoptions", "false")]
+    entries += [(f"includeif.gitdir:{copy}/.path", str(directory / "inside"))]
+    inside: list[Setting] = [("receive.hiderefs", "!refs"), ("receive.advertisepushoptions", "true")]
+    (directory / "config").write_text(settings_text(entries), encoding="utf-8", errors="surrogateescape")
+    (directory / "inside").write_text(settings_text(inside), encoding="utf-8")
+    ssh = directory / "ssh"  # git knows by this name which options it takes
+    default = env.get("GIT_SSH_COMMAND") or shlex.quote(env.get("GIT_SSH") or "ssh")
+    ssh.write_text(_SSH.format(default=shlex.quote(default)), encoding="utf-8")
+    ssh.chmod(0o700)
+    count = int(env.get("GIT_CONFIG_COUNT") or 0)
+    variables = {
+        "GIT_CONFIG_GLOBAL": str(directory / "config"),
+        "GIT_CONFIG_COUNT": str(count + len(_LAST)),
+        "GIT_SSH_COMMAND": shlex.quote(str(ssh)),
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_CEILING_DIRECTORIES": env.get("GIT_CEILING_DIRECTORIES") or str(copy),  # none around the copies is found
+    }
+    for number, (name, value) in enumerate(_LAST, count):
+        variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value or ""}
+    return variables
+
+
+def older_than_needed() -> str | None:
+    """What is too old about the git that is installed. None: it is new enough, or there is none."""
+    if shutil.which("git") is None:
+        return None
+    version = run_git(Path("."), "version").split()[2]
+    parts = [int(part) for part in version.split(".")[:2] if part.isdigit()]
+    if parts >= [2, 32]:
+        return None
+    return f"git {version} is older than 2.32: a push from a copy to a repository outside of it may not be refused"

@@ -1,0 +1,70 @@
+"""Values against the schemas of servers: exact where the schema is known, and in linear time whatever it is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from art_mcp.validation import fits_pattern, violation
+from tests.support.patience import PATIENCE
+
+UNKNOWN = (r"^(?!x).*$", r"(a)\1", r"\cJ", "[", "a{1,100000000}", "(" * 5_000, "a" * 20_000)
+"""Patterns that the engine has no notion of, or none of that size."""
+
+EXPONENTIAL = ("^(a+)+$", "^(a|aa)+$", "(.*)*(.*)*(.*)*x", r"^(\w+\s?)*$", "(a?){40}a{40}b")
+
+
+@pytest.mark.parametrize("pattern", UNKNOWN, ids=range(len(UNKNOWN)))
+def test_a_pattern_that_is_not_known_is_left_to_the_server(pattern: str) -> None:
+    assert fits_pattern(pattern, "x")
+    schema = {"properties": {"name": {"type": "string", "pattern": pattern}, "size": {"type": "integer"}}}
+    assert violation({"name": "x"}, schema) is None
+    assert violation({"name": "x", "size": "large"}, schema) is not None, "what is known is checked"
+    assert violation({"x": "x"}, {"patternProperties": {pattern: {"type": "integer"}}}) is None
+    assert violation({"x": "x"}, {"patternProperties": {pattern: {}}, "additionalProperties": False}) is None
+    referred = {"properties": {"name": {"$ref": "#/own/name"}}, "own": {"name": {"pattern": pattern}}}
+    assert violation({"name": "x"}, referred) is None
+
+
+def test_known_patterns_are_checked() -> None:
+    assert fits_pattern("^a", "ab")
+    assert not fits_pattern("^a", "b")
+    assert fits_pattern(None, "b")
+    assert fits_pattern("^a", "\ud800"), "no Unicode"
+    assert fits_pattern(r"^\p{L}+$", "é")
+    assert not fits_pattern(r"^\p{L}+$", "3")
+    assert not fits_pattern(r"(?<year>\d{4})", "x")
+    assert not fits_pattern("^a$", "a\n"), "as in JavaScript"
+    assert violation("b", {"pattern": "^a"}) == "'b' does not match '^a'"
+    assert violation("ab", {"pattern": "^a"}) is None
+    assert violation(3, {"pattern": "^a"}) is None
+
+
+def test_names_are_checked_by_patterns_too() -> None:
+    schema = {"patternProperties": {"^n_": {"type": "integer"}}, "additionalProperties": False}
+    assert violation({"n_a": 1}, schema) is None
+    assert violation({"n_a": "1"}, schema) == "'1' is not of type 'integer'"
+    assert violation({"a": 1}, schema) == "Additional properties are not allowed ('a' was unexpected)"
+    assert violation({"a": 1}, {**schema, "additionalProperties": {"type": "string"}}) == "1 is not of type 'string'"
+    assert violation({"a": 1}, {"properties": {"b": {}}, "unevaluatedProperties": False}) is not None
+    assert violation([1], schema) is None
+
+
+@pytest.mark.slow
+def test_no_pattern_takes_exponential_time() -> None:
+    text = "a" * 60 + "!"
+    lines = ["from art_mcp.validation import violation"]
+    for pattern in EXPONENTIAL:
+        named = {"patternProperties": {pattern: {}}}
+        for schema in (
+            named,
+            {**named, "additionalProperties": False},
+            {**named, "unevaluatedProperties": False},
+            {"propertyNames": {"pattern": pattern}},
+            {"additionalProperties": {"pattern": pattern}},
+        ):
+            lines.append(f"violation({ ({text: text})!r}, {schema!r})")
+    # In a process, which can be ended: `re` cannot.
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=PATIENCE)
