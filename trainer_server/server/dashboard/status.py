@@ -168,6 +168,16 @@ def _name(server: Server, at: int) -> str:
     return "engine" if len(server.engines) == 1 else f"engine {at}"
 
 
+def _lacks(engine: Engine) -> str | None:
+    """What an engine goes without; None: nothing, or it is not known yet."""
+    missing = engine.describe().get("missing")
+    if isinstance(missing, dict) and missing:
+        return "goes without: " + "; ".join(
+            f"{name} (it has not {', '.join(parts)})" for name, parts in missing.items()
+        )
+    return "runs without the plugins: half-applied adapters stay unseen" if missing == "unknown" else None
+
+
 def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[EngineStatus]) -> list[Problem]:
     """What is wrong, the worst first."""
     server = sources.server
@@ -184,6 +194,8 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
     for engine, status in zip(server.engines, engines, strict=True):
         if why := engine.failure or status.error:
             add(f"the engine {engine.url} is {status.state}: {why}", _engine_remedy(server, engine))
+        if lacks := _lacks(engine):
+            add(f"the engine {engine.url} {lacks}", "docs: scaling/engines, Versions of vLLM")
     if server.jobs.failure:
         add(server.jobs.failure, f"{_LOGS}, trainer.log; open jobs stay queued until it works again")
     elif not (server.jobs.process.running or server.jobs.process.asleep):
