@@ -8,7 +8,7 @@ from pathlib import Path
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm import install
 from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS
-from trainer_server.engines.vllm.registry import Registry, registry
+from trainer_server.engines.vllm.registry import Registry, in_words, registry
 from trainer_server.process.extras import SERVER, pip_command
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
 from trainer_server.wire import EngineError, Home
@@ -49,8 +49,7 @@ def _plugins(known: Registry) -> list[Finding]:
     if not known.missing:
         return [Finding(_SUBJECT, "plugins", State.ok, f"vLLM {known.version} has all that the plugins change in it")]
     fatal = any(feature in known.missing for feature in WHOLE_ADAPTERS)
-    text = "; ".join(f"{feature} (it has not {', '.join(parts)})" for feature, parts in known.missing.items())
-    remedy = "art-langgraph engine install"
+    text, remedy = in_words(known.missing), "art-langgraph engine install"
     if fatal:
         text = f"vLLM {known.version} is not used, as it could apply half of an adapter unseen. It goes without {text}"
         return [Finding(_SUBJECT, "plugins", State.failed, text, remedy)]

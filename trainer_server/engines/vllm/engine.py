@@ -29,6 +29,7 @@ from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
 from trainer_server.engines.vllm.process.last_words import cause
 from trainer_server.engines.vllm.process.silence import PATIENCE, Silence
 from trainer_server.engines.vllm.process.sockets import new_socket, prepare_socket
+from trainer_server.engines.vllm.registry import in_words
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
 
@@ -53,7 +54,7 @@ could block the trainer for ever."""
 UNKNOWN = "unknown"
 """What `describe` says of the parser of an engine that does not tell."""
 WHOLE_ADAPTERS = ("check of whole adapters", "art_applied")
-"""The feature of the plugin art_applied.py, and its module: without it nobody sees that vLLM applies half of a version."""
+"""The feature of the plugin art_applied.py, and its module: without it nobody sees a half-applied version."""
 
 
 def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
@@ -359,8 +360,8 @@ class VLLMEngine:
                     "line that starts it with them",
                     self.url,
                 )
-            for feature, parts in (missing or {}).items():
-                log.warning("the vLLM at %s goes without: %s. It has not %s", self.url, feature, ", ".join(parts))
+            if missing:
+                log.warning("the vLLM at %s goes without %s", self.url, in_words(missing))
         self._missing, self._asked = missing, True
         if lacking := [part for feature in WHOLE_ADAPTERS for part in (missing or {}).get(feature, [])]:
             raise EngineError(

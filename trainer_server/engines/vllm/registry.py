@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,11 @@ def registry(cache: Path) -> Registry:
     asked = _read(_ask(python))
     write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
     return asked
+
+
+def in_words(missing: Mapping[str, Sequence[str]]) -> str:
+    """What is left out in a vLLM, by feature, and what it lacks for it."""
+    return "; ".join(f"{feature} (it has not {', '.join(parts)})" for feature, parts in missing.items())
 
 
 def _read(answer: dict[str, Any]) -> Registry:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer_server.engines.base import Engine
+from trainer_server.engines.vllm.engine import UNKNOWN
+from trainer_server.engines.vllm.registry import in_words
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.process.hardware import flavour
 from trainer_server.process.machine import (
@@ -172,10 +174,8 @@ def _lacks(engine: Engine) -> str | None:
     """What an engine goes without; None: nothing, or it is not known yet."""
     missing = engine.describe().get("missing")
     if isinstance(missing, dict) and missing:
-        return "goes without: " + "; ".join(
-            f"{name} (it has not {', '.join(parts)})" for name, parts in missing.items()
-        )
-    return "runs without the plugins: half-applied adapters stay unseen" if missing == "unknown" else None
+        return f"goes without {in_words(missing)}"
+    return "runs without the plugins: half-applied adapters stay unseen" if missing == UNKNOWN else None
 
 
 def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[EngineStatus]) -> list[Problem]:

@@ -1,4 +1,4 @@
-"""An adapter that vLLM would not apply whole is refused, by the names of its modules; see tests/full for the real vLLM."""
+"""An adapter that vLLM would not apply whole is refused by the names of modules; see tests/full for the real vLLM."""
 
 from __future__ import annotations
 
