@@ -22,6 +22,8 @@ files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
+`state["missing"]` is what its plugins have left out; None: it runs without plugins.
+
 `python -m testbed.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach
 its state.
 """
@@ -74,7 +76,7 @@ def make_app(
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
         "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
-        "released": False, "raw": None, "traceparent": None,
+        "released": False, "raw": None, "traceparent": None, "missing": {},
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -96,6 +98,11 @@ def make_app(
     async def wake_up(_request: Request) -> Response:
         state["asleep"] = False
         return JSONResponse({"status": "awake"})
+
+    async def plugins(_request: Request) -> Response:
+        if state["missing"] is None:
+            return Response(status_code=404)
+        return JSONResponse({"missing": state["missing"]})
 
     async def is_sleeping(_request: Request) -> Response:
         return JSONResponse({"is_sleeping": state["asleep"]})
@@ -276,6 +283,7 @@ def make_app(
             *([Route("/v1/load_lora_adapter", load, methods=["POST"])] if lora else []),
             Route("/v1/unload_lora_adapter", unload, methods=["POST"]),
             Route("/v1/models", models),
+            Route("/art/plugins", plugins),
             Route("/health", health),
             *([Route("/sleep", sleep, methods=["POST"]), Route("/wake_up", wake_up, methods=["POST"]),
                Route("/is_sleeping", is_sleeping)] if sleeps else []),

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm import install
-from trainer_server.engines.vllm.registry import Registry, registry
+from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS
+from trainer_server.engines.vllm.registry import Registry, in_words, registry
 from trainer_server.process.extras import SERVER, pip_command
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
 from trainer_server.wire import EngineError, Home
@@ -27,7 +28,7 @@ def check_environment(home: Home) -> tuple[list[Finding], Registry | None]:
         What was found, and the names that the installed vLLM knows; None if it does not say.
     """
     engine, known = _engine(home.cache)
-    return [engine, _trainer(), _processor(), _disk(home)], known
+    return [engine, *(_plugins(known) if known else ()), _trainer(), _processor(), _disk(home)], known
 
 
 def _engine(cache: Path) -> tuple[Finding, Registry | None]:
@@ -41,6 +42,18 @@ def _engine(cache: Path) -> tuple[Finding, Registry | None]:
         return Finding(_SUBJECT, "vLLM", State.failed, str(error), "art-langgraph engine install"), None
     text = f"vLLM {known.version} ({installation.flavour}) in {installation.directory}"
     return Finding(_SUBJECT, "vLLM", State.ok, text), known
+
+
+def _plugins(known: Registry) -> list[Finding]:
+    """What the plugins of this project do not find in the installed vLLM."""
+    if not known.missing:
+        return [Finding(_SUBJECT, "plugins", State.ok, f"vLLM {known.version} has all that the plugins change in it")]
+    fatal = any(feature in known.missing for feature in WHOLE_ADAPTERS)
+    text, remedy = in_words(known.missing), "art-langgraph engine install"
+    if fatal:
+        text = f"vLLM {known.version} is not used, as it could apply half of an adapter unseen. It goes without {text}"
+        return [Finding(_SUBJECT, "plugins", State.failed, text, remedy)]
+    return [Finding(_SUBJECT, "plugins", State.warning, f"vLLM {known.version} goes without {text}", remedy)]
 
 
 def _trainer() -> Finding:

@@ -284,7 +284,8 @@ class Engine(Protocol):
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
         `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started
-        here. A parser is None if there is none, and `unknown` where the engine does not say."""
+        here. A parser is None if there is none, and `unknown` where the engine does not say. An engine of patched
+        parts may add `missing`: by feature that it goes without, what it lacks for it; `unknown` as above."""
         ...
 
 

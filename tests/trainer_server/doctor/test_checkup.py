@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.cli import art
-from tests.support.homes.model_directories import TOOLS_SHOWN, installed_vllm, model_directory
+from tests.support.homes.model_directories import TOOLS_SHOWN, VLLM, installed_vllm, model_directory
 from tests.support.servers.hub import Hub, serving_hub
 from trainer_server.doctor import checkup, environment, model
 from trainer_server.doctor.finding import Finding, State, worst
+from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS
 from trainer_server.process.machine import GIB
 
 QWEN3 = {
@@ -145,6 +147,25 @@ def test_what_will_not_work_is_said(
     assert checks[check]["state"] == state
     assert text in checks[check]["text"]
     assert checks[check]["remedy"] or state == "ok" or "--trust-remote-code" in words or "--tool-call-parser" in words
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize(
+    ("missing", "state", "text"),
+    [
+        ({}, "ok", "vLLM 9.9 has all that the plugins change in it"),
+        ({"fp32 logits": ("m:f", "m:g")}, "warning", "vLLM 9.9 goes without fp32 logits (it has not m:f, m:g)"),
+        ({WHOLE_ADAPTERS[0]: ("m:f",)}, "failed", "is not used, as it could apply half of an adapter unseen"),
+    ],
+)
+def test_what_the_plugins_miss_in_vllm_is_named(
+    missing: dict[str, tuple[str, ...]], state: str, text: str, cache: Path, tmp_path: Path
+) -> None:
+    installed_vllm(cache, replace(VLLM, missing=missing))
+    _, checks = found("--model", str(weights(model_directory(tmp_path / "model", HERMES, **QWEN3))))
+    assert checks["environment/plugins"]["state"] == state
+    assert text in checks["environment/plugins"]["text"]
+    assert checks["environment/plugins"]["remedy"] == ("" if state == "ok" else "art-langgraph engine install")
 
 
 @pytest.mark.usefixtures("untrained")

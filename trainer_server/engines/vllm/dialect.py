@@ -25,6 +25,7 @@ from trainer_server.engines.connection import (
 )
 from trainer_server.engines.vllm.replies import (
     Detokenized,
+    LeftOut,
     Models,
     Prompted,
     PromptScores,
@@ -197,6 +198,18 @@ class VLLMClient:
         if answer.status == 200:
             return True
         return False if "--tool-call-parser" in answer.text else None
+
+    async def missing_parts(self) -> dict[str, list[str]] | None:
+        """By feature that the plugins left out in this vLLM: what is missing for it (plugins/art_parts.py).
+
+        Returns:
+            None: it was started without the plugins, or does not say.
+        """
+        answer = await self._get("/art/plugins")
+        try:
+            return dict(read(answer.content, LeftOut)["missing"]) if answer.status == 200 else None
+        except (ValueError, MalformedAnswer):
+            return None
 
     async def adapters(self) -> dict[str, str]:
         """The adapters that vLLM holds: name → path.

@@ -29,6 +29,7 @@ from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
 from trainer_server.engines.vllm.process.last_words import cause
 from trainer_server.engines.vllm.process.silence import PATIENCE, Silence
 from trainer_server.engines.vllm.process.sockets import new_socket, prepare_socket
+from trainer_server.engines.vllm.registry import in_words
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
 
@@ -54,6 +55,8 @@ could block the trainer for ever."""
 
 UNKNOWN = "unknown"
 """What `describe` says of the parser of an engine that does not tell."""
+WHOLE_ADAPTERS = ("check of whole adapters", "art_applied")
+"""The feature of the plugin art_applied.py, and its module: without it nobody sees a half-applied version."""
 
 
 def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
@@ -95,6 +98,10 @@ class VLLMEngine:
         self.max_model_len: int | None = None
         self._child, self._socket = child, socket
         self._parsers = parsers
+        self._missing: dict[str, list[str]] | None = None
+        """By feature that plugins left out in this vLLM: what is missing for it. None: it does not say, or is not ready
+        yet."""
+        self._asked = False
         self._parses_tools: bool | None = None if parsers is None else parsers.tools.name is not None
         self._tries = 0
         """Starts and tries to make it ready since it was steady; the wait before the next one grows with them."""
@@ -176,6 +183,7 @@ class VLLMEngine:
             "adapters": sorted(self._held & self.wanted.keys()),
             "max_model_len": self.max_model_len,
             "pid": self._child.pid if self._child else None,
+            "missing": UNKNOWN if self._missing is None and self._asked else self._missing,
             **self._parser_names(),
         }
 
@@ -354,6 +362,31 @@ class VLLMEngine:
     async def check(self) -> None:
         """Checks whether vLLM can serve this base model and its policies; see Engine.check."""
         self.max_model_len = await self.client.check(sleeps=self._shares)
+        self._learn(await self.client.missing_parts())
+
+    def _learn(self, missing: dict[str, list[str]] | None) -> None:
+        """Takes up what plugins left out in this vLLM. The same is logged once.
+
+        Raises:
+            EngineError: It applies adapters without seeing whether it applies all of them.
+        """
+        if not self._asked or missing != self._missing:
+            if missing is None:
+                log.warning(
+                    "the vLLM at %s runs without this project's plugins: it does not say whether it applies all of an "
+                    "adapter, and its log-probabilities are rounded more. `art-langgraph engine command` prints the "
+                    "line that starts it with them",
+                    self.url,
+                )
+            if missing:
+                log.warning("the vLLM at %s goes without %s", self.url, in_words(missing))
+        self._missing, self._asked = missing, True
+        if lacking := [part for feature in WHOLE_ADAPTERS for part in (missing or {}).get(feature, [])]:
+            raise EngineError(
+                f"the vLLM at {self.url} cannot check whether it applies all of an adapter, and would train on half of "
+                f"one unseen: it has not {', '.join(lacking)}. Start a version that has "
+                "(docs: scaling/engines, Versions of vLLM); `art-langgraph engine install` installs one"
+            )
 
     @contextmanager
     def _suspected_when_lost(self) -> Iterator[None]:

@@ -1,11 +1,12 @@
-"""What the installed vLLM knows: its parsers and model architectures, by name."""
+"""What the installed vLLM knows: its parsers and model architectures, by name; and what the plugins miss of it."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import zlib
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ class Registry:
         reasoning_parsers: Values of `--reasoning-parser`, likewise.
         constraining: Those of the tool parsers with which it constrains all answers that may be tool calls.
         architectures: Model classes that it serves, as in the `architectures` of a configuration.
+        missing: By feature of the plugins: what it lacks of what the feature needs, so that the feature is left out.
     """
 
     version: str
@@ -35,6 +37,7 @@ class Registry:
     reasoning_parsers: dict[str, tuple[str, ...]]
     constraining: tuple[str, ...]
     architectures: tuple[str, ...]
+    missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def registry(cache: Path) -> Registry:
@@ -60,6 +63,11 @@ def registry(cache: Path) -> Registry:
     return asked
 
 
+def in_words(missing: Mapping[str, Sequence[str]]) -> str:
+    """What is left out in a vLLM, by feature, and what it lacks for it."""
+    return "; ".join(f"{feature} (it has not {', '.join(parts)})" for feature, parts in missing.items())
+
+
 def _read(answer: dict[str, Any]) -> Registry:
     return Registry(
         version=answer["version"],
@@ -67,13 +75,15 @@ def _read(answer: dict[str, Any]) -> Registry:
         reasoning_parsers={name: tuple(tokens) for name, tokens in answer["reasoning_parsers"].items()},
         constraining=tuple(answer["constraining"]),
         architectures=tuple(answer["architectures"]),
+        missing={feature: tuple(parts) for feature, parts in answer.get("missing", {}).items()},
     )
 
 
 def installed_key(cache: Path) -> list[str]:
     """What an answer holds for: the installed distributions of vLLM with their versions, and the question."""
     distributions = sorted(path.name for path in directory(cache).glob("lib/python*/site-packages/vllm*.dist-info"))
-    return [*distributions, f"question {zlib.crc32((PLUGINS / 'art_registry.py').read_bytes()):x}"]
+    question = b"".join(path.read_bytes() for path in sorted(PLUGINS.glob("*.py")))
+    return [*distributions, f"question {zlib.crc32(question):x}"]
 
 
 def _ask(python: Path) -> dict[str, Any]:

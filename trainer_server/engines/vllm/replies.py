@@ -215,6 +215,12 @@ class Models(_Form):
     data: Listed[_Model]
 
 
+class LeftOut(_Form):
+    """What plugins have left out in a vLLM, by feature, with what is missing for it."""
+
+    missing: dict[str, list[str]]
+
+
 def read(raw: bytes | str, form: type[BaseModel]) -> dict[str, Any]:
     """Reads JSON of a form. All of its fields are in the result, those that the form does not name too.
 

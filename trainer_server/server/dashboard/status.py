@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trainer_server.engines.base import Engine
+from trainer_server.engines.vllm.engine import UNKNOWN
+from trainer_server.engines.vllm.registry import in_words
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.process.hardware import flavour
 from trainer_server.process.machine import (
@@ -168,6 +170,14 @@ def _name(server: Server, at: int) -> str:
     return "engine" if len(server.engines) == 1 else f"engine {at}"
 
 
+def _lacks(engine: Engine) -> str | None:
+    """What an engine goes without; None: nothing, or it is not known yet."""
+    missing = engine.describe().get("missing")
+    if isinstance(missing, dict) and missing:
+        return f"goes without {in_words(missing)}"
+    return "runs without the plugins: half-applied adapters stay unseen" if missing == UNKNOWN else None
+
+
 def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[EngineStatus]) -> list[Problem]:
     """What is wrong, the worst first."""
     server = sources.server
@@ -184,6 +194,8 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
     for engine, status in zip(server.engines, engines, strict=True):
         if why := engine.failure or status.error:
             add(f"the engine {engine.url} is {status.state}: {why}", _engine_remedy(server, engine))
+        if lacks := _lacks(engine):
+            add(f"the engine {engine.url} {lacks}", "docs: scaling/engines, Versions of vLLM")
     if server.jobs.failure:
         add(server.jobs.failure, f"{_LOGS}, trainer.log; open jobs stay queued until it works again")
     elif not (server.jobs.process.running or server.jobs.process.asleep):

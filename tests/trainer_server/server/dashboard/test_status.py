@@ -67,11 +67,13 @@ def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch
     server.engines[0].failure = "it went away"
     server.admission.refused = 3
     server.names.unserved["old"] = "it was trained on another model"
+    described = server.engines[0].describe()
+    monkeypatch.setattr(server.engines[0], "describe", lambda: {**described, "missing": {"fp32 logits": ["m:f"]}})
     status = ServerStatus.model_validate(
         TestClient(app, base_url="http://127.0.0.1").get("/api/status", headers=HOLDER).json()
     )
     said = [problem.what for problem in status.problems]
-    for part in ("no disk", "it went away", "trainer process does not run", "'old' is not served", "3 chats were"):
+    for part in ("no disk", "it went away", "trainer process does not run", "'old' is not served", "3 chats were", "without fp32 logits (it has not m:f"):
         assert any(part in what for what in said), part
     assert all(problem.remedy for problem in status.problems)
     assert not status.ready

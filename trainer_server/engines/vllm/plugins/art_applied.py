@@ -1,46 +1,134 @@
-"""vLLM refuses an adapter of which it would apply nothing.
+"""vLLM refuses an adapter that it would not apply whole.
 
 Stock vLLM takes an adapter whose names are those of other modules, says so to a debug log, and answers from the base
-model. That happens where transformers and vLLM load different classes of a model, with other names for the same layers.
+model, or from a model to which half of the adapter is applied. That happens where transformers and vLLM load different
+classes of a model, with other names for the same layers, and where vLLM adapts fewer kinds of layers than PEFT does.
 
 This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
 
 from __future__ import annotations
 
+import functools
+import re
+from collections.abc import Iterable
 from typing import Any
 
+from art_parts import harmless, have
 
-def check_applied(manager: Any, adapter: Any) -> None:
-    """Raises ValueError if no weight of an adapter is for a module of the model.
+FEATURE = "check of whole adapters"
+"""The server uses no vLLM that lacks this, see `engine.py`."""
+PARTS = {
+    FEATURE: (
+        "vllm.lora.lora_model:LoRAModel.from_lora_tensors(lora_model_id, tensors)",
+        "vllm.lora.lora_model:LoRAModel.self.loras",
+        "vllm.lora.model_manager:LoRAModelManager.activate_adapter(lora_id)",
+        "vllm.lora.model_manager:LoRAModelManager.remove_adapter(adapter_id)",
+        "vllm.lora.model_manager:LoRAModelManager._get_lora_layer_weights(lora_model, module_name)",
+        "vllm.lora.model_manager:LoRAModelManager.self._registered_adapters",
+        "vllm.lora.model_manager:LoRAModelManager.self.model",
+        "vllm.lora.model_manager:LoRAModelManager.self.modules",
+    ),
+}
+_NAMED = 3
+"""Modules that a message names at most."""
+_WEIGHT = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\..*)?$")
+"""The key of one of an adapter's tensors; its group is the module's name."""
+
+
+def check_read(names: Iterable[str], adapter: Any) -> None:
+    """Raises ValueError if vLLM has read fewer modules than an adapter's file has.
 
     Args:
-        manager: vLLM's LoRAModelManager.
-        adapter: Its LoRAModel.
+        names: Keys of the file's tensors.
+        adapter: vLLM's LoRAModel of them, before weights are packed.
     """
-    if not adapter.loras or any(manager._get_lora_layer_weights(adapter, name) for name in manager.modules):
+    modules = list(dict.fromkeys(match[1] for name in names if (match := _WEIGHT.match(name))))
+    if len(adapter.loras) >= len(modules):
         return
-    own, known = next(iter(adapter.loras)), next(iter(manager.modules), "none")
+    read = {_layer(name) for name in adapter.loras}
+    lost = [name for name in modules if _layer(name) not in read] or modules
     raise ValueError(
-        f"vLLM would apply no weight of this adapter, and answer from the base model: its layers are named like {own}, "
-        f"and those of {type(manager.model).__name__} that take adapters like {known}"
+        f"vLLM would leave out {len(modules) - len(adapter.loras)} of this adapter's {len(modules)} modules: "
+        f"{_some(lost)}. Create the policy with targets that this vLLM adapts"
     )
 
 
+def check_applied(manager: Any, adapter: Any) -> None:
+    """Raises ValueError if a weight of an adapter is for no module of the model.
+
+    Args:
+        manager: vLLM's LoRAModelManager.
+        adapter: Its LoRAModel, with weights packed as the model's modules are.
+    """
+    found = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
+    applied = {id(weights) for weights in found if weights is not None}
+    elsewhere = _elsewhere(manager.model)
+    left_out = [
+        name
+        for name, weights in adapter.loras.items()
+        if id(weights) not in applied
+        # The first half of stacked experts, which vLLM keeps beside the second.
+        and id(adapter.loras.get(name.removesuffix(".base_layer"))) not in applied
+        and not name.startswith(elsewhere)
+    ]
+    if not left_out:
+        return
+    kind, known = type(manager.model).__name__, next(iter(manager.modules), "none")
+    if len(left_out) == len(adapter.loras):
+        raise ValueError(
+            "vLLM would apply no weight of this adapter, and answer from the base model: its layers are named like "
+            f"{left_out[0]}, and those of {kind} that take adapters like {known}"
+        )
+    raise ValueError(
+        f"vLLM would apply this adapter in part: {len(left_out)} of its {len(adapter.loras)} modules are none that "
+        f"take adapters in {kind}: {_some(left_out)}. Create the policy with targets that this vLLM adapts"
+    )
+
+
+def _elsewhere(model: Any) -> tuple[str, ...]:
+    """How the names of the layers begin that other ranks of a pipeline compute."""
+    return tuple(f"{name}." for name, module in model.named_modules() if type(module).__name__ == "PPMissingLayer")
+
+
+def _layer(name: str) -> str:
+    """A module's name from its layer's number on: what comes before it may differ in vLLM."""
+    match = re.search(r"(?:^|\.)(\d+\..+)$", name)
+    return match[1] if match else name.rpartition(".")[2]
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+@harmless
 def register() -> None:
     """Puts this into vLLM. Called by vLLM in every engine process."""
-    from vllm.distributed import get_pp_group
+    if not have(FEATURE, PARTS):
+        return
+    from vllm.lora.lora_model import LoRAModel
     from vllm.lora.model_manager import LoRAModelManager
 
-    activate = LoRAModelManager.activate_adapter
+    read, activate = LoRAModel.from_lora_tensors.__func__, LoRAModelManager.activate_adapter
 
-    def checked(self: Any, lora_id: int) -> bool:
-        if get_pp_group().world_size == 1:  # a rank of a pipeline may have none of the adapted layers
+    @functools.wraps(read)
+    def from_lora_tensors(cls: Any, lora_model_id: int, tensors: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        adapter = read(cls, lora_model_id, tensors, *args, **kwargs)
+        check_read(tensors, adapter)
+        adapter.art_from_file = True
+        return adapter
+
+    @functools.wraps(activate)
+    def activate_adapter(self: Any, lora_id: int) -> bool:
+        adapter = self._registered_adapters[lora_id]
+        if getattr(adapter, "art_from_file", False):  # what vLLM makes up to warm itself up is no adapter of a policy
             try:
-                check_applied(self, self._registered_adapters[lora_id])
+                check_applied(self, adapter)
             except ValueError:
                 self.remove_adapter(lora_id)
                 raise
         return bool(activate(self, lora_id))
 
-    LoRAModelManager.activate_adapter = checked
+    LoRAModel.from_lora_tensors = classmethod(from_lora_tensors)
+    LoRAModelManager.activate_adapter = activate_adapter

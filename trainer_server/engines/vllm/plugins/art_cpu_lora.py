@@ -15,6 +15,7 @@ Shapes: N tokens, I in, O out (of all slices), R rank, C slices of a fused layer
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from typing import Any
 
 import torch
 from art_kernels import Kernels, load
+from art_parts import harmless, have
 
 SHORT = 64
 """Rows up to which all slots are computed for every row: above, the wasted arithmetic outweighs the saved calls."""
@@ -29,6 +31,23 @@ WIDE = 512
 """S·C·R up to which that is done at all."""
 MIDDLE = 192
 """Rows up to which the kernel is faster than matmuls."""
+
+LORA, EXPERTS = "grouped LoRA on CPUs", "experts beside adapters on CPUs"
+_CPU = "vllm.lora.punica_wrapper.punica_cpu:PunicaWrapperCPU"
+_EXPERTS = "vllm.model_executor.layers.fused_moe.config:FusedMoEConfig"
+PARTS = {
+    LORA: (
+        "vllm.lora.model_manager:LoRAModelManager.activate_adapter(lora_id)",
+        "vllm.lora.model_manager:LoRAModelManager.deactivate_adapter(adapter_id)",
+        f"{_CPU}.update_metadata(mapping, lora_index_to_id)",
+        f"{_CPU}.add_lora_linear(y, x, lora_a_stacked, lora_b_stacked, scale, output_slices)",
+        f"{_CPU}.add_lora_logits(y, x, lora_a_stacked, lora_b_stacked, scale)",
+        f"{_CPU}.token_lora_indices",
+        f"{_CPU}.sampler_indices",
+        f"{_CPU}.self._token_lora_indices",
+    ),
+    EXPERTS: (f"{_EXPERTS}.__post_init__", f"{_EXPERTS}.is_lora_enabled"),
+}
 
 Group = tuple[int, torch.Tensor | slice]
 """A slot ≥ 0 and the rows of the batch that use it: a slice where they are contiguous, else their indices."""
@@ -154,6 +173,7 @@ def _op(
     lora_linear(y[:count], x[:count], a, b, scale, batch, _packed, load())
 
 
+@harmless
 def register() -> None:
     """Puts the grouped computation into vLLM's CPU wrapper. Called by vLLM in every engine process."""
     if os.environ.get("ART_CPU_LORA") == "0":
@@ -162,9 +182,15 @@ def register() -> None:
 
     if not current_platform.is_cpu():
         return
+    if have(LORA, PARTS):
+        _group()
+    if have(EXPERTS, PARTS):
+        _take_adapters_from_experts()
+
+
+def _group() -> None:
     from vllm.lora.model_manager import LoRAModelManager
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
-    from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
 
     # An operator of its own, because torch.compile would bake one batch's groups into the graph.
     library = torch.library.Library("art", "FRAGMENT")
@@ -173,7 +199,7 @@ def register() -> None:
     library.impl("lora_linear", lambda *args: None, "Meta")
     register.library = library  # type: ignore[attr-defined]  # an operator lives as long as its library
 
-    update, init_experts = PunicaWrapperCPU.update_metadata, FusedMoEConfig.__post_init__
+    update = PunicaWrapperCPU.update_metadata
 
     def update_metadata(self: Any, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
         update(self, mapping, lora_index_to_id, *args, **kwargs)
@@ -201,11 +227,8 @@ def register() -> None:
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
         lora_linear(y, x, (a,), (b,), scale, batch, _packed, None)
 
-    def without_adapters(self: Any) -> None:
-        self.is_lora_enabled = False
-        init_experts(self)
-
     def forgetting(change: Any) -> Any:
+        @functools.wraps(change)
         def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 changes = change(self, *args, **kwargs)
@@ -218,9 +241,20 @@ def register() -> None:
 
         return changed
 
-    FusedMoEConfig.__post_init__ = without_adapters
     PunicaWrapperCPU.update_metadata = update_metadata
     PunicaWrapperCPU.add_lora_logits = add_lora_logits
     PunicaWrapperCPU.add_lora_linear = add_lora_linear
     LoRAModelManager.activate_adapter = forgetting(LoRAModelManager.activate_adapter)
     LoRAModelManager.deactivate_adapter = forgetting(LoRAModelManager.deactivate_adapter)
+
+
+def _take_adapters_from_experts() -> None:
+    from vllm.model_executor.layers.fused_moe.config import FusedMoEConfig
+
+    init_experts = FusedMoEConfig.__post_init__
+
+    def without_adapters(self: Any) -> None:
+        self.is_lora_enabled = False
+        init_experts(self)
+
+    FusedMoEConfig.__post_init__ = without_adapters

@@ -13,11 +13,25 @@ from typing import Any
 
 import torch
 from art_kernels import Kernels, load
+from art_parts import harmless, have
+
+SILU, ROTARY = "SwiGLU in one pass", "rotary embedding in one pass"
+_ROTARY = "vllm.model_executor.layers.rotary_embedding.base:RotaryEmbedding"
+PARTS = {
+    SILU: ("vllm.model_executor.layers.activation:SiluAndMul.forward_native(x)",),
+    ROTARY: (
+        f"{_ROTARY}.forward_native(positions, query, key)",
+        f"{_ROTARY}._match_cos_sin_cache_dtype(query)",
+        f"{_ROTARY}.self.head_size",
+        f"{_ROTARY}.self.is_neox_style",
+    ),
+}
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 """Queries and keys."""
 
 
+@harmless
 def register() -> None:
     """Puts this into vLLM's layers. Called by vLLM in every engine process."""
     from vllm.platforms import current_platform
@@ -25,18 +39,30 @@ def register() -> None:
     loaded = load() if current_platform.is_cpu() else None
     if loaded is None:
         return
-    kernels: Kernels = loaded
+    if have(SILU, PARTS):
+        _fuse_silu(loaded)
+    if have(ROTARY, PARTS):
+        _fuse_rotary(loaded)
+
+
+def _fuse_silu(kernels: Kernels) -> None:
     from vllm.model_executor.layers.activation import SiluAndMul
-    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
     stock_silu: Callable[[torch.Tensor], torch.Tensor] = SiluAndMul.forward_native
-    stock_rotate: Callable[..., Rotated] = RotaryEmbedding.forward_native
 
     def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
         if x.dtype is not torch.bfloat16 or not x.is_contiguous():
             return stock_silu(x)
         y: torch.Tensor = kernels.silu_mul(x)
         return y
+
+    SiluAndMul.forward_native = staticmethod(silu_and_mul)
+
+
+def _fuse_rotary(kernels: Kernels) -> None:
+    from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
+
+    stock_rotate: Callable[..., Rotated] = RotaryEmbedding.forward_native
 
     def rotate(self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
         if not (self.is_neox_style and plain(query) and (key is None or plain(key)) and positions.dim() == 1):
@@ -45,7 +71,6 @@ def register() -> None:
         kernels.rotate(positions, query, key, self.head_size, angles)
         return query, key
 
-    SiluAndMul.forward_native = staticmethod(silu_and_mul)
     RotaryEmbedding.forward_native = rotate
 
 

@@ -1,5 +1,6 @@
 """vLLM's key on all of its routes: by itself it guards only those below /v1, and leaves others open, among them those
-that put it to sleep or run code in its workers.
+that put it to sleep or run code in its workers. One route is added: `GET /art/plugins` answers which features the
+plugins have left out in this vLLM, and what is missing for them (`art_parts`).
 
 vLLM takes this class by `--middleware art_key.KeyOnly`; this folder is on its PYTHONPATH. Without a key vLLM would
 serve everybody: then this module cannot be imported, and vLLM does not start.
@@ -10,11 +11,13 @@ from __future__ import annotations
 import os
 import secrets
 
+import art_parts
 from starlette.datastructures import Headers
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 OPEN = "/health"
+PLUGINS = "/art/plugins"
 
 if not os.environ.get("VLLM_API_KEY"):
     raise RuntimeError("VLLM_API_KEY is not set or empty: give it the key that `art-langgraph serve` has for engines")
@@ -35,5 +38,8 @@ class KeyOnly:
                     await send({"type": "websocket.close", "code": 1008})
                 else:
                     await PlainTextResponse("Unauthorized", 401)(scope, receive, send)
+                return
+            if scope["type"] == "http" and scope["path"] == PLUGINS:
+                await JSONResponse({"missing": art_parts.missing()})(scope, receive, send)
                 return
         await self._app(scope, receive, send)

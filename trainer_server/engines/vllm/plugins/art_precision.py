@@ -17,6 +17,28 @@ from typing import Any
 
 import torch
 from art_kernels import load, pack_head
+from art_parts import harmless, have
+
+LOGITS, RESIDUAL = "fp32 logits", "fp32 residual stream"
+_LAYERS = "vllm.model_executor.layers"
+PARTS = {
+    LOGITS: (
+        "vllm.config:get_current_vllm_config",
+        f"{_LAYERS}.linear:UnquantizedLinearMethod",
+        f"{_LAYERS}.vocab_parallel_embedding:UnquantizedEmbeddingMethod",
+        f"{_LAYERS}.logits_processor:LogitsProcessor._apply_head(lm_head, hidden_states, embedding_bias)",
+        f"{_LAYERS}.logits_processor:LogitsProcessor.self.head_dtype",
+    ),
+    RESIDUAL: (
+        f"{_LAYERS}.layernorm:RMSNorm.forward_native(x, residual)",
+        f"{_LAYERS}.layernorm:RMSNorm.self.variance_epsilon",
+        f"{_LAYERS}.layernorm:RMSNorm.self.variance_size_override",
+        f"{_LAYERS}.layernorm:RMSNorm.self.weight",
+        f"{_LAYERS}.layernorm:GemmaRMSNorm.forward_native(x, residual)",
+        f"{_LAYERS}.layernorm:GemmaRMSNorm.self.variance_epsilon",
+        f"{_LAYERS}.layernorm:GemmaRMSNorm.self.weight",
+    ),
+}
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -46,14 +68,16 @@ def add_norm(
     return (y_NE if weight_E is None else y_NE * weight_E.float()).to(x_NE.dtype), sum_NE
 
 
+@harmless
 def register() -> None:
     """Puts this into vLLM's layers. Called by vLLM in every engine process."""
     if os.environ.get("ART_PRECISION") == "0":
         return
     from vllm.platforms import current_platform
 
-    _keep_logits()
-    if current_platform.is_cpu():
+    if have(LOGITS, PARTS):
+        _keep_logits()
+    if current_platform.is_cpu() and have(RESIDUAL, PARTS):
         _keep_residual()
 
 

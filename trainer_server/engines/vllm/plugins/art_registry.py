@@ -1,4 +1,5 @@
-"""Prints what the installed vLLM knows, as JSON: its parsers, with the tokens that each needs, and its architectures.
+"""Prints what the installed vLLM knows, as JSON: its parsers, with the tokens that each needs, its architectures, and
+what the plugins miss of it.
 
 A parser that does not find one of its tokens in a model's vocabulary raises when vLLM makes it, and ends vLLM's start.
 vLLM lists these tokens nowhere. So each parser is made with a tokenizer that has every token and notes which ones are
@@ -13,6 +14,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from typing import Any
+
+PARTS = {
+    "parsers and architectures": (
+        "vllm.model_executor.models.registry:ModelRegistry",
+        "vllm.reasoning:ReasoningParserManager.get_reasoning_parser(name)",
+        "vllm.reasoning:ReasoningParserManager.list_registered",
+        "vllm.tool_parsers:ToolParserManager.get_tool_parser(name)",
+        "vllm.tool_parsers:ToolParserManager.list_registered",
+    ),
+}
+"""What this needs of vLLM, as `art_parts` has it."""
 
 
 class Vocabulary(dict[str, int]):
@@ -99,8 +111,10 @@ def constraining(names: Iterable[str], find: Callable[[str], Any]) -> list[str]:
 
 
 def main() -> None:
+    from art_parts import survey
     from vllm import __version__
     from vllm.model_executor.models.registry import ModelRegistry
+    from vllm.platforms import current_platform
     from vllm.reasoning import ReasoningParserManager as Reasoning
     from vllm.tool_parsers import ToolParserManager as Tools
 
@@ -110,6 +124,7 @@ def main() -> None:
         "constraining": constraining(Tools.list_registered(), Tools.get_tool_parser),
         "reasoning_parsers": parsers(Reasoning.list_registered(), Reasoning.get_reasoning_parser),
         "architectures": sorted(ModelRegistry.get_supported_archs()),
+        "missing": survey(current_platform.is_cpu()),
     }
     print(json.dumps(known))
 

@@ -19,7 +19,14 @@ from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import TypeVar
 
+from art_parts import harmless, have
+
 T = TypeVar("T")
+FORK, LOOK = "engine forked off the front end", "model classes looked at in the front end"
+PARTS = {
+    FORK: ("vllm.v1.engine.utils:get_mp_context",),
+    LOOK: ("vllm.model_executor.models.registry:_run_in_subprocess(fn)",),
+}
 
 
 def context() -> BaseContext:
@@ -39,6 +46,7 @@ def _begin() -> None:
     signal.set_wakeup_fd(-1)
 
 
+@harmless
 def register() -> None:
     """Puts this into vLLM. Called by vLLM in every process, the front end the first."""
     from vllm.platforms import current_platform
@@ -47,9 +55,12 @@ def register() -> None:
         return
     if multiprocessing.current_process().name != "MainProcess":
         return
-    from vllm.model_executor.models import registry
-    from vllm.v1.engine import utils
+    if have(FORK, PARTS):
+        from vllm.v1.engine import utils
 
-    os.register_at_fork(after_in_child=_begin)
-    utils.get_mp_context = context
-    registry._run_in_subprocess = here
+        os.register_at_fork(after_in_child=_begin)
+        utils.get_mp_context = context
+    if have(LOOK, PARTS):
+        from vllm.model_executor.models import registry
+
+        registry._run_in_subprocess = here

@@ -1,0 +1,146 @@
+"""A vLLM whose internals differ: it starts, what is not there is named, and what depends on it learns of that."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from testbed.engine_app import make_app
+from tests.support.engines.plugins import engine_plugin, write_vllm
+from tests.support.servers.serving import serving
+from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.served_model import ServedModel
+from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS, VLLMEngine
+from trainer_server.wire import EngineError, Home
+
+NAMES = ("art_applied", "art_cpu_lora", "art_elementwise", "art_precision", "art_start")
+PARTS = {name: engine_plugin(name).PARTS for name in NAMES}
+ALL = [part for features in PARTS.values() for parts in features.values() for part in parts]
+APPLY_HEAD = "vllm.model_executor.layers.logits_processor:LogitsProcessor._apply_head"
+
+
+@pytest.fixture
+def forgotten_vllm() -> Iterator[None]:
+    """Modules of an imitated vLLM are not left to other tests."""
+    yield
+    if library := getattr(sys.modules["art_cpu_lora"].register, "library", None):
+        library._destroy()  # else it could not be defined again
+    for name in [name for name in sys.modules if name.partition(".")[0] == "vllm"]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten_vllm: None):  # type: ignore[no-untyped-def]
+    """Makes vLLM have all parts but these, and starts the plugins in it. Returns what they say is missing."""
+
+    def start(*lacking: str) -> dict[str, list[str]]:
+        write_vllm(tmp_path, [part for part in ALL if part not in lacking])
+        monkeypatch.syspath_prepend(str(tmp_path))
+        parts = engine_plugin("art_parts")
+        for name in NAMES:
+            engine_plugin(name).register()
+        return dict(parts.missing())
+
+    return start
+
+
+def test_a_vllm_that_has_everything_is_changed_without_a_word(without, caplog) -> None:  # type: ignore[no-untyped-def]
+    assert without() == {}
+    assert caplog.messages == []
+    from vllm.lora.model_manager import LoRAModelManager
+
+    changed = LoRAModelManager.activate_adapter
+    assert changed.__wrapped__ is not inspect.unwrap(changed)  # one plugin goes on from the other's
+
+
+@pytest.mark.parametrize("part", sorted(set(ALL)))
+def test_a_part_that_is_not_there_is_named_and_ends_nothing(part: str, without, caplog) -> None:  # type: ignore[no-untyped-def]
+    missing = without(part)
+    features = {feature for plugin in PARTS.values() for feature, parts in plugin.items() if part in parts}
+    assert missing == {feature: [part] for feature in features}
+    for feature in features:
+        assert f"this vLLM has not {part}: {feature} is left out" in caplog.text
+
+
+def test_a_method_with_other_parameters_is_not_there(without) -> None:  # type: ignore[no-untyped-def]
+    (part,) = (part for part in ALL if part.startswith(APPLY_HEAD))
+    engine_plugin("art_parts")
+    without()
+    from vllm.model_executor.layers.logits_processor import LogitsProcessor
+
+    parts = engine_plugin("art_parts")
+    LogitsProcessor._apply_head = lambda self, lm_head, hidden_states, embedding_bias: None
+    assert parts.present(part)
+    LogitsProcessor._apply_head = lambda self, hidden_states, lm_head: None
+    assert not parts.present(part)
+
+
+def test_a_plugin_that_fails_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    parts = engine_plugin("art_parts")
+
+    @parts.harmless
+    def register() -> None:
+        raise RuntimeError("no such operator")
+
+    register()
+    assert parts.missing() == {__name__: ["RuntimeError: no such operator"]}
+    assert "no such operator" in caplog.text
+
+
+def test_the_key_plugin_answers_what_was_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    parts = engine_plugin("art_parts")
+    assert not parts.have("anything", {"anything": ("json:loads", "json:no_such_name")})
+    app = Starlette()
+    app.add_middleware(engine_plugin("art_key").KeyOnly)
+    with serving(app) as url, httpx.Client(base_url=url) as http:
+        assert http.get("/art/plugins").status_code == 401
+        answer = http.get("/art/plugins", headers={"Authorization": "Bearer secret"})
+    assert answer.json() == {"missing": {"anything": ["json:no_such_name"]}}
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> EngineSettings:
+    return EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path / "home"), cpu=True)
+
+
+def test_the_server_knows_the_check_of_adapters_by_its_name() -> None:
+    assert WHOLE_ADAPTERS == (engine_plugin("art_applied").FEATURE, "art_applied")
+
+
+@pytest.mark.parametrize("name", WHOLE_ADAPTERS)
+async def test_a_vllm_that_cannot_check_adapters_is_not_used(name: str, settings: EngineSettings) -> None:
+    app = make_app()
+    app.state.engine["missing"] = {name: ["vllm.lora.model_manager:LoRAModelManager.activate_adapter(lora_id)"]}
+    with serving(app) as url:
+        engine = VLLMEngine.at(url, settings)
+        with pytest.raises(EngineError, match=r"cannot check .* has not vllm\.lora\.model_manager.*engine install"):
+            await engine.check()
+        await engine.stop()
+
+
+@pytest.mark.parametrize("missing", [None, {}, {"fp32 logits": [APPLY_HEAD]}])
+async def test_what_a_vllm_goes_without_is_logged_once_and_shown(
+    missing: dict[str, list[str]] | None, settings: EngineSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_app()
+    app.state.engine["missing"] = missing
+    with serving(app) as url:
+        engine = VLLMEngine.at(url, settings)
+        assert engine.describe()["missing"] is None
+        for _ in range(2):
+            await engine.check()
+        assert engine.describe()["missing"] == ("unknown" if missing is None else missing)
+        json.dumps(engine.describe())
+        await engine.stop()
+    said = [message for message in caplog.messages if url in message]
+    assert len(said) == (1 if missing != {} else 0)
+    if missing:
+        assert f"goes without fp32 logits (it has not {APPLY_HEAD})" in said[0]
