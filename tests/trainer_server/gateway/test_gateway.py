@@ -196,11 +196,28 @@ async def test_a_client_that_goes_away_aborts_the_generation(server: TrainerServ
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("content", ["x" * 3000, "no tokens"])
-def test_an_error_of_the_engine_is_recorded(server: TrainerServer, stream: bool, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        ("x" * 3000, "refused", "This model's maximum context length is 2000 tokens."),
+        (
+            "no tokens",
+            "failed",
+            "the engine answered without exact tokens; it must be vLLM that honours return_token_ids",
+        ),
+    ],
+)
+def test_an_error_of_the_engine_is_recorded(
+    server: TrainerServer, stream: bool, content: str, status: str, words: str
+) -> None:
     rollout = f"error-{content[:2]}-{stream}"
-    chat(server, content, {"X-ART-Rollout": rollout}, stream=stream)
-    assert [found["status"] for found in recorded(server, rollout)] == ["failed"]
+    answer = chat(server, content, {"X-ART-Rollout": rollout}, stream=stream)
+    (found,) = recorded(server, rollout)
+    assert (found["status"], found["error"]) == (status, words)
+    assert answer.headers["X-ART-Completion"] == found["id"]
+    with server.http() as http:
+        (call,) = http.get(f"/api/rollouts/{rollout}").json()["completions"]
+    assert call["error"] == f"{status}: {words}"
 
 
 def test_an_answer_whose_tokens_did_not_all_arrive_is_not_trained(
