@@ -10,6 +10,7 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
 from trainer_server.wire.completions import CHAT, ledger_id
+from trainer_server.wire.network.headers import COMPLETION
 from trainer_server.wire.watching import gen_ai
 
 
@@ -40,6 +41,12 @@ def answer_of(response: LLMResult) -> dict[str, Any]:
         sampled=usage.get("output_tokens"),
         reasons=[message.response_metadata.get("finish_reason") for message in messages],
     )
+
+
+def refusal_id(error: BaseException) -> str | None:
+    """The id under which our gateway recorded that it gave no answer; None where it recorded nothing of the request."""
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    return headers.get(COMPLETION) if isinstance(headers, Mapping) else None
 
 
 def gateway_id(fingerprint: object) -> str | None:

@@ -25,6 +25,7 @@ from art_langgraph.capture.answer import (
     gateway_id,
     mcp_server,
     messages_in,
+    refusal_id,
     served_version,
     structured_content,
     token_counts,
@@ -298,7 +299,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._end_span(run_id, error=error)
         if call:
             call.seconds = time.time() - call.started
-            call.error = error_text(error)
+            call.id, call.error = refusal_id(error), error_text(error)
             self._end(caller, call)
 
     def _end_span(

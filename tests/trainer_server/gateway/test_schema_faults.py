@@ -74,7 +74,6 @@ def test_other_faults(schema: dict[str, Any], place: str) -> None:
         GOOD,
         {},
         True,
-        {"$defs": None},
         {"$defs": {"A": {"properties": {"a": {"$ref": "#/$defs/A"}}}}, "$ref": "#/$defs/A"},
         {"properties": {"required": {"type": ["string", "null"], "default": None, "const": None}}},
         {"properties": {"a~/b": {}, "b": {"$ref": "#/properties/a~0~1b"}, "c": {"items": True, "required": True}}},
