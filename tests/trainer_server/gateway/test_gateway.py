@@ -353,3 +353,26 @@ def test_a_header_overrides_the_temperature(server: TrainerServer) -> None:
 def test_the_seed_is_recorded_and_not_forwarded_on_cpus(server: TrainerServer) -> None:
     assert row(server, chat(server, "say hi", seed=7).json()["id"])["sampling"]["seed"] == 7
     assert "seed" not in server.engine["requests"][-1]
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        ({"arguments": {"a": 1}}, '{"a": 1}'),
+        ({"arguments": '{"a":1}'}, '{"a":1}'),
+        ({"arguments": ""}, "{}"),
+        ({"arguments": None}, "{}"),
+        ({}, "{}"),
+        ({"arguments": "soon"}, "soon"),
+    ],
+)
+def test_calls_of_earlier_turns_reach_the_engine_as_it_insists_on(
+    server: TrainerServer, function: dict[str, Any], text: str
+) -> None:
+    """The engine answers 400 to arguments that are no text, and to a call without id or type, as vLLM does."""
+    called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "look", **function}}]}
+    messages = [{"role": "user", "content": "x"}, called, {"role": "tool", "tool_call_id": "call_1_0", "content": "1"}]
+    answer = chat(server, "", messages=[*messages, {"role": "user", "content": "say hi"}])
+    assert answer.status_code == 200, answer.text
+    (sent,) = server.engine["requests"][-1]["messages"][1]["tool_calls"]
+    assert sent == {"id": "call_1_0", "type": "function", "function": {"name": "look", "arguments": text}}
