@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
@@ -22,9 +23,12 @@ from langchain_core.messages import (
     ToolMessage,
     ToolMessageChunk,
     convert_to_messages,
+    convert_to_openai_messages,
 )
 from langchain_core.output_parsers.openai_tools import make_invalid_tool_call, parse_tool_call
 from pydantic import BaseModel
+
+from trainer_server.wire.tool_arguments import arguments_text
 
 _CLASSES: dict[str, type[BaseMessage]] = {
     kind.__name__: kind
@@ -170,10 +174,139 @@ def from_openai(messages: Iterable[Mapping[str, Any]]) -> list[BaseMessage]:
     return [_from_openai(message) for message in messages]
 
 
+def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """Messages as OpenAI's dicts, in JSON, whichever provider's blocks they have.
+
+    An answer has its text as `content`, its thoughts as `reasoning_content`, and all calls that the model made as
+    `tool_calls`: also those in `invalid_tool_calls`, with the arguments that it wrote. What a provider did by itself, a
+    search for example, is in `server_tool_calls`, as the provider's blocks have it.
+
+    Args:
+        messages: Of LangChain. A message with results of tools among its blocks becomes several.
+    """
+    return [plain(converted) for message in messages for converted in _to_openai(message)]
+
+
 def final_text(messages: Iterable[BaseMessage]) -> str:
     """Text of the last message of the model; "" when there is none, or when it only calls tools."""
     texts = [str(message.text) for message in messages if isinstance(message, AIMessage)]
     return texts[-1] if texts else ""
+
+
+_THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
+_CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "custom_tool_call")
+_SERVER_CALLS = ("executable_code", "code_execution_result", "mcp_list_tools", "mcp_approval_request")
+_SERVER_ENDS = ("_call", "_call_chunk", "_call_output", "_tool_use", "_tool_result")
+"""Types of blocks that are none of `content`. Those of what a provider did by itself end alike, as in `web_search_call`
+and `server_tool_use`."""
+
+
+def _to_openai(message: BaseMessage) -> list[dict[str, Any]]:
+    if isinstance(message, AIMessage) or (isinstance(message, ChatMessage) and message.role == "assistant"):
+        return [_answer_to_openai(message)]
+    try:
+        return convert_to_openai_messages([message])  # type: ignore[return-value]
+    except (ValueError, KeyError, TypeError, AttributeError):  # a block that LangChain does not know, or a role
+        content: Any = message.content
+    try:
+        (head,) = convert_to_openai_messages([message.model_copy(update={"content": ""})])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        head = {"role": message.type}
+    parts = [] if isinstance(content, str) else [part for block in content for part in _parts(block)]
+    return [{**head, "content": parts or content}]
+
+
+def _answer_to_openai(message: BaseMessage) -> dict[str, Any]:
+    extra, content = message.additional_kwargs, message.content or ""
+    blocks: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for part in [] if isinstance(content, str) else content:
+        block = _block(part)
+        blocks[_sort(block)].append(block)
+    if isinstance(extra.get("function_call"), dict):
+        blocks["calls"].append(extra["function_call"])
+    blocks["thoughts"] += [{"reasoning": extra[name]} for name in ("reasoning_content", "reasoning") if extra.get(name)]
+    calls = [
+        _call(call.get("id"), call.get("name"), call.get("args"))
+        for call in [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
+    ]
+    for call in map(_call_of, blocks["calls"]):
+        if call["function"]["name"] and not any(_same(call, other) for other in calls):
+            calls.append(call)
+    parts = [part for block in blocks["content"] for part in _parts(block)]
+    texts = [part["text"] for part in parts if part.get("type") == "text"]
+    fields = {
+        "name": message.name,
+        "refusal": next((text for block in [*blocks["refusals"], extra] if (text := block.get("refusal"))), None),
+        "reasoning_content": "\n".join(dict.fromkeys(_thoughts(blocks["thoughts"]))),
+        "tool_calls": calls,
+        "server_tool_calls": blocks["server"],
+    }
+    return {
+        "role": "assistant",
+        "content": content if isinstance(content, str) else "".join(texts) if len(texts) == len(parts) else parts,
+        **{name: value for name, value in fields.items() if value},
+    }
+
+
+def _same(call: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether a call in a block is one of the message's calls. Some of Google's blocks have no id."""
+    if call["id"]:
+        return bool(call["id"] == other["id"])
+    return bool(call["function"]["name"] == other["function"]["name"])
+
+
+def _block(block: Any) -> dict[str, Any]:
+    """A part of an answer's content as a block, out of what LangChain wraps around blocks that it does not know."""
+    if not isinstance(block, dict):
+        return {"type": "text", "text": str(block)}
+    value = block.get("value")
+    return value if block.get("type") == "non_standard" and isinstance(value, dict) else block
+
+
+def _sort(block: Mapping[str, Any]) -> str:
+    """What a block of an answer is."""
+    kind = str(block.get("type"))
+    if kind in _THOUGHTS:
+        return "thoughts"
+    if kind in _CALLS:
+        return "calls"
+    if kind in _SERVER_CALLS or kind.endswith(_SERVER_ENDS):
+        return "server"
+    return {"refusal": "refusals", "input_json_delta": "parts of calls"}.get(kind, "content")
+
+
+def _thoughts(thought: Any) -> Iterator[str]:
+    """The texts of a thought: of Anthropic's block, LangChain's, Bedrock's, or an item of OpenAI's Responses API."""
+    if isinstance(thought, str):
+        if thought:
+            yield thought
+    elif isinstance(thought, list):
+        for part in thought:
+            yield from _thoughts(part)
+    elif isinstance(thought, Mapping):
+        for name in ("thinking", "reasoning", "reasoning_content", "summary", "content", "text"):
+            yield from _thoughts(thought.get(name))
+
+
+def _call_of(block: Mapping[str, Any]) -> dict[str, Any]:
+    """The tool call in a block of any provider."""
+    arguments = next((block[name] for name in ("partial_json", "arguments", "args", "input") if block.get(name)), None)
+    return _call(block.get("call_id") or block.get("id"), block.get("name"), arguments)
+
+
+def _call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
+    function = {"name": str(name or ""), "arguments": arguments_text(plain(arguments))}
+    return {"type": "function", "id": id, "function": function}
+
+
+def _parts(block: Any) -> list[dict[str, Any]]:
+    """A block of content as OpenAI's parts; the block itself where OpenAI has no name for it."""
+    try:
+        (converted,) = convert_to_openai_messages([HumanMessage([block])])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return [block if isinstance(block, dict) else {"type": "text", "text": str(block)}]
+    content = converted["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _kind(block: Any) -> str:

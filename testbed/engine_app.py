@@ -10,8 +10,10 @@ the engine, `slow` streams slowly, `die` breaks the connection, `no tokens` leav
 TEXT and leaves the second chunk of a stream out; `after SECONDS …` does the rest later, `when released …` does it once
 `state["released"]`, `paced SECONDS …` does the rest, a token every SECONDS in a stream, `turn …` does the rest and
 samples END; anything else is echoed. A forced tool is called with what would have been said. More than 2,000
-characters are over the context. While a test leaves texts in `state["answers"]`, these are said instead (of `call …`,
-done), to prompts of any length. `state["scripts"]` has such answers for
+characters are over the context. Tool calls in the messages need an id, a type and arguments that are a text, and strict
+tools a schema that can be a grammar. While `state["late"]`, streams are refused by their first event. While a test
+leaves texts in `state["answers"]`, these are said instead (of `call …`, done), to prompts of any length.
+`state["scripts"]` has such answers for
 conversations: a list for each text by which a conversation is known, however a framework wraps it. After the list it
 says `done`. Adapters whose names are in `state["refused"]` are not loaded, nor are those that are no whole safetensors
 files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_logprobs`, it finds the characters of
@@ -76,7 +78,7 @@ def make_app(
         "blind": False, "unready": 0, "answers": [], "scripts": {}, "refused": [], "unloadable": 0,
         "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
-        "released": False, "raw": None, "traceparent": None, "missing": {},
+        "released": False, "raw": None, "traceparent": None, "missing": {}, "late": False,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -86,6 +88,12 @@ def make_app(
             return await answer(request)
         finally:
             state["under_way"] -= 1
+
+    def refusal(body: dict[str, Any], message: str) -> Response:
+        error = {"error": {"message": message, "type": "BadRequestError", "code": 400}}
+        if state["late"] and body.get("stream"):
+            return StreamingResponse(_events([error]), media_type="text/event-stream")
+        return JSONResponse(error, 400)
 
     async def sleep(_request: Request) -> Response:
         if state["sleepless"]:
@@ -122,6 +130,10 @@ def make_app(
             return Response(state["raw"], media_type="text/event-stream" if body.get("stream") else "application/json")
         if body["model"] != base and body["model"] not in state["loaded"]:
             return JSONResponse({"error": {"message": f"model {body['model']} does not exist", "code": 404}}, 404)
+        if problem := _invalid_call(body["messages"]):
+            return JSONResponse({"error": {"message": problem, "type": "Bad Request", "code": 400}}, 400)
+        if any(map(_no_grammar, body.get("tools") or ())):
+            return refusal(body, "Invalid grammar specification.")
         prompt = _render(body["messages"])
         scripted = state["answers"].pop(0) if state["answers"] else None
         if scripted is not None and not scripted.startswith("call "):
@@ -136,8 +148,7 @@ def make_app(
         length, context = len(given or prompt), math.inf if following else CONTEXT
         limit = body.get("max_tokens") or CONTEXT - length
         if length + limit > context or limit < 1:
-            message = f"This model's maximum context length is {CONTEXT} tokens."
-            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+            return refusal(body, f"This model's maximum context length is {CONTEXT} tokens.")
         said = scripted or str(body["messages"][-1].get("content") or "")
         if said.startswith("after "):
             _, seconds, said = said.split(" ", 2)
@@ -195,8 +206,7 @@ def make_app(
         text, _ = _answer(_text(prompt_ids), body)
         tokens = _tokens(text)[: body.get("max_tokens") or CONTEXT]
         if len(prompt_ids) > CONTEXT:
-            message = f"This model's maximum context length is {CONTEXT} tokens."
-            return JSONResponse({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400)
+            return refusal(body, f"This model's maximum context length is {CONTEXT} tokens.")
         if "prompt_logprobs" in body:
             scores = [None, *({str(token): {"logprob": _liking(token, state["likes"])}} for token in prompt_ids[1:])]
             return JSONResponse({"choices": [{"index": 0, "text": "", "prompt_logprobs": scores}]})
@@ -220,6 +230,8 @@ def make_app(
             return JSONResponse({"error": {"message": "starting", "code": 503}}, 503)
         if "prompt" in body:
             return JSONResponse({"tokens": [token + state["shift"] for token in _tokens(body["prompt"])]})
+        if problem := _invalid_call(body["messages"]):
+            return JSONResponse({"error": {"message": problem, "type": "Bad Request", "code": 400}}, 400)
         if any("unrenderable" in str(message.get("content")) for message in body["messages"]):
             return JSONResponse({"error": {"message": "the template says no", "code": 400}}, 400)
         return JSONResponse({"tokens": _tokens(_render(body["messages"]))})
@@ -322,6 +334,39 @@ def _render(messages: list[dict[str, Any]]) -> str:
         text += content + "".join(f"call {one['name']} {one['arguments']}" for one in functions)
         text += END if message["role"] == "assistant" else ""
     return text
+
+
+def _invalid_call(messages: list[dict[str, Any]]) -> str | None:
+    """What vLLM's model of a request says of a tool call that is none; None: nothing."""
+    for at, message in enumerate(messages):
+        for number, call in enumerate(message.get("tool_calls") or ()):
+            function = call.get("function") or {}
+            fields = {"id": call.get("id"), "name": function.get("name"), "arguments": function.get("arguments")}
+            for name, value in fields.items():
+                if not isinstance(value, str):
+                    return f"messages.{at}.tool_calls.{number}: {name}: Input should be a valid string"
+            if call.get("type") != "function":
+                return f"messages.{at}.tool_calls.{number}: type: Input should be 'function'"
+    return None
+
+
+def _no_grammar(tool: dict[str, Any]) -> bool:
+    """Whether a strict tool has a schema of which vLLM's grammars, xgrammar's, cannot be made."""
+    schema = tool["function"].get("parameters") or {}
+    if not tool["function"].get("strict"):
+        return False
+    rest: list[Any] = [schema]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, dict):
+            if None in (value.get("required", ()), value.get("properties", ())) or "\\p" in str(value.get("pattern")):
+                return True
+            if str(value.get("$ref", "#")).rpartition("/")[2] not in ("#", *(schema.get("$defs") or ())):
+                return True
+            rest += value.values()
+        elif isinstance(value, list):
+            rest += value
+    return False
 
 
 def _plain(content: str | list[dict[str, Any]] | None) -> str:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from langchain_core.messages import BaseMessage, ToolMessage, convert_to_openai_messages
+from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
-from art_langgraph.messages import plain
 from trainer_server.wire.completions import CHAT, ledger_id
+from trainer_server.wire.network.headers import COMPLETION
 from trainer_server.wire.watching import gen_ai
 
 
@@ -41,6 +41,12 @@ def answer_of(response: LLMResult) -> dict[str, Any]:
         sampled=usage.get("output_tokens"),
         reasons=[message.response_metadata.get("finish_reason") for message in messages],
     )
+
+
+def refusal_id(error: BaseException) -> str | None:
+    """The id under which our gateway recorded that it gave no answer; None where it recorded nothing of the request."""
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    return headers.get(COMPLETION) if isinstance(headers, Mapping) else None
 
 
 def gateway_id(fingerprint: object) -> str | None:
@@ -77,15 +83,6 @@ def token_counts(message: BaseMessage, *, first: bool = True) -> tuple[int | Non
         return 0, None, 0
     read = (usage.get("input_token_details") or {}).get("cache_read")
     return usage.get("input_tokens"), read, usage.get("output_tokens")
-
-
-def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """Messages as OpenAI's dicts, in JSON; content of a kind that OpenAI has no name for is kept as text."""
-    try:
-        converted = convert_to_openai_messages(messages)
-    except (ValueError, KeyError, TypeError):
-        converted = [{"role": message.type, "content": message.text} for message in messages]
-    return [plain(message) for message in (converted if isinstance(converted, list) else [converted])]
 
 
 def messages_in(output: Any) -> Iterator[BaseMessage]:

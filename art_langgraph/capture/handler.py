@@ -24,9 +24,9 @@ from art_langgraph.capture.answer import (
     gateway_id,
     mcp_server,
     messages_in,
+    refusal_id,
     served_version,
     structured_content,
-    to_openai,
     token_counts,
     tool_answer,
     tool_messages,
@@ -37,7 +37,7 @@ from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
-from art_langgraph.messages import plain
+from art_langgraph.messages import plain, to_openai
 from art_langgraph.notices import warn_once
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, ToolCall, Trajectory
@@ -284,9 +284,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.id = answer_id if answer_id is None or index == 0 else f"{answer_id}.{index}"
             if call.id:
                 call.version = served_version(generation.message.response_metadata.get("model_name") or served)
-            call.message = to_openai([generation.message])[0]
-            if thought := generation.message.additional_kwargs.get("reasoning_content"):
-                call.message["reasoning_content"] = thought
+            (call.message,) = to_openai([generation.message])
             self._end(caller, call)
             if call.id is None and self.scope.beyond_routes(call.namespace):
                 name, model = "/".join(call.path[:-1]), call.model or "a model that is no policy"
@@ -302,7 +300,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._end_span(run_id, error=error)
         if call:
             call.seconds = self._clock.now() - call.started
-            call.error = error_text(error)
+            call.id, call.error = refusal_id(error), error_text(error)
             self._end(caller, call)
 
     def _end_span(

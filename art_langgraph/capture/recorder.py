@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
-from typing import Any
 from uuid import UUID
 
 from art_langgraph.trajectory import Attempts, CompletionCall, NodeRun, Place, ToolCall
+from trainer_server.wire.tool_arguments import arguments_input
 
 _OF_THE_TOOL = frozenset({"tool", "arguments", "tool_call_id", "started", "seconds"})
 """Fields of a tool call that come from LangChain, not from the MCP server."""
@@ -57,7 +56,7 @@ class Recorder:
                 return
             made = [asked for answer in self.completions for asked in (answer.message or {}).get("tool_calls") or ()]
             if asked := [tool_call["function"] for tool_call in made if tool_call["id"] == call.tool_call_id]:
-                call.tool, call.arguments = asked[-1]["name"], _arguments(asked[-1]["arguments"])
+                call.tool, call.arguments = asked[-1]["name"], arguments_input(asked[-1]["arguments"])
                 self.tool_calls.append(call)
 
     def mcp_call(self, call: ToolCall, run_id: UUID | None = None) -> None:
@@ -88,11 +87,3 @@ class Recorder:
             if self._attempts.started(run):
                 for call in self.completions:
                     call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text)
-    except (ValueError, RecursionError):
-        arguments = text
-    return arguments if isinstance(arguments, dict) else {"input": arguments}

@@ -15,7 +15,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from art_langgraph.background.release import Server, release
 from art_langgraph.capture.recorder import Recorder
-from art_langgraph.trajectory import Place, Trajectory, parent_namespace
+from art_langgraph.trajectory import CompletionCall, Place, Trajectory, parent_namespace
 from trainer_server.wire import VersionRef
 from trainer_server.wire.network.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 from trainer_server.wire.watching import tracing
@@ -51,6 +51,7 @@ class Scope:
         marked: How many requests to a trainer server said that they belong to the rollout.
         outside: Whether LangChain may not have heard all requests of the rollout: another client made some, or has the
             rollout's own base URL.
+        refusals: By their bodies, requests of such clients that the trainer server refused.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
         routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
@@ -71,6 +72,7 @@ class Scope:
     servers: set[Server] = field(default_factory=set)
     marked: int = 0
     outside: bool = False
+    refusals: dict[bytes, CompletionCall] = field(default_factory=dict)
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
     remote: list[RemoteCall] = field(default_factory=list)

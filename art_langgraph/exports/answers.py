@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from art_langgraph.credit import matches
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion, CompletionStatus
+from trainer_server.wire.tool_arguments import arguments_object
 
 
 def answers(run: Trajectory) -> Iterator[tuple[CompletionCall, dict[str, Any]]]:
@@ -50,8 +50,5 @@ def parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
 
 def _parsed(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function") or {}
-    try:
-        arguments = json.loads(function.get("arguments", ""))
-    except (TypeError, ValueError, RecursionError):
-        return call
-    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
+    arguments = arguments_object(function.get("arguments"))
+    return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}

@@ -14,6 +14,7 @@ from art_langgraph.exports.answers import answers, exact, model_of
 from art_langgraph.exports.ledger_rows import Rows
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion
+from trainer_server.wire.tool_arguments import arguments_text
 
 _FINISHED = ("stop", "length", "tool_calls")
 
@@ -185,7 +186,7 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
             {
                 "id": call.get("id") or "",
                 "name": function.get("name") or "",
-                "arguments": _arguments(function.get("arguments")),
+                "arguments": arguments_text(function.get("arguments")),
             }
             for call in message.get("tool_calls") or ()
             for function in [call.get("function") or {}]
@@ -220,10 +221,6 @@ def _text_of(content: Any) -> str:
     if isinstance(content, list):
         return "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else "" if content is None else json.dumps(content)
-
-
-def _arguments(arguments: Any) -> str:
-    return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
 def _said(message: dict[str, Any]) -> str:

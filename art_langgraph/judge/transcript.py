@@ -121,7 +121,7 @@ def _answer(call: CompletionCall, budget: Budget) -> str:
 def _message(message: dict[str, Any], budget: Budget) -> str:
     role = str(message.get("role"))
     limit = budget.tool if role == "tool" else budget.message
-    content, calls = _content(message.get("content")), message.get("tool_calls") or ()
+    content, calls = _content(message.get("content") or message.get("refusal")), message.get("tool_calls") or ()
     entries = []
     if content or not calls:
         entries.append(_entry("tool result" if role == "tool" else role, cut(content, limit) or "(no text)"))

@@ -44,7 +44,9 @@ async def ignored(scope: Scope, trajectory: Trajectory, *, remote: bool) -> str 
         return None
     if remote:
         return await _ignored_remotely(scope)
-    answers = [call for call in trajectory.completions if call.id is not None and not call.cached]
+    answers = [
+        call for call in trajectory.completions if call.id is not None and call.error is None and not call.cached
+    ]
     unmarked = scope.temperature is not None and not _all_marked(scope, trajectory, answers)
     for call in answers:
         version = None if names_version(str(call.model)) or call.version is None else _asked(scope, call.policy)

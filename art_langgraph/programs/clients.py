@@ -10,21 +10,28 @@ It also holds what an async client sends by until the client is gone; see `_hold
 from __future__ import annotations
 
 import functools
+import json
 import threading
+import time
 import weakref
 from typing import Any
 
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
+from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import Connection, rollout_path
 from trainer_server.wire.home import origin
-from trainer_server.wire.network.headers import ROLLOUT
+from trainer_server.wire.network.headers import COMPLETION, ROLLOUT
 
 _lock = threading.Lock()
 _tied = False
 _held: weakref.WeakSet[Any] = weakref.WeakSet()
 """Async clients whose connections are held."""
+_WORDS = 2000
+"""Characters of a refusal that are recorded."""
+_REFUSALS = 100
+"""Refused requests of a rollout that are remembered, in case that they are sent again."""
 
 
 def tie_clients() -> None:
@@ -44,9 +51,12 @@ def _tie(kind: Any) -> None:
 
     @functools.wraps(plain)
     def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        scope = _mark(request)
+        heard, scope = ROLLOUT in request.headers, _mark(request)
         answer = plain(self, request, *args, **options)
-        _count(scope, answer)
+        if scope is not None and not heard and answer.is_client_error:
+            answer.read()
+            _note_refusal(scope, request, answer)
+        _count(scope, request, answer)
         return answer
 
     kind.send = send
@@ -58,9 +68,12 @@ def _tie_async(kind: Any) -> None:
     @functools.wraps(plain)
     async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
         _hold_connections(self)
-        scope = _mark(request)
+        heard, scope = ROLLOUT in request.headers, _mark(request)
         answer = await plain(self, request, *args, **options)
-        _count(scope, answer)
+        if scope is not None and not heard and answer.is_client_error:
+            await answer.aread()
+            _note_refusal(scope, request, answer)
+        _count(scope, request, answer)
         return answer
 
     kind.send = send
@@ -107,10 +120,57 @@ def _mark(request: Any) -> Scope | None:
     return scope
 
 
-def _count(scope: Scope | None, answer: Any) -> None:
+def _count(scope: Scope | None, request: Any, answer: Any) -> None:
     if scope is not None and answer.is_success:
         scope.marked += 1
         scope.outside = True
+        if earlier := scope.refusals.pop(_content(request), None):
+            earlier.superseded = "retry"
+
+
+def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
+    """Records that a request got an error in place of an answer. LangChain hears of those of its own models.
+
+    The ledger has the requests that an engine refused, but not those that the server itself did, such as one with a
+    parameter that it does not know. What a client sends again counts once.
+    """
+    if COMPLETION in answer.headers:
+        scope.outside = True  # so that the ledger is asked
+        return
+    content = _content(request)
+    asked, refusal = _object(content), _object(answer.content).get("error")
+    words = refusal.get("message") if isinstance(refusal, dict) else None
+    given = asked.get("messages") or asked.get("input") or asked.get("prompt")
+    messages = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    call = CompletionCall(
+        id=None,
+        model=str(asked.get("model")),
+        messages=[message for message in messages if isinstance(message, dict)],
+        error=f"refused: {words or answer.text}"[:_WORDS],
+        started=time.time(),
+    )
+    if earlier := scope.refusals.pop(content, None):
+        earlier.superseded = "retry"
+    if len(scope.refusals) < _REFUSALS:
+        scope.refusals[content] = call
+    scope.recorder.completion(call)
+
+
+def _content(request: Any) -> bytes:
+    """The body of a request; nothing where it was a stream."""
+    try:
+        return bytes(request.content)
+    except RuntimeError:  # RequestNotRead of httpx
+        return b""
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one where it is something else."""
+    try:
+        read = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return read if isinstance(read, dict) else {}
 
 
 def _server_asked(request: Any) -> Connection | None:

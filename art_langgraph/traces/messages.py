@@ -7,17 +7,18 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from langchain_core.messages import BaseMessage, convert_to_messages
-from langchain_core.messages.utils import convert_to_openai_messages
 
-from art_langgraph.messages import revive
+from art_langgraph.messages import revive, to_openai
 from art_langgraph.traces.problems import Unreadable
+from trainer_server.wire.tool_arguments import arguments_text, complete_calls
 
 ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
 """Roles that have another name in OpenAI's form."""
 _KEPT = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "weight")
-_THOUGHTS = ("thinking", "reasoning", "redacted_thinking")
-_CALLS = ("function_call", "tool_use", "tool_call")
+_PARTS = ("text", "image_url", "input_audio", "file")
+"""Types of the parts that OpenAI's messages have."""
 _LANGCHAIN = {"human", "ai", "system", "tool", "function", "developer", "AIMessageChunk", "HumanMessageChunk"}
+_SERVER_CALLS = Unreadable("whose provider called tools by itself", "no policy can repeat what the provider did")
 _NO_MESSAGES = Unreadable("with messages of an unknown form", "tell the project which system wrote them")
 
 
@@ -47,9 +48,8 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
     """
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
-    if isinstance(value, list) and not _is_pair(value):
-        return [message for item in value for message in _openai(item)]
-    return _openai(value)
+    items = value if isinstance(value, list) and not _is_pair(value) else [value]
+    return complete_calls([message for item in items for message in _openai(item)])
 
 
 def openai_tools(tools: Any) -> list[dict[str, Any]] | None:
@@ -150,25 +150,16 @@ def _converted(message: Any) -> list[dict[str, Any]]:
     try:
         if isinstance(message, dict) and not message.get("content"):
             message = {**message, "content": ""}
-        converted = convert_to_openai_messages(convert_to_messages([message]))
+        converted = to_openai(convert_to_messages([message]))
     except (TypeError, ValueError, KeyError, NotImplementedError):
         raise _NO_MESSAGES from None
-    messages = converted if isinstance(converted, list) else [converted]
-    return [_without_blocks(message) for message in messages]
-
-
-def _without_blocks(message: dict[str, Any]) -> dict[str, Any]:
-    """A message whose thoughts and calls are no blocks of its content."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return message
-    thoughts = [str(block.get("thinking") or "") for block in content if block.get("type") in _THOUGHTS]
-    rest = [block for block in content if block.get("type") not in (*_THOUGHTS, *_CALLS)]
-    if all(block.get("type") == "text" for block in rest):
-        message = {**message, "content": _joined(rest)}
-    if thought := "".join(thoughts):
-        message = {**message, "reasoning_content": thought}
-    return message
+    for each in converted:
+        parts = each["content"] if isinstance(each["content"], list) else []
+        if each["role"] == "remove" or any(part.get("type") not in _PARTS for part in parts):
+            raise _NO_MESSAGES
+        if each.get("server_tool_calls"):
+            raise _SERVER_CALLS
+    return converted
 
 
 def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -214,10 +205,10 @@ def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
     Args:
         id: Of the call.
         name: Of the tool.
-        arguments: An object, or the JSON text of an object; None: there are none.
+        arguments: As `read_arguments` takes them.
     """
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return {"id": str(id or ""), "type": "function", "function": {"name": str(name or ""), "arguments": text}}
+    function = {"name": str(name or ""), "arguments": arguments_text(arguments)}
+    return {"id": str(id or ""), "type": "function", "function": function}
 
 
 def merged(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.tools import BaseTool, ToolException
 
 from art_mcp.client.result import CallResult
+from art_mcp.input_schema import normal_schema
 
 Call = Callable[[str, dict[str, Any]], Awaitable[CallResult]]
 """Calls a tool by its name with arguments, as `Server.call` does."""
@@ -16,7 +17,8 @@ Call = Callable[[str, dict[str, Any]], Awaitable[CallResult]]
 class MCPTool(BaseTool):
     """A tool of an MCP server. It can only be called asynchronously, as sessions are asynchronous.
 
-    The input schema stays as the server gave it. An error of the tool becomes a tool message with status "error", which
+    The input schema says what the server's says, in the form of `normal_schema`, as the scenarios have it: engines make
+    no grammar of a keyword that is null. An error of the tool becomes a tool message with status "error", which
     the model sees. It does not end the graph. The structured content is the artifact of the tool message.
     """
 
@@ -45,7 +47,7 @@ def as_langchain_tool(call: Call, tool: dict[str, Any]) -> BaseTool:
     return MCPTool(
         name=tool["name"],
         description=tool.get("description") or tool.get("title") or tool["name"],
-        args_schema=tool["inputSchema"],
+        args_schema=normal_schema(tool["inputSchema"]),
         call=call,
         metadata={"mcp": True, **({"annotations": tool["annotations"]} if tool.get("annotations") else {})},
     )

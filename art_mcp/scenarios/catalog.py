@@ -11,6 +11,7 @@ from pydantic.alias_generators import to_camel
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.connection.sdk import wire
 from art_mcp.client.effects import why_changing, words
+from art_mcp.input_schema import normal_schema
 from trainer_server.wire import ConfigError, MCPError
 
 SAMPLED = 20
@@ -33,7 +34,7 @@ class CatalogTool(_Part):
         name: Name of the tool.
         title: Name for people, if the server gives one.
         description: What the tool does.
-        input_schema: JSON schema of the arguments, complete. What it leaves open has one form: see `_normal`.
+        input_schema: JSON schema of the arguments, complete. What it leaves open has one form: see `normal_schema`.
         output_schema: JSON schema of the structured content, in the same form. None: the server gives none.
         annotations: Hints of the protocol, such as `readOnlyHint`.
     """
@@ -48,7 +49,7 @@ class CatalogTool(_Part):
     @field_validator("input_schema", "output_schema", mode="before")
     @classmethod
     def _in_one_form(cls, schema: Any) -> Any:
-        return _normal(schema) if isinstance(schema, Mapping) else schema
+        return normal_schema(schema) if isinstance(schema, Mapping) else schema
 
     @property
     def words(self) -> list[str]:
@@ -242,50 +243,6 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
         ],
         prompts=[CatalogPrompt.model_validate(prompt) for prompt in await server.listing("prompts/list")],
     )
-
-
-_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
-"""Keywords of JSON schema whose value has schemas by name."""
-
-_LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
-"""Keywords whose value is a list of schemas."""
-
-_MEANT = frozenset({"default", "const"})
-"""Keywords of which null is a value like any other."""
-
-
-def _normal(schema: Any) -> dict[str, Any]:
-    """A schema in the form that all readers expect, so that none of them has to know the others.
-
-    A schema that is no object, such as `true`, becomes the empty one, which allows everything. That is what `true`
-    means; where it was `false`, the execution of the call decides. A null keyword is left out, and so is one of a wrong
-    type. `additionalProperties` may stay a boolean: it is never read as a schema.
-    """
-    if not isinstance(schema, Mapping):
-        return {}
-    normal: dict[str, Any] = {}
-    for key, value in schema.items():
-        if value is None and key not in _MEANT:
-            continue
-        if key in _BY_NAME:
-            if isinstance(value, Mapping):
-                normal[key] = {name: _normal(inner) for name, inner in value.items()}
-        elif key in _LISTED:
-            if isinstance(value, list):
-                normal[key] = [_normal(inner) for inner in value]
-        elif key == "items":
-            if isinstance(value, list):  # a schema for each position, as before draft 2020-12
-                normal.setdefault("prefixItems", [_normal(inner) for inner in value])
-            else:
-                normal[key] = _normal(value)
-        elif key == "additionalProperties":
-            normal[key] = _normal(value) if isinstance(value, Mapping) else value
-        elif key == "required":
-            if isinstance(value, list):  # in draft 3 it was a boolean of each parameter
-                normal[key] = list(value)
-        else:
-            normal[key] = value
-    return normal
 
 
 def _given(tool: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_langgraph.trajectory import Trajectory
+from trainer_server.wire.tool_arguments import arguments_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +116,10 @@ def made_calls(run: Trajectory) -> list[MadeCall]:
             calls.append(
                 MadeCall(
                     str(function.get("name")),
-                    _arguments(function.get("arguments")),
+                    arguments_object(function.get("arguments")),
                     record.server if record else None,
                     (record.result or "") if record else "",
                     bool(record and record.is_error),
                 )
             )
     return calls
-
-
-def _arguments(given: Any) -> dict[str, Any] | None:
-    """The arguments of a call in OpenAI's format. None: they are no JSON object."""
-    if isinstance(given, str):
-        try:
-            given = json.loads(given or "{}")
-        except ValueError:
-            return None
-    return given if isinstance(given, dict) else None

@@ -18,12 +18,13 @@ from langchain_core.messages import (
     RemoveMessage,
     SystemMessage,
     ToolMessage,
+    message_chunk_to_message,
 )
 from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
-from art_langgraph.messages import normalised_input, plain, revive, user_text
+from art_langgraph.messages import normalised_input, plain, revive, to_openai, user_text
 from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.chat_models import MakeModel
 
@@ -223,3 +224,162 @@ def test_a_users_message_is_its_text_in_whatever_form(message: Any) -> None:
 def test_what_is_more_or_less_than_a_users_message_stays_as_it_is(given: Any) -> None:
     assert user_text(given) is None
     assert normalised_input(given) is given
+
+
+BROKEN = '{"text": "He said "hi""}'
+INVALID: Any = {"name": "write", "args": BROKEN, "id": "c1", "error": "no JSON", "type": "invalid_tool_call"}
+VALID: Any = {"name": "write", "args": {"text": "hi"}, "id": "c1", "type": "tool_call"}
+
+
+def called(arguments: str, id: str | None = "c1") -> list[dict[str, Any]]:
+    return [{"type": "function", "id": id, "function": {"name": "write", "arguments": arguments}}]
+
+
+@pytest.mark.parametrize(
+    ("message", "content", "fields"),
+    [
+        # LangChain's own blocks (output_version="v1"), and calls that are no JSON
+        (AIMessage("", invalid_tool_calls=[INVALID]), "", {"tool_calls": called(BROKEN)}),
+        (AIMessage([INVALID], invalid_tool_calls=[INVALID]), "", {"tool_calls": called(BROKEN)}),
+        (AIMessage("", invalid_tool_calls=[{**INVALID, "args": None}]), "", {"tool_calls": called("{}")}),
+        (
+            AIMessage(
+                [{"type": "reasoning", "reasoning": "hm"}, {"type": "text", "text": "So:"}, VALID], tool_calls=[VALID]
+            ),
+            "So:",
+            {"reasoning_content": "hm", "tool_calls": called('{"text": "hi"}')},
+        ),
+        (
+            AIMessage([{"type": "non_standard", "value": {"type": "thinking", "thinking": "hm"}}, "So"]),
+            "So",
+            {"reasoning_content": "hm"},
+        ),
+        # Anthropic's
+        (
+            AIMessage(
+                [
+                    {"type": "thinking", "thinking": "hm", "signature": "s"},
+                    {"type": "redacted_thinking", "data": "…"},
+                    {"type": "text", "text": "So:"},
+                    {"type": "tool_use", "id": "c1", "name": "write", "input": {"text": "hi"}},
+                ],
+                tool_calls=[VALID],
+            ),
+            "So:",
+            {"reasoning_content": "hm", "tool_calls": called('{"text": "hi"}')},
+        ),
+        (
+            AIMessage([{"type": "tool_use", "id": "c1", "name": "write", "input": {}, "partial_json": BROKEN}]),
+            "",
+            {"tool_calls": called(BROKEN)},
+        ),
+        (
+            AIMessage(
+                [
+                    {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                    {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                    {"type": "text", "text": "It is "},
+                    {"type": "text", "text": "so", "citations": []},
+                ]
+            ),
+            "It is so",
+            {
+                "server_tool_calls": [
+                    {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}},
+                    {"type": "web_search_tool_result", "tool_use_id": "s", "content": []},
+                ]
+            },
+        ),
+        # OpenAI's Responses
+        (
+            AIMessage(
+                [
+                    {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "hm"}]},
+                    {"type": "web_search_call", "id": "ws"},
+                    {"type": "function_call", "call_id": "c1", "id": "fc", "name": "write", "arguments": BROKEN},
+                ]
+            ),
+            "",
+            {
+                "reasoning_content": "hm",
+                "tool_calls": called(BROKEN),
+                "server_tool_calls": [{"type": "web_search_call", "id": "ws"}],
+            },
+        ),
+        (AIMessage([{"type": "refusal", "refusal": "no"}]), "", {"refusal": "no"}),
+        # Google's, and others
+        (
+            AIMessage([{"type": "function_call", "name": "write", "args": {"text": "hi"}}], tool_calls=[VALID]),
+            "",
+            {"tool_calls": called('{"text": "hi"}')},
+        ),
+        (
+            AIMessage([{"type": "reasoning_content", "reasoning_content": {"text": "hm", "signature": "s"}}]),
+            "",
+            {"reasoning_content": "hm"},
+        ),
+        (AIMessage("So", additional_kwargs={"reasoning_content": "hm"}), "So", {"reasoning_content": "hm"}),
+        (
+            AIMessage("", additional_kwargs={"function_call": {"name": "write", "arguments": BROKEN}}),
+            "",
+            {"tool_calls": called(BROKEN, id=None)},
+        ),
+        (AIMessage([]), "", {}),
+        (AIMessage(""), "", {}),
+        (
+            AIMessage([{"type": "text", "text": "See"}, {"type": "image", "base64": "QQ==", "mime_type": "image/png"}]),
+            [
+                {"type": "text", "text": "See"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,QQ=="}},
+            ],
+            {},
+        ),
+        (
+            AIMessage([{"type": "text", "text": "See"}, {"type": "hologram", "url": "h"}]),
+            [{"type": "text", "text": "See"}, {"type": "hologram", "url": "h"}],
+            {},
+        ),
+    ],
+)
+def test_an_answer_is_the_same_whichever_provider_wrote_it(
+    message: AIMessage, content: Any, fields: dict[str, Any]
+) -> None:
+    expected = {"role": "assistant", "content": content, **fields}
+    assert to_openai([message]) == [expected]
+    assert to_openai([HumanMessage("x"), message])[1] == expected, "in prompts, too"
+    chunk = AIMessageChunk(**{**message.model_dump(exclude={"type"}), "tool_call_chunks": []})
+    if not (message.tool_calls or message.invalid_tool_calls):  # chunks make them of `tool_call_chunks`
+        assert to_openai([chunk]) == [expected]
+
+
+def test_a_stream_of_a_broken_call_keeps_what_was_written() -> None:
+    parts = [AIMessageChunk("", tool_call_chunks=[{"name": "write", "args": "", "id": "c1", "index": 0}])]
+    parts += [
+        AIMessageChunk("", tool_call_chunks=[{"name": None, "args": part, "id": None, "index": 0}]) for part in BROKEN
+    ]
+    whole = parts[0]
+    for part in parts[1:]:
+        whole += part
+    expected = {"role": "assistant", "content": "", "tool_calls": called(BROKEN)}
+    assert to_openai([whole]) == to_openai([message_chunk_to_message(whole)]) == [expected]
+
+
+def test_messages_that_are_no_answers() -> None:
+    results = [{"type": "tool_result", "tool_use_id": "c1", "content": "done"}]
+    assert to_openai(
+        [
+            SystemMessage("s"),
+            HumanMessage([{"type": "text", "text": "a"}, {"type": "document", "source": {"data": b"x"}}]),
+            HumanMessage(results),
+            ToolMessage([{"type": "video", "url": "v"}], tool_call_id="c1"),
+            ChatMessage(role="assistant", content=[{"type": "thinking", "thinking": "hm"}, "So"]),
+            ChatMessage(role="critic", content="c"),
+        ]
+    ) == [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "document", "source": {"data": "b'x'"}}]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+        {"role": "tool", "tool_call_id": "c1", "content": [{"type": "video", "url": "v"}]},
+        {"role": "assistant", "content": "So", "reasoning_content": "hm"},
+        {"role": "critic", "content": "c"},
+    ]

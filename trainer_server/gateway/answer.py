@@ -24,7 +24,8 @@ class Answer:
     stop_reason: int | str | None = None
     """What ended it, where that is not the model's own end of a turn: a text or a token of the request, for example."""
     message: dict[str, Any] | None = None
-    """The assistant message; None until the first part of it was received."""
+    """The assistant message, the same of a stream and of a whole answer: content, thoughts and tool calls; None until
+    the first part of it was received."""
 
     def take(self, choice: dict[str, Any], prompt_token_ids: list[int] | None) -> None:
         """Adds a choice of an answer, or of a chunk.
@@ -39,9 +40,9 @@ class Answer:
         self.logprobs += [entry["logprob"] for entry in (choice.get("logprobs") or {}).get("content") or []]
         self.finish_reason = choice.get("finish_reason") or self.finish_reason
         self.stop_reason = choice.get("stop_reason") or self.stop_reason
-        if delta := choice.get("delta"):
-            self.message = merge_delta(self.message or {"role": "assistant", "content": None}, delta)
-        elif message := choice.get("message"):
+        if (part := choice.get("delta") or choice.get("message")) is not None:
+            message = merge_delta(self.message or {"role": "assistant", "content": None}, part)
+            message["content"] = message["content"] or (None if message.get("tool_calls") else "")
             self.message = message
 
     @property
@@ -74,26 +75,27 @@ def why_incomplete(answers: Sequence[Answer], counted: object) -> str | None:
     return None
 
 
-def merge_delta(message: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:
-    """Adds a streamed delta to a message, in place. Texts are concatenated; tool calls are merged by index."""
+def merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> dict[str, Any]:
+    """Adds a streamed delta, or a whole message, to a message, in place. Texts are concatenated; tool calls are merged
+    by index, and those of a whole message, which have none, by their order."""
     for key in ("content", "reasoning", "reasoning_content"):
         if delta.get(key):
             message[key] = (message.get(key) or "") + delta[key]
-    for part in delta.get("tool_calls") or []:
-        calls = message.setdefault("tool_calls", [])
-        while len(calls) <= part["index"]:
+    for at, part in enumerate(delta.get("tool_calls") or []):
+        calls, index = message.setdefault("tool_calls", []), part.get("index", at)
+        while len(calls) <= index:
             calls.append({"id": None, "type": "function", "function": {"name": "", "arguments": ""}})
-        call, function = calls[part["index"]], part.get("function") or {}
+        call, function = calls[index], part.get("function") or {}
         call["id"] = part.get("id") or call["id"]
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
     return message
 
 
-def unusable_calls(choice: dict[str, Any]) -> list[dict[str, Any]]:
+def unusable_calls(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The tool calls of a choice whose arguments are JSON but no object, or nested too deeply to be read.
 
-    A policy writes such calls while it explores. Clients raise an error for them, and the run would be lost.
+    A policy writes such calls while it explores. Clients raise an error for them or lose them, and so would the run.
     """
     calls = choice["message"].get("tool_calls") or ()
     return [call for call in calls if not _is_object(call["function"]["arguments"])]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from starlette.responses import Response, StreamingResponse
 
@@ -23,16 +24,20 @@ from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Exchange
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.recorder import Recorder, Source
+from trainer_server.gateway.schema_faults import schema_fault
 from trainer_server.gateway.splice.messages import only_text
 from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Completion, CompletionStatus, EngineError
 from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.network.headers import COMPLETION
+from trainer_server.wire.tool_arguments import arguments_text
 from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("trainer_server")
 
+_OF_GRAMMAR = re.compile(r"grammar|schema", re.IGNORECASE)
+"""Words of an engine that cannot make a grammar."""
 _LATER = (408, 425, 429)
 """Statuses of a proxy before an engine that mean: ask again later."""
 
@@ -97,8 +102,7 @@ class Call:
             if (numbers := sorted(choice["index"] for choice in body["choices"])) != list(range(len(answers))):
                 raise MalformedAnswer(f"{len(answers)} choices were asked for, and those numbered {numbers} came")
             for choice in body["choices"]:
-                if unusable_calls(choice):
-                    as_text(choice, await self._sampled_text(choice))
+                await self._make_readable(choice)
                 answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
                 self._clean(choice)
             await self._record(answers, (body.get("usage") or {}).get("completion_tokens"))
@@ -106,6 +110,35 @@ class Call:
         body["system_fingerprint"] = self.id
         written = to_json(self._exchange.whole(body))  # a model may say half of a character, which UTF-8 cannot hold
         return Response(written, media_type="application/json", headers={COMPLETION: self.id})
+
+    async def _make_readable(self, choice: dict[str, Any]) -> None:
+        """Makes the tool calls of a whole choice ones that clients can read, in place: those without arguments get an
+        empty object, and those whose arguments are no object become text."""
+        for call in choice["message"].get("tool_calls") or ():
+            call["function"]["arguments"] = arguments_text(call["function"].get("arguments"))
+        if unusable_calls(choice):
+            as_text(choice, await self._sampled_text(choice))
+
+    async def _finish(self, choice: dict[str, Any], answer: Answer) -> None:
+        """Puts the tool calls of a stream into its last choice, in place, as they are in a whole answer.
+
+        Until then they are held back: what has begun as a call may turn out to be text.
+        """
+        if answer.message is None or not answer.message.get("tool_calls"):
+            return
+        content, delta = answer.message["content"] or "", choice["delta"]
+        whole = {**choice, "message": dict(answer.message), "token_ids": answer.token_ids}
+        await self._make_readable(whole)
+        if not (whole["message"]["content"] or "").startswith(content):  # a parser has changed what was sent already
+            whole = {**choice, "message": dict(answer.message)}
+            as_text(whole, None)
+        if text := (whole["message"]["content"] or "").removeprefix(content):
+            delta["content"] = (delta.get("content") or "") + text
+        if calls := whole["message"]["tool_calls"]:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+        choice["finish_reason"] = answer.finish_reason = whole["finish_reason"]
+        answer.message = None
+        answer.take({"message": whole["message"]}, None)
 
     async def _sampled_text(self, choice: dict[str, Any]) -> str | None:
         """What the model wrote, without the token that ends an answer; None if the engine cannot be asked any more."""
@@ -163,7 +196,7 @@ class Call:
 
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
-        answer, counted, end = Answer(), None, []
+        answer, counted, end, answered = Answer(), None, [], False
         async with self._admitted([answer]):
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
@@ -173,9 +206,12 @@ class Call:
                         if choice["index"]:
                             raise MalformedAnswer(f"one choice was asked for, and number {choice['index']} came")
                         answer.take(choice, chunk.get("prompt_token_ids"))
-                        self._clean(choice)
+                        if choice["delta"].pop("tool_calls", None) and answered:
+                            raise MalformedAnswer("a part of a tool call came after the end of the answer")
                         if choice.get("finish_reason"):
-                            chunk["system_fingerprint"] = self.id
+                            await self._finish(choice, answer)
+                            answered, chunk["system_fingerprint"] = True, self.id
+                        self._clean(choice)
                     counted = (chunk.get("usage") or {}).get("completion_tokens", counted)
                     self._stamp(chunk)
                     if not (events := self._exchange.stream.chunk(chunk)):
@@ -195,31 +231,44 @@ class Call:
     async def _admitted(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
         """Counts the request as admitted, and records what was received of its answers when it fails.
 
-        The rows are `aborted` if the client went away, `failed` otherwise.
+        The rows are `aborted` if the client went away, and `failed` otherwise. A request that was refused has a single
+        row, `refused`, which is in the ledger before the client hears of it.
 
         Raises:
             APIError: The server has too many requests; or in place of an EngineLost.
         """
         with self._admission.admitted(self._source.policy):
-            status = CompletionStatus.failed
+            status, words, recorded = CompletionStatus.failed, None, False
             self._span = self._traced()
             try:
                 yield
-                status = CompletionStatus.complete
-            except EngineLost as error:
-                message = f"the engine went away during the answer: {error}"
-                raise APIError(503, message, code="engine_lost", retry_after=5) from error
-            except MalformedAnswer as error:
-                url = self._engine.url if self._engine else "?"
-                log.error("%s was not answered by %s: %s", self.id, url, error)
-                raise APIError(502, f"the engine's answer cannot be used: {error}", code="engine_error") from error
+                status, recorded = CompletionStatus.complete, True
+            except (APIError, EngineLost, MalformedAnswer) as error:
+                problem = error if isinstance(error, APIError) else self._as_api_error(error)
+                problem.completion, words = self.id, problem.message
+                if 400 <= problem.status < 500:
+                    status = CompletionStatus.refused
+                    answers = answers[:1]
+                    await self._recorder.note(self._rows(answers, status, error=words))
+                    recorded = True
+                if problem is error:
+                    raise
+                raise problem from error
             except (asyncio.CancelledError, GeneratorExit):
                 status = CompletionStatus.aborted
                 raise
             finally:
                 self._end_span(answers, status)
-                if status != CompletionStatus.complete:
-                    self._recorder.add_later(self._rows(answers, status))
+                if not recorded:
+                    self._recorder.add_later(self._rows(answers, status, error=words))
+
+    def _as_api_error(self, error: EngineLost | MalformedAnswer) -> APIError:
+        """What the client hears of an engine that gave no answer, or none that can be used."""
+        if isinstance(error, EngineLost):
+            message = f"the engine went away during the answer: {error}"
+            return APIError(503, message, code="engine_lost", retry_after=5)
+        log.error("%s was not answered by %s: %s", self.id, self._engine.url if self._engine else "?", error)
+        return APIError(502, f"the engine's answer cannot be used: {error}", code="engine_error")
 
     def _traced(self) -> tracing.Span:
         """The span of the request, while traces are on."""
@@ -287,7 +336,7 @@ class Call:
         """Sends the request to an engine. Leaving the context early aborts the generation.
 
         If a limit of tokens that may shrink does not fit the context, the request is sent again without it. If the
-        engine refuses a spliced prompt, the request is sent again without the splice.
+        engine refuses tools that the gateway made strict, or a spliced prompt, the request is sent again without.
 
         Raises:
             APIError: The engine refused the request, or no engine is ready.
@@ -297,7 +346,8 @@ class Call:
             self._engine = engine
             if self._chat.asked.may_call and (hindrance := engine.no_tools):
                 raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
-            limit, request = self._chat.sampling.max_tokens, self._chat.upstream(name)
+            limit, strict = self._chat.sampling.max_tokens, self._chat.adds_strict
+            request = self._chat.upstream(name)
             if spliced := await self._prompt.tokens(engine, request):
                 request["prompt_token_ids"] = spliced
             answers = False
@@ -307,6 +357,8 @@ class Call:
                     async with AsyncExitStack() as stack:
                         with tracing.within(span):  # of this moment: the parts of a stream are asked for by other tasks
                             reply = await stack.enter_async_context(asked)
+                        if self._chat.stream:
+                            reply = await _BegunReply.of(reply)
                         answers = True
                         yield reply
                         return
@@ -315,16 +367,18 @@ class Call:
                         self._slots.lost(self._key)
                     raise
                 except RequestRefused as refusal:
-                    if answers:  # a stream whose first event is the refusal
-                        raise _as_api_error(refusal) from None
+                    if answers:
+                        raise _refused(refusal, self._chat) from None
                     if refusal.too_long and self._chat.shrinks and "max_tokens" in request:
                         del request["max_tokens"]  # the engine then takes what the context leaves, if anything
                         self._chat.sampling.max_tokens = None
+                    elif strict and refusal.status in (400, 422) and not refusal.too_long:
+                        strict, request["tools"] = False, self._chat.upstream(name, strict=False)["tools"]
                     elif self._prompt.refused():
                         self._chat.sampling.max_tokens = limit
-                        request = self._chat.upstream(name)
+                        strict, request = self._chat.adds_strict, self._chat.upstream(name)
                     else:
-                        raise _as_api_error(refusal) from None
+                        raise _refused(refusal, self._chat) from None
 
     @asynccontextmanager
     async def _engine_span(self, engine: Engine, name: str) -> AsyncIterator[tracing.Span]:
@@ -377,7 +431,11 @@ class Call:
                     return
 
     def _rows(
-        self, answers: Sequence[Answer], status: CompletionStatus, untrainable: str | None = None
+        self,
+        answers: Sequence[Answer],
+        status: CompletionStatus,
+        untrainable: str | None = None,
+        error: str | None = None,
     ) -> list[Completion]:
         return [
             self._recorder.row(
@@ -391,6 +449,7 @@ class Call:
                 untrainable=untrainable,
                 continues=self._prompt.continues,
                 continuation=self._prompt.continuation,
+                error=error,
             )
             for i, answer in enumerate(answers)
         ]
@@ -441,11 +500,43 @@ class Call:
         body["model"] = f"{self._source.policy}@{self._source.version}" if self._source.policy else body.get("model")
 
 
-def _as_api_error(refusal: RequestRefused) -> APIError:
-    """An engine's error as an error of OpenAI's API."""
+class _BegunReply:
+    """A streamed answer whose first chunk has come: vLLM refuses some requests by the first event of their stream.
+
+    Args:
+        first: The first chunk.
+        rest: Those after it.
+    """
+
+    def __init__(self, first: dict[str, Any], rest: AsyncIterator[dict[str, Any]]) -> None:
+        self._first, self._rest = first, rest
+
+    @classmethod
+    async def of(cls, reply: Reply) -> Self:
+        """Waits for the first chunk. Raises RequestRefused, and what `Reply.chunks` raises."""
+        chunks = reply.chunks()
+        async for first in chunks:
+            return cls(first, chunks)
+        raise EngineLost("the stream ended before it began")
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """See Reply.chunks."""
+        yield self._first
+        async for chunk in self._rest:
+            yield chunk
+
+    async def whole(self) -> dict[str, Any]:
+        """See Reply.whole."""
+        raise MalformedAnswer("a stream was asked for")
+
+
+def _refused(refusal: RequestRefused, chat: ChatRequest) -> APIError:
+    """An engine's error as an error of OpenAI's API. A refused grammar is traced to the schema that it comes from."""
     status, message = refusal.status, str(refusal)
     if refusal.too_long:
         return APIError(400, message, code="context_length_exceeded", param="messages")
+    if status in (400, 422) and _OF_GRAMMAR.search(message) and (fault := schema_fault(chat.body)) is not None:
+        return APIError(400, f"{message.rstrip('. ')}: {fault[1]}", code="invalid_request", param=fault[0])
     if status in _LATER:
         return APIError(503, f"the engine answered {status}: {message}", code="engine_error", retry_after=2)
     if 400 <= status < 500 and status not in (401, 403, 404):

@@ -55,7 +55,7 @@ def _tool_choice(value: object) -> object:
 def _arguments(value: object) -> object:
     if value is None or isinstance(value, str | dict):
         return value
-    raise ValueError("must be a JSON object, written as a text")
+    raise ValueError("must be a JSON object, or the text of one")
 
 
 class _Part(BaseModel):

@@ -12,6 +12,7 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import check_parameters, forwarded
 from trainer_server.wire import Sampling
 from trainer_server.wire.completions import effective_temperature
+from trainer_server.wire.tool_arguments import complete_calls
 
 _PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
@@ -21,7 +22,7 @@ class ChatRequest:
     """A checked chat request."""
 
     body: dict[str, Any]
-    """What the client sent."""
+    """What the client sent. Tool calls in it are complete; see `complete_calls`."""
     asked: ChatBody
     """The parameters in it, with their defaults."""
     sampling: Sampling
@@ -67,15 +68,21 @@ class ChatRequest:
             reasons.append("logit_bias")
         return reasons
 
-    def upstream(self, adapter: str) -> dict[str, Any]:
+    @property
+    def adds_strict(self) -> bool:
+        """Whether `upstream` makes tools strict that the client did not: vLLM enforces the schema of a forced tool call
+        only if the tool is strict."""
+        return self.asked.forced_tool and any("strict" not in tool["function"] for tool in self.body.get("tools") or ())
+
+    def upstream(self, adapter: str, *, strict: bool = True) -> dict[str, Any]:
         """The request to an engine; see Engine.chat. It always asks for exact tokens, and for their number.
 
         Args:
             adapter: What the engine calls the version, or the base model.
+            strict: Whether forced tools are made strict; see `adds_strict`.
         """
         parameters = forwarded(self.body)
-        if self.asked.forced_tool and parameters.get("tools"):
-            # vLLM enforces the schema of a forced tool call only if the tool is strict.
+        if strict and self.adds_strict:
             parameters["tools"] = [
                 {**tool, "function": {"strict": True, **tool["function"]}} for tool in parameters["tools"]
             ]
@@ -125,6 +132,8 @@ def parse(
     check_values(body)
     asked = (ChatBody if prompt is None else TextBody).of(body)
     check_media(body.get("messages") or [], media_domains)
+    if body.get("messages"):
+        body = {**body, "messages": complete_calls(body["messages"])}
     if asked.stream and asked.n > 1:
         raise APIError(400, "streaming with n > 1 is not offered: use n = 1, or do not stream", param="n")
     temperature = asked.temperature if temperature is None else temperature

@@ -5,6 +5,7 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 
 from trainer_server.wire import SERVER_STOPPING
+from trainer_server.wire.network.headers import COMPLETION
 
 _ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 """Ends of the paths that are answered in Anthropic's shape."""
@@ -28,6 +29,9 @@ class APIError(Exception):
         code: Short machine-readable reason.
         param: The field of the request that is wrong.
         retry_after: Seconds after which the client may try again; None: no such advice.
+
+    Attributes:
+        completion: Id of the ledger's row that says so; None: the ledger has none.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class APIError(Exception):
         super().__init__(message)
         self.status, self.message, self.code, self.param = status, message, code, param
         self.retry_after = retry_after
+        self.completion: str | None = None
 
     def body(self) -> dict[str, object]:
         """The body of the answer, in OpenAI's shape."""
@@ -61,7 +66,9 @@ class APIError(Exception):
         Args:
             path: Path of the request, which says in which shape the client expects it.
         """
-        headers = {"Retry-After": str(self.retry_after)} if self.retry_after else None
+        headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
+        if self.completion is not None:
+            headers[COMPLETION] = self.completion
         body = self.anthropic_body() if path.endswith(_ANTHROPIC) else self.body()
         return JSONResponse(body, self.status, headers)
 

@@ -17,6 +17,9 @@ from trainer_server.wire import Completion, CompletionStatus, Continuation
 
 log = logging.getLogger("trainer_server")
 
+_ERROR = 2000
+"""Characters of an error that are recorded: an engine may repeat the whole request in it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Identity:
@@ -85,6 +88,7 @@ class Recorder:
         untrainable: str | None = None,
         continues: str | None = None,
         continuation: Continuation | None = None,
+        error: str | None = None,
     ) -> Completion:
         """Makes the ledger's row of one choice.
 
@@ -99,6 +103,7 @@ class Recorder:
             untrainable: See Completion.untrainable.
             continues: See Completion.continues.
             continuation: See Completion.continuation.
+            error: See Completion.error.
         """
         return Completion(
             id=completion_id,
@@ -113,6 +118,7 @@ class Recorder:
             hint=source.hint,
             status=status,
             untrainable=untrainable,
+            error=None if error is None else error[:_ERROR],
             finish_reason=answer.finish_reason,
             sampling=chat.sampling,
             constrained=chat.constrained(calls=constrains_calls),
@@ -148,16 +154,17 @@ class Recorder:
         except LedgerError as error:
             raise APIError(507, str(error), code="ledger_unwritable") from None
 
+    async def note(self, completions: Sequence[Completion]) -> None:
+        """Records completions that have no whole answer, and returns once they are on disk. Errors are logged: the
+        client hears of its own."""
+        try:
+            await self._write(completions)
+        except LedgerError as error:
+            log.error("a completion without a whole answer was not recorded: %s", error)
+
     def add_later(self, completions: Sequence[Completion]) -> None:
-        """Records completions in the background, for requests whose client has disconnected. Errors are logged."""
-
-        async def add() -> None:
-            try:
-                await self._write(completions)
-            except LedgerError as error:
-                log.error("an aborted completion was not recorded: %s", error)
-
-        task = asyncio.create_task(add())
+        """The same in the background, for requests whose client has disconnected."""
+        task = asyncio.create_task(self.note(completions))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 

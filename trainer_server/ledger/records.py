@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,10 +15,12 @@ from trainer_server.wire import (
     RolloutSpec,
     RolloutToolCall,
 )
+from trainer_server.wire.tool_arguments import arguments_input
 
 _ERRORS = {
     CompletionStatus.aborted: "aborted: the client went away before the answer was complete",
     CompletionStatus.failed: "failed: the engine went away, or answered without exact tokens",
+    CompletionStatus.refused: "refused: the engine took no such request",
 }
 
 
@@ -84,13 +85,20 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
             calls.append(
                 RolloutToolCall(
                     tool=str(function.get("name") or ""),
-                    arguments=_arguments(function.get("arguments")),
+                    arguments=arguments_input(function.get("arguments")),
                     result=results.get(str(call.get("id"))),
                     tool_call_id=call.get("id"),
                     started=row.created,
                 )
             )
     return calls
+
+
+def error_of(row: Completion) -> str | None:
+    """Why a completion has no whole answer; None where it has one."""
+    if row.status == CompletionStatus.complete:
+        return None
+    return f"{row.status}: {row.error}" if row.error else _ERRORS[row.status]
 
 
 def _results(at: int, calls: set[str], later: Sequence[Sequence[dict[str, Any]]]) -> dict[str, str]:
@@ -135,19 +143,11 @@ def _completion(row: Completion) -> RolloutCompletion:
         version=row.version,
         message=row.message,
         messages=_messages(row),
-        error=_ERRORS.get(row.status),
+        error=error_of(row),
         prompt_tokens=len(row.prompt_token_ids),
         sampled_tokens=len(row.token_ids),
         started=row.created,
     )
-
-
-def _arguments(text: object) -> dict[str, Any]:
-    try:
-        arguments = json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
-        arguments = text
-    return arguments if isinstance(arguments, dict) else {"input": arguments}
 
 
 def _text(content: object) -> str:

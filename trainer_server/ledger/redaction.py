@@ -35,8 +35,8 @@ class Redaction:
         return self._redactor is not None
 
     def completion(self, completion: Completion) -> Completion:
-        """A row of the ledger: the messages of its request and its answer."""
-        return self._changed(completion, "request", "message")
+        """A row of the ledger: the messages of its request and its answer, or the words of its refusal."""
+        return self._changed(completion, "request", "message", "error")
 
     def spec(self, spec: RolloutSpec) -> RolloutSpec:
         """What a rollout is registered with: input and metadata. Hints stay, since they are put into prompts."""

@@ -29,6 +29,8 @@ class CompletionStatus(StrEnum):
     """The client disconnected."""
     failed = "failed"
     """The engine died, or answered without exact tokens."""
+    refused = "refused"
+    """The engine is well and took no such request: it is longer than the context, for example."""
 
 
 class Continuation(StrEnum):
@@ -114,6 +116,9 @@ class Completion(BaseModel):
     untrainable: str | None = None
     """Why the completion is never trained although it is complete: tokens of it are missing, or its prompt has images
     or other media. None: it may be."""
+    error: str | None = None
+    """Why there is no whole answer, in the words that the client got; None for a complete one, and where nobody was
+    left to hear them."""
     finish_reason: str | None = None
     """Why the answer ended: `stop`, `length` or `tool_calls`, for example; None where it did not end."""
     sampling: Sampling

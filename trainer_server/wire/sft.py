@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from trainer_server.wire.steps import LEARNING_RATE, MOST_TOKENS, MOST_UPDATES, TimeLimit, TrajectoryRef, renamed
+from trainer_server.wire.tool_arguments import arguments_object, complete_calls
 
 MOST_EPOCHS = 10_000
 MOST_ROWS = 100_000
@@ -118,7 +118,7 @@ class Conversation(BaseModel):
         for at, message in enumerate(messages):
             if problem := _problem(message, first=at == 0):
                 raise ValueError(f"message {at} (counted from 0): {problem}")
-        return messages
+        return complete_calls(messages)
 
     def answers(self, train_on: Literal["all", "last"]) -> list[int]:
         """Indices of the assistant messages that are imitated.
@@ -193,10 +193,6 @@ def _call_problem(call: object) -> str | None:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
         return 'a tool call must be {"id": …, "type": "function", "function": {"name": …, "arguments": "{…}"}}'
     arguments = function.get("arguments")
-    try:
-        is_object = isinstance(arguments, str) and isinstance(json.loads(arguments), dict)
-    except (ValueError, RecursionError):
-        is_object = False
-    if not is_object:
+    if arguments_object(arguments) is None:
         return f"arguments of {function['name']} must be a JSON object written as a text, not {arguments!r:.80}"
     return None

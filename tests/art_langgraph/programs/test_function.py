@@ -383,3 +383,122 @@ async def test_a_function_is_evaluated_and_trained() -> None:
         (record,) = [step async for step in steps]
         assert record.result.version == 1
         assert record.result.metrics["completions"] == 4
+
+
+def whole(question: str) -> Any:
+    return openai.OpenAI().chat.completions.create(
+        model="agent", messages=[{"role": "user", "content": question}], max_tokens=50
+    )
+
+
+def streamed(question: str) -> Any:
+    messages: Any = [{"role": "user", "content": question}]
+    return list(openai.OpenAI().chat.completions.create(model="agent", messages=messages, max_tokens=50, stream=True))
+
+
+async def streamed_async(question: str) -> Any:
+    messages: Any = [{"role": "user", "content": question}]
+    async with openai.AsyncOpenAI() as client:
+        return await client.chat.completions.create(model="agent", messages=messages, max_tokens=50, stream=True)
+
+
+def response(question: str) -> Any:
+    return openai.OpenAI().responses.create(model="agent", input=question, max_output_tokens=50)
+
+
+def streamed_response(question: str) -> Any:
+    return list(openai.OpenAI().responses.create(model="agent", input=question, max_output_tokens=50, stream=True))
+
+
+def message(question: str, run: Run) -> Any:
+    anthropic = pytest.importorskip("anthropic")
+    client = anthropic.Anthropic(base_url=run.anthropic_base_url, api_key=run.api_key)
+    return client.messages.create(model="agent", messages=[{"role": "user", "content": question}], max_tokens=50)
+
+
+def streamed_message(question: str, run: Run) -> Any:
+    anthropic = pytest.importorskip("anthropic")
+    client = anthropic.Anthropic(base_url=run.anthropic_base_url, api_key=run.api_key)
+    asked: Any = [{"role": "user", "content": question}]
+    return list(client.messages.create(model="agent", messages=asked, max_tokens=50, stream=True))
+
+
+def langchain(question: str) -> Any:
+    return ChatART(policy="agent", max_tokens=50).invoke(question)
+
+
+def streamed_langchain(question: str) -> Any:
+    return list(ChatART(policy="agent", max_tokens=50).stream(question))
+
+
+CLIENTS = [
+    whole, streamed, streamed_async, response, streamed_response, message, streamed_message, langchain,
+    streamed_langchain,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", CLIENTS)
+async def test_a_prompt_over_the_context_is_recorded_as_a_refusal(connected: TrainerServer, function: Any) -> None:
+    found = await rollout(function, "x" * 3000, lambda t: 0.0)
+    words = "This model's maximum context length is 2000 tokens."
+    assert words in str(found.error)
+    (call,) = found.completions
+    assert words in str(call.error)
+    assert "went away" not in str(call.error)
+    assert (call.message, call.trainable) == (None, False)
+    async with TrainerClient() as client:
+        row = await client.completion(str(call.id))
+    assert (row.status, row.error, row.rollout) == ("refused", words, found.rollout_id)
+    assert [item["content"] for item in call.messages] == ["x" * 3000]
+
+
+async def test_what_the_server_itself_refuses_is_recorded_too() -> None:
+    def wrong(question: str, run: Run) -> str:
+        messages: Any = [{"role": "user", "content": question}]
+        with openai.OpenAI() as client:
+            with pytest.raises(openai.BadRequestError):
+                client.chat.completions.create(model="agent", messages=messages, temperature=99.0)
+            with pytest.raises(openai.NotFoundError):
+                client.responses.create(model="nobody", input=question, stream=True)
+            by_url = openai.OpenAI(base_url=run.base_url, api_key=run.api_key)
+            with pytest.raises(openai.BadRequestError):
+                by_url.chat.completions.create(model="agent", messages=messages, n=2, stream=True)
+        with pytest.raises(openai.BadRequestError):
+            ChatART(policy="agent", temperature=99.0).invoke(question)
+        return str(whole(question).choices[0].message.content)
+
+    found = await rollout(wrong, "say hi")
+    assert (found.error, found.output) == (None, "hi")
+    *refused, answered = found.completions
+    assert answered.error is None
+    assert [(call.id, call.superseded) for call in refused] == [(None, None)] * 4
+    said = [str(call.error) for call in refused]
+    assert said[0].startswith("refused: `temperature`")
+    assert said[1].startswith("refused: the model 'nobody' does not exist")
+    assert said[2].startswith("refused: streaming with n > 1 is not offered")
+    assert "`temperature`" in said[3]
+    assert [call.messages[0]["content"] for call in refused] == ["say hi"] * 4
+
+
+async def test_a_request_that_is_sent_again_is_refused_once(
+    connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As clients do by themselves where the server is full."""
+    admission = connected.app.state.server.gateway._admission
+    most = admission.most
+    monkeypatch.setattr(admission, "most", 0)
+
+    def patient(question: str) -> str:
+        messages: Any = [{"role": "user", "content": question}]
+        with openai.OpenAI(max_retries=0) as client:
+            for _ in range(2):
+                with pytest.raises(openai.RateLimitError):
+                    client.chat.completions.create(model="agent", messages=messages, max_tokens=50)
+            monkeypatch.setattr(admission, "most", most)
+            answer = client.chat.completions.create(model="agent", messages=messages, max_tokens=50)
+        return str(answer.choices[0].message.content)
+
+    found = await rollout(patient, "say hi")
+    assert (found.error, found.output) == (None, "hi")
+    assert [call.superseded for call in found.completions] == ["retry", "retry", None]
+    assert "requests are under way" in str(found.completions[0].error)

@@ -196,11 +196,28 @@ async def test_a_client_that_goes_away_aborts_the_generation(server: TrainerServ
 
 
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("content", ["x" * 3000, "no tokens"])
-def test_an_error_of_the_engine_is_recorded(server: TrainerServer, stream: bool, content: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        ("x" * 3000, "refused", "This model's maximum context length is 2000 tokens."),
+        (
+            "no tokens",
+            "failed",
+            "the engine answered without exact tokens; it must be vLLM that honours return_token_ids",
+        ),
+    ],
+)
+def test_an_error_of_the_engine_is_recorded(
+    server: TrainerServer, stream: bool, content: str, status: str, words: str
+) -> None:
     rollout = f"error-{content[:2]}-{stream}"
-    chat(server, content, {"X-ART-Rollout": rollout}, stream=stream)
-    assert [found["status"] for found in recorded(server, rollout)] == ["failed"]
+    answer = chat(server, content, {"X-ART-Rollout": rollout}, stream=stream)
+    (found,) = recorded(server, rollout)
+    assert (found["status"], found["error"]) == (status, words)
+    assert answer.headers["X-ART-Completion"] == found["id"]
+    with server.http() as http:
+        (call,) = http.get(f"/api/rollouts/{rollout}").json()["completions"]
+    assert call["error"] == f"{status}: {words}"
 
 
 def test_an_answer_whose_tokens_did_not_all_arrive_is_not_trained(
@@ -336,3 +353,26 @@ def test_a_header_overrides_the_temperature(server: TrainerServer) -> None:
 def test_the_seed_is_recorded_and_not_forwarded_on_cpus(server: TrainerServer) -> None:
     assert row(server, chat(server, "say hi", seed=7).json()["id"])["sampling"]["seed"] == 7
     assert "seed" not in server.engine["requests"][-1]
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        ({"arguments": {"a": 1}}, '{"a": 1}'),
+        ({"arguments": '{"a":1}'}, '{"a":1}'),
+        ({"arguments": ""}, "{}"),
+        ({"arguments": None}, "{}"),
+        ({}, "{}"),
+        ({"arguments": "soon"}, "soon"),
+    ],
+)
+def test_calls_of_earlier_turns_reach_the_engine_as_it_insists_on(
+    server: TrainerServer, function: dict[str, Any], text: str
+) -> None:
+    """The engine answers 400 to arguments that are no text, and to a call without id or type, as vLLM does."""
+    called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "look", **function}}]}
+    messages = [{"role": "user", "content": "x"}, called, {"role": "tool", "tool_call_id": "call_1_0", "content": "1"}]
+    answer = chat(server, "", messages=[*messages, {"role": "user", "content": "say hi"}])
+    assert answer.status_code == 200, answer.text
+    (sent,) = server.engine["requests"][-1]["messages"][1]["tool_calls"]
+    assert sent == {"id": "call_1_0", "type": "function", "function": {"name": "look", "arguments": text}}

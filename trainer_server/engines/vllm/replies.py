@@ -82,7 +82,7 @@ class _Said(_Form):
 
 class _Function(_Form):
     name: str
-    arguments: str
+    arguments: str | None = None
 
 
 class _Call(_Form):

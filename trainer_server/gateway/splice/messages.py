@@ -12,6 +12,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trainer_server.wire.tool_arguments import read_arguments
+
 _THOUGHTS = ("reasoning", "reasoning_content")
 _UNSAID = frozenset({"annotations", "audio", "refusal", *_THOUGHTS})
 """Fields of an assistant message that are no part of what it says to the next turn."""
@@ -85,8 +87,9 @@ def holds(message: Mapping[str, Any], text: str) -> bool:
                 return True
         elif isinstance(value, Mapping):
             rest += [*value, *value.values()]
-            if isinstance(arguments := value.get("arguments"), str) and (read := _json(arguments)) is not arguments:
-                rest.append(read)
+            if isinstance(arguments := value.get("arguments"), str):
+                read = read_arguments(arguments)
+                rest += [read] if read is not arguments else []
         elif isinstance(value, list):
             rest += value
     return False
@@ -123,16 +126,6 @@ def _content(content: Any) -> Any:
 def _call(call: Mapping[str, Any]) -> list[Any]:
     """A tool call: id, name and arguments."""
     function = call["function"]
-    arguments = function.get("arguments") or {}
-    read = _json(arguments) if isinstance(arguments, str) else arguments
+    arguments = function.get("arguments")
+    read = read_arguments(arguments)
     return [call.get("id"), function["name"], read, read is arguments and isinstance(read, str)]
-
-
-def _json(text: str) -> Any:
-    """A text read as JSON; the text itself where it is none, or nested too deeply to be written again."""
-    try:
-        read = json.loads(text)
-        json.dumps(read)
-    except (ValueError, RecursionError):
-        return text
-    return read

@@ -19,6 +19,7 @@ REASONS = {
     "missing": "the ledger does not have the completion",
     "aborted": "the client went away before the answer was whole",
     "failed": "the engine went away, or answered without exact tokens",
+    "refused": "the engine took no such request",
     "incomplete": "tokens of it are missing, or its prompt has images",
     "greedy": "it was sampled at temperature 0",
     "hinted": "it had a hint in its prompt",

@@ -18,7 +18,7 @@ VERSION = "X-ART-Version"
 `latest` in place of a number is the newest one."""
 
 COMPLETION = "X-ART-Completion"
-"""Of an answer: the id of its completion in the ledger, whichever API was asked."""
+"""Of an answer, or of an error that the ledger records: the id of its completion there, whichever API was asked."""
 
 REQUEST = "X-Request-Id"
 """Id of a request. The server takes that of the client, or makes one; it is in the answer, and in the server's log."""

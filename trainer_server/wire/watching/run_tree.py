@@ -158,6 +158,8 @@ def _children(root: list[Item], nodes: dict[str | None, NodeItem], parent: str |
 def _unheard(row: Completion) -> TraceCall:
     """A call that only the ledger knows."""
     broken = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
+    if row.error:
+        broken = f"{broken}: {row.error}"
     model = row.model or row.policy or row.base_model
     return TraceCall(
         id=row.id, model=model, version=row.version, message=row.message, error=broken, started=row.created

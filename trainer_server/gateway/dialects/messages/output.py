@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from trainer_server.gateway.answer import written_call
 from trainer_server.wire.completions import MESSAGE, answer_id
+from trainer_server.wire.tool_arguments import arguments_object
 
 _REASONS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
@@ -55,11 +55,8 @@ def text_block(text: str) -> dict[str, Any]:
 def tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
     """A tool call. One whose arguments are no JSON object, which this API cannot say, becomes text."""
     function = call["function"]
-    try:
-        arguments = json.loads(function["arguments"] or "{}")
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
+    arguments = arguments_object(function["arguments"])
+    if arguments is None:
         return text_block(written_call(call))
     return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": arguments}
 
