@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from langchain.agents.middleware import AgentMiddleware
 
+from art_langgraph.attempts import parent_namespace
 from art_langgraph.capture.process import install
 from art_langgraph.capture.scope import current, enclosing_run
 from art_langgraph.chat_model import ChatART
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import parent_namespace
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ModelRequest, ModelResponse

@@ -7,7 +7,6 @@ import json
 import re
 import time
 import uuid
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -15,6 +14,7 @@ from typing import Any, Literal, Self
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
+from art_langgraph.attempts import Attempts, Superseded, remark
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 from trainer_server.wire import ConfigError, VersionRef
 
@@ -86,17 +86,6 @@ class Scenario(BaseModel):
         return [cls.of(task) for task in given]
 
 
-def parent_namespace(namespace: str) -> str:
-    """The checkpoint namespace of the graph that a node belongs to.
-
-    Args:
-        namespace: Of the node, or of a graph that runs in it. A number at its end tells a graph from others in the
-            same node.
-    """
-    node, _, number = namespace.rpartition("|")
-    return (node if number.isdigit() else namespace).rpartition("|")[0]
-
-
 class Place(BaseModel):
     """Where in a graph something happened. Empty outside of any node."""
 
@@ -117,10 +106,6 @@ class Place(BaseModel):
     """Id of the run of the enclosing graph's node, inside a subgraph."""
 
 
-Superseded = Literal["retry", "resume"]
-"""Why something ran again: a retry after an error, or a resume after an interrupt."""
-
-
 class CompletionCall(Place):
     """A call of a chat model, with its answer."""
 
@@ -137,7 +122,7 @@ class CompletionCall(Place):
     error: str | None = None
     """What the call raised."""
     superseded: Superseded | None = None
-    """Why the node, or what encloses the call otherwise, ran again. A superseded call does not count."""
+    """Why the node, or what encloses the call otherwise, ran again or was left. A superseded call does not count."""
     cached: bool = False
     """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
     prompt_tokens: int | None = None
@@ -191,80 +176,25 @@ class ToolCall(Place):
 
 
 class NodeRun(Place):
-    """A run of a node."""
+    """A run of a node, or of a task of the functional API."""
 
     error: str | None = None
     interrupted: bool = False
     """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
+    caller: str | None = None
+    """Id of the graph's run that ran the node; of a task, its `parent`, which called it. A retry has the same caller, a
+    run that goes on from a checkpoint another. None: it was not recorded."""
+    thread: str | None = None
+    """LangGraph's thread."""
+    resumes: Literal["newest", "checkpoint"] | None = None
+    """As that of `Trajectory`, for the graph's run."""
     started: float
     seconds: float = 0.0
 
-
-class Attempts:
-    """Runs of nodes, in the order of their start: which of them were repeated, so that what they did does not count.
-
-    Node runs of one checkpoint namespace are attempts at the same work. A retry begins the node's subgraphs anew, so
-    that all that the failed attempt encloses is repeated. A resume goes on inside the node's subgraphs, unless they
-    keep no checkpoints.
-
-    Args:
-        nodes: Node runs that have started already.
-    """
-
-    def __init__(self, nodes: Iterable[NodeRun] = ()) -> None:
-        self.superseded: dict[str | None, Superseded] = {}
-        """Why an attempt was repeated, by its id."""
-        self._at: defaultdict[str, list[NodeRun]] = defaultdict(list)
-        """By checkpoint namespace: the attempts at a node."""
-        self._inside: defaultdict[str | None, list[NodeRun]] = defaultdict(list)
-        """By attempt: the node runs that it encloses."""
-        self._graphs: defaultdict[str, defaultdict[str | None, list[NodeRun]]] = defaultdict(lambda: defaultdict(list))
-        """By checkpoint namespace of a graph, and by the attempt that runs the graph: the runs of its nodes."""
-        for node in nodes:
-            self.started(node)
-
-    def started(self, node: NodeRun) -> bool:
-        """A node run has started.
-
-        Returns:
-            Whether more attempts are superseded than before.
-        """
-        before = len(self.superseded)
-        if why := self.superseded.get(node.parent):  # in a branch that outlives its attempt
-            self.superseded[node.attempt] = why
-        if (earlier := self._at[node.namespace]) and _failed(earlier[-1]):
-            for run in reversed(earlier):
-                if not _failed(run) and not run.interrupted:
-                    break
-                self._supersede(run, "retry")
-        elif earlier and earlier[-1].interrupted:
-            self.superseded.setdefault(earlier[-1].attempt, "resume")
-        for run in self._begun_anew(node):
-            self._supersede(run, "resume")
-        earlier.append(node)
-        self._inside[node.parent].append(node)
-        self._graphs[parent_namespace(node.namespace)][node.parent].append(node)
-        return len(self.superseded) > before
-
-    def _supersede(self, run: NodeRun, why: Superseded) -> None:
-        """A run, and all that it encloses, was repeated."""
-        self.superseded.setdefault(run.attempt, why)
-        for inner in self._inside[run.attempt]:
-            self._supersede(inner, why)
-
-    def _begun_anew(self, node: NodeRun) -> list[NodeRun]:
-        """What earlier attempts did in the graph of a node, if the graph did not go on from there."""
-        graph = self._graphs[parent_namespace(node.namespace)]
-        earlier = [run for attempt, runs in graph.items() if attempt != node.parent for run in runs]
-        resumed = {node.namespace, *(run.namespace for run in graph[node.parent])} if earlier else set()
-        if not resumed.isdisjoint(run.namespace for run in earlier):
-            return []
-        return earlier if any((node.step or 0) <= (run.step or 0) for run in earlier) else []
-
-
-def _failed(run: NodeRun) -> bool:
-    """Whether a node run raised, or was left behind before it ended."""
-    return run.error is not None or not (run.interrupted or run.seconds)
+    @property
+    def is_task(self) -> bool:
+        """Whether it is a task of the functional API, or of a node that calls tasks."""
+        return self.parent is not None and self.caller == self.parent
 
 
 _OF_THE_REWARD = (
@@ -421,11 +351,12 @@ class Trajectory(BaseModel):
         Returns:
             A new trajectory, with the id of this one.
         """
-        repeated = Attempts([*self.nodes, *later.nodes]).superseded
-        completions = [
-            call.model_copy(update={"superseded": call.superseded or repeated.get(call.attempt)})
-            for call in (*self.completions, *later.completions)
-        ]
+        whole = Attempts([*self.nodes, *later.nodes]).superseded
+        completions = []
+        for part in (self, later):
+            calls = [call.model_copy() for call in part.completions]
+            remark(calls, Attempts(part.nodes).superseded, whole)
+            completions += calls
         scored = later.reward is not None or later.reward_error or any(c.reward is not None for c in later.completions)
         rewards = {name: getattr(later, name) for name in _OF_THE_REWARD} if scored else {}
         return self.model_copy(

@@ -32,7 +32,7 @@ from art_langgraph.capture.answer import (
     tool_messages,
 )
 from art_langgraph.capture.clock import RunClock
-from art_langgraph.capture.graph_run import GraphRun, error_text
+from art_langgraph.capture.graph_run import GraphRun, error_text, resumed_state
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
@@ -159,12 +159,17 @@ class ARTCallbackHandler(BaseCallbackHandler):
     ) -> None:
         metadata = metadata or {}
         self._note_root(run_id, parent_run_id, inputs, kwargs.get("name"), metadata)
-        opens = self._runs.chain(run_id, parent_run_id, metadata)
+        opens = self._runs.chain(run_id, parent_run_id, metadata, resumed_state(inputs, metadata))
         self._note_repeat(run_id, parent_run_id, tags)
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
         node = NodeRun(**self._runs.place(parent_run_id, metadata), started=self._clock.now())
         node.parent, node.attempt = node.attempt, str(run_id)
+        is_task = (metadata.get("langgraph_path") or (None,))[-1] is True  # as Pregel marks what a node calls
+        node.caller = node.parent if is_task or parent_run_id is None else str(parent_run_id)
+        thread = metadata.get("thread_id")
+        node.thread = None if thread is None else str(thread)
+        node.resumes = None if is_task else self._runs.resumes(parent_run_id)
         self._runs.set_node(run_id, node)
         if node.node == "model" and metadata.get("ls_integration") == _AGENT:
             self._asking.add(run_id)

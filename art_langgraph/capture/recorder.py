@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from art_langgraph.trajectory import Attempts, CompletionCall, NodeRun, Place, ToolCall
+from art_langgraph.attempts import Attempts, Superseded, remark
+from art_langgraph.trajectory import CompletionCall, NodeRun, Place, ToolCall
 from trainer_server.wire.tool_arguments import arguments_input
 
 _OF_THE_TOOL = frozenset({"tool", "arguments", "tool_call_id", "started", "seconds"})
@@ -23,6 +24,8 @@ class Recorder:
         self.on_completion: Callable[[CompletionCall], None] | None = None
         self._open_tools: dict[UUID, ToolCall] = {}
         self._attempts = Attempts()
+        self._superseded: dict[str | None, Superseded] = {}
+        """As the completions are marked."""
         self._lock = threading.Lock()
 
     def completion(self, call: CompletionCall) -> None:
@@ -84,6 +87,7 @@ class Recorder:
         """Adds a run of a node that has started. Completions of the attempts that it repeats no longer count."""
         with self._lock:
             self.nodes.append(run)
-            if self._attempts.started(run):
-                for call in self.completions:
-                    call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
+            self._attempts.started(run)
+            if self._attempts.superseded != self._superseded:
+                remark(self.completions, self._superseded, self._attempts.superseded)
+                self._superseded = dict(self._attempts.superseded)

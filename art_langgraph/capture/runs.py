@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from art_langgraph.trajectory import NodeRun, Place
@@ -16,11 +16,19 @@ _HOOKS = (".before_agent", ".before_model", ".after_model", ".after_agent")
 
 @dataclass(slots=True)
 class Run:
-    """A chain, tool or retriever under way or done. node: set where it is the run of a graph's node."""
+    """A chain, tool or retriever under way or done.
+
+    Args:
+        parent: The run that it was started in.
+        namespace: LangGraph's checkpoint namespace.
+        node: Set where it is the run of a graph's node.
+        resumes: As that of `Trajectory`, of a chain.
+    """
 
     parent: UUID | None
     namespace: str = ""
     node: NodeRun | None = None
+    resumes: Literal["newest", "checkpoint"] | None = None
 
 
 class Runs:
@@ -37,13 +45,20 @@ class Runs:
     def __contains__(self, run_id: UUID | None) -> bool:
         return run_id in self._runs
 
-    def chain(self, run_id: UUID, parent: UUID | None, metadata: dict[str, Any]) -> bool:
+    def chain(
+        self,
+        run_id: UUID,
+        parent: UUID | None,
+        metadata: dict[str, Any],
+        resumes: Literal["newest", "checkpoint"] | None = None,
+    ) -> bool:
         """A chain starts.
 
         Args:
             run_id: Its id.
             parent: Id of the run that it is started in; None: nothing encloses it.
             metadata: LangChain's, with LangGraph's checkpoint namespace.
+            resumes: From which state of its thread it goes on, where it has no input of its own.
 
         Returns:
             Whether it opens a namespace, as the run of a node does; the chains inside it carry the same metadata.
@@ -51,7 +66,7 @@ class Runs:
         namespace = str(metadata.get("langgraph_checkpoint_ns") or "")
         with self._lock:
             above = self._runs.get(parent) if parent else None
-            self._runs[run_id] = Run(parent, namespace)
+            self._runs[run_id] = Run(parent, namespace, resumes=resumes)
             self._agents.setdefault(namespace, metadata.get("lc_agent_name"))  # graphs inside the node come later
         return bool(namespace) and (above is None or above.namespace != namespace)
 
@@ -85,6 +100,11 @@ class Runs:
         """The node run of that id."""
         run = self._runs.get(run_id)
         return run.node if run else None
+
+    def resumes(self, run_id: UUID | None) -> Literal["newest", "checkpoint"] | None:
+        """From which state of its thread a chain goes on."""
+        run = self._runs.get(run_id) if run_id else None
+        return run.resumes if run else None
 
     def set_node(self, run_id: UUID, node: NodeRun) -> None:
         """A run is that of a node."""

@@ -13,9 +13,10 @@ from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers.context import register_configure_hook
 
+from art_langgraph.attempts import parent_namespace
 from art_langgraph.background.release import Server, release
 from art_langgraph.capture.recorder import Recorder
-from art_langgraph.trajectory import CompletionCall, Place, Trajectory, parent_namespace
+from art_langgraph.trajectory import CompletionCall, Place, Trajectory
 from trainer_server.wire import VersionRef
 from trainer_server.wire.network.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 from trainer_server.wire.watching import tracing

@@ -85,8 +85,9 @@ async def rollout(
         timeout: Seconds for the graph, from when it is there, or for the function; running over is an error of the
             trajectory. A sync function goes on in its thread, and nothing waits for it.
         store: Where the trajectory is kept as well.
-        resume: Answers the graph's interrupts, given as a list. The run also goes on from breakpoints
-            (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
+        resume: Answers the graph's interrupts: it gets `[value]`, whose `id` is that of the interrupt, and returns the
+            answer. Where several interrupts wait at once, it is called for each of them. The run also goes on from
+            breakpoints (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
         version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
             the promoted version or else the newest. `{"agent": "latest"}` is the newest in any case. A graph that names
             a version itself (`agent@3`) keeps it.

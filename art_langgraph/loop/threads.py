@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 from uuid import UUID
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.types import Command
 
 from art_langgraph.capture.handover import scenario_of
 from art_langgraph.capture.remote.calls import is_remote
+from art_langgraph.loop.executors.base import Question
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, scenario_id
 from trainer_server.wire import ConfigError
+
+_ID = re.compile(r"[0-9a-f]{32}")
+"""An interrupt's id, as LangGraph makes it. It takes a dict of such keys for answers by id."""
+
+_SAME = 3
+"""How often several interrupts may ask the same at the same checkpoint, after the first time."""
 
 
 def own_thread(
@@ -68,7 +78,7 @@ def newest(config: RunnableConfig) -> RunnableConfig:
     return cast(RunnableConfig, {**config, "configurable": left})
 
 
-async def questions(graph: Runnable[Any, Any], output: Any, config: RunnableConfig) -> list[Any] | None:
+async def questions(graph: Runnable[Any, Any], output: Any, config: RunnableConfig) -> list[Question] | None:
     """What a run stopped at.
 
     Args:
@@ -77,24 +87,68 @@ async def questions(graph: Runnable[Any, Any], output: Any, config: RunnableConf
         config: Of the thread, in its newest state.
 
     Returns:
-        The values of the interrupts; no values at a breakpoint (`interrupt_before`, `interrupt_after`), which asks
-        nothing; None when the run has ended.
+        The questions of the interrupts that wait; none at a breakpoint (`interrupt_before`, `interrupt_after`), which
+        asks nothing; None when the run has ended.
     """
     if isinstance(output, dict) and (interrupts := output.get("__interrupt__")):
-        return [_value(interrupt) for interrupt in interrupts]
-    remote = is_remote(graph)
-    if not remote and not getattr(graph, "checkpointer", None):
+        return _questions(interrupts)
+    if not is_remote(graph) and not getattr(graph, "checkpointer", None):
         return None
     state = await cast(Any, graph).aget_state(config)
-    if not state.next:
+    return _questions(state.interrupts) if state.next else None  # outputs of remote graphs do not have them
+
+
+def command(asked: Sequence[Question], answers: Sequence[Any]) -> Command[Any] | None:
+    """The input that goes on with a run; None at a breakpoint.
+
+    Args:
+        asked: The questions of all interrupts that wait.
+        answers: The answer to each.
+
+    Raises:
+        ConfigError: Several interrupts wait, and have no ids to tell them apart.
+    """
+    if not asked:
         return None
-    # The output of a remote graph does not have its interrupts.
-    return [_value(interrupt) for interrupt in state.interrupts] if remote else []
+    by_id = {str(question.id): answer for question, answer in zip(asked, answers, strict=True)}
+    if len(asked) > 1:
+        if not all(_ID.fullmatch(id) for id in by_id) or len(by_id) < len(asked):
+            raise ConfigError(
+                f"{len(asked)} interrupts wait, with the ids {', '.join(by_id)}, by which LangGraph cannot tell them "
+                "apart: leave the ids of `interrupt` as they are, or let the graph ask one after the other"
+            )
+        return Command(resume=by_id)
+    (answer,) = answers
+    # LangGraph takes neither None for an answer, nor a dict whose keys are all ids, such as {}.
+    ambiguous = answer is None or (isinstance(answer, dict) and all(_ID.fullmatch(str(key)) for key in answer))
+    return Command(resume=by_id if ambiguous and _ID.fullmatch(str(asked[0].id)) else answer)
 
 
-def _value(interrupt: Any) -> Any:
-    """What an interrupt asks. One of a remote graph may be plain data."""
-    return interrupt["value"] if isinstance(interrupt, dict) else interrupt.value
+async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, before: list[Any]) -> None:
+    """Raises ConfigError where several answers do not reach their interrupts, which would be asked for ever.
+
+    Args:
+        graph: The graph, which waits for several answers.
+        config: Of the thread, in its newest state.
+        before: Where the run stopped before. The place where it stops now is added.
+    """
+    state = await cast(Any, graph).aget_state(config)
+    before.append((configurable(state.config).get("checkpoint_id"), [question.value for question in state.interrupts]))
+    if len(before) > _SAME and all(one == before[-1] for one in before[-1 - _SAME :]):
+        raise ConfigError(
+            f"the interrupts {before[-1][1]!r:.200} ask again however often they are answered: the subgraphs that they "
+            "are in keep no checkpoints (`checkpointer=False`), and begin anew with other ids. Leave that out"
+        )
+
+
+def _questions(interrupts: Iterable[Any]) -> list[Question]:
+    """The questions of interrupts, each once. Those of a remote graph may be plain data."""
+    found: dict[Any, Question] = {}
+    for number, interrupt in enumerate(interrupts):
+        plain = isinstance(interrupt, dict)
+        id = (interrupt.get("id") or interrupt.get("interrupt_id")) if plain else interrupt.id
+        found.setdefault(id or number, Question(interrupt["value"] if plain else interrupt.value, id))
+    return list(found.values())
 
 
 async def thread_scenario(

@@ -21,7 +21,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command, RetryPolicy, Send, interrupt
 
 from art_langgraph import Scenario, Trajectory, TrajectoryGroup, rollout
-from art_langgraph.trajectory import CompletionCall, parent_namespace, scenario_id
+from art_langgraph.trajectory import CompletionCall, scenario_id
 from tests.support.runs.chat_models import Answering
 
 AT_ONCE = RetryPolicy(initial_interval=0.001, jitter=False)
@@ -245,14 +245,6 @@ async def test_a_run_and_the_run_that_resumed_it_are_a_single_trajectory() -> No
     assert whole.output == ended.output
     assert whole.waiting == set()
     assert marks(begun) == [("first", None), ("asks", None)], "the parts stay as they are"
-
-
-@pytest.mark.parametrize(
-    ("namespace", "parent"),
-    [("a:1", ""), ("a:1|b:2", "a:1"), ("a:1|2|b:3", "a:1|2"), ("a:1|2", ""), ("a:1|2|b:3|1", "a:1|2"), ("", "")],
-)
-def test_the_graph_of_a_node(namespace: str, parent: str) -> None:
-    assert parent_namespace(namespace) == parent
 
 
 def test_scenarios_that_differ_in_metadata_are_different() -> None:

@@ -244,7 +244,8 @@ class TraceCall(TracePlace):
     """Of calls without an id only."""
     error: str | None = None
     superseded: str | None = None
-    """Why the node ran again: `retry` or `resume`. Such a call does not count."""
+    """Why the call does not count: its node ran again (`retry`, `resume`), or the thread was forked before
+    it (`fork`)."""
     cached: bool = False
     reward: float | None = None
 

@@ -159,7 +159,7 @@ def _call(item: CallItem, number: int) -> str:
         model_of(item),
         f"{len(item.row.token_ids)} tokens" if item.row else "another server answered" if call.id is None else "",
         f"{call.seconds:.2f} s" if call.seconds else "",
-        f"repeated: {call.superseded}" if call.superseded else "",
+        f"{'left' if call.superseded == 'fork' else 'repeated'}: {call.superseded}" if call.superseded else "",
         "cached" if call.cached else "",
         "" if call.reward is None else f"reward {cell(call.reward)}",
         "" if item.heard else "only the ledger knows of it",

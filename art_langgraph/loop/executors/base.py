@@ -14,8 +14,22 @@ from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.wire import Connection, VersionRef
 
-Resume = Callable[[list[Any]], Any]
-"""Answers interrupts: takes their values, returns the value to resume the run with, or an awaitable of it."""
+
+class Question(list[Any]):
+    """The question of an interrupt: a list of its value alone.
+
+    Attributes:
+        id: LangGraph's id of the interrupt; None: it has none, as from old LangGraph servers.
+    """
+
+    def __init__(self, value: Any, id: str | None = None) -> None:
+        super().__init__([value])
+        self.id = id
+
+
+Resume = Callable[[Question], Any]
+"""Answers an interrupt: takes its question, `[value]`, and returns the answer, or an awaitable of it. Where several
+interrupts wait at once, it is called for each of them, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

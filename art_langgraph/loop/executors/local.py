@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from langchain_core.runnables import Runnable, RunnableConfig
 from langgraph.pregel.remote import RemoteException
-from langgraph.types import Command
 
 from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
@@ -189,12 +188,15 @@ def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised
 
 async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Resume, trajectory: Trajectory) -> None:
     """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
+    before: list[Any] = []
     while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
-        given: Command[Any] | None = None
-        if asked:
-            value = resume(asked)
-            given = Command(resume=await value if inspect.isawaitable(value) else value)
-        trajectory.output = await graph.ainvoke(given, config)
+        if len(asked) > 1:
+            await threads.check_progress(graph, config, before)
+        answers = []
+        for question in asked:
+            value = resume(question)
+            answers.append(await value if inspect.isawaitable(value) else value)
+        trajectory.output = await graph.ainvoke(threads.command(asked, answers), config)
 
 
 def _with_handover(config: RunnableConfig | None, scope: Scope, scenario_id: str, evaluation: bool) -> RunnableConfig:

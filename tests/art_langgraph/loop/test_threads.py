@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import pytest
+from langchain.agents import create_agent
+from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, StateGraph
+from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore, compare_versions, evaluate, gather, rollout, train
+from art_langgraph.loop.executors.base import Question
 from tests.support.runs.chat_models import Answering
 from trainer_server.wire import ConfigError
 
@@ -58,6 +61,109 @@ async def test_a_run_goes_on_from_breakpoints_and_answers_interrupts(stops: dict
     assert [call.node for call in found.completions] == ["draft", "send"]
     ended = await rollout(approved(**stops), {"question": "one", "said": []})
     assert "send" not in [node.node for node in ended.nodes], "without `resume` the run ends where it stops"
+
+
+class Start(TypedDict):
+    question: str
+
+
+class Talk(TypedDict):
+    said: Annotated[list[str], operator.add]
+
+
+def asking(*names: str, loops: int = 1, inner: Any = None) -> Any:
+    """A graph of subgraphs that ask at once, each of which ends by what it was answered, then a model call."""
+
+    def ask(name: str) -> Any:
+        async def node(state: Talk) -> dict[str, list[str]]:
+            return {"said": [f"{name}: {interrupt(f'{name}?')}"]}
+
+        return StateGraph(Talk, input_schema=Start).add_node("ask", node).add_edge(START, "ask").compile(checkpointer=inner)
+
+    async def ends(state: Talk) -> dict[str, list[str]]:
+        return {"said": [(await Answering().ainvoke("x")).text]}
+
+    graph = StateGraph(Talk, input_schema=Start).add_node("ends", ends)
+    for name in names:
+        graph.add_node(name, ask(name)).add_edge(START, name).add_edge(name, "ends")
+    graph.add_conditional_edges("ends", lambda state: END if state["said"].count("fine") == loops else [*names])
+    return graph.compile(checkpointer=InMemorySaver())
+
+
+NOTHING: Any = {"question": "x"}
+
+
+@pytest.mark.parametrize("loops", [1, 6])
+async def test_interrupts_that_wait_at_once_are_each_answered(loops: int) -> None:
+    asked: list[tuple[list[Any], str | None]] = []
+
+    async def resume(question: Question) -> str:
+        asked.append((list(question), question.id))
+        return f"to {question[0]}"
+
+    found = await rollout(asking("a", "b", loops=loops), NOTHING, resume=resume)
+    assert found.error is None
+    assert [values for values, _ in asked] == [["a?"], ["b?"]] * loops
+    assert len({id for _, id in asked}) == len(asked), "each has an id of its own"
+    assert {"a: to a?", "b: to b?"} <= set(found.output["said"])
+    assert [call.superseded for call in found.completions] == [None] * loops
+
+
+async def test_two_tools_that_a_person_approves_are_each_answered() -> None:
+    class Calling(Answering):
+        def bind_tools(self, tools: Any, **options: Any) -> Any:
+            return self
+
+        def _generate(self, messages: Any, *rest: Any, **options: Any) -> Any:
+            result = super()._generate(messages, *rest, **options)
+            if len(messages) == 1:
+                calls = [{"name": "pay", "args": {"euros": at}, "id": f"c{at}", "type": "tool_call"} for at in (1, 2)]
+                result.generations[0].message = result.generations[0].message.model_copy(update={"tool_calls": calls})
+            return result
+
+    @tool
+    def pay(euros: int) -> str:
+        """Pays."""
+        return str(interrupt(euros))
+
+    agent = create_agent(Calling(), [pay], checkpointer=InMemorySaver())
+    found = await rollout(agent, "go", resume=lambda question: f"approved {question[0]}")
+    assert found.error is None
+    assert [message.text for message in found.messages[2:4]] == ["approved 1", "approved 2"]
+
+
+@pytest.mark.parametrize("answer", [None, False, {}, {"0" * 32: "x"}, {"type": "approve"}, ["yes"]])
+async def test_an_answer_may_be_anything(answer: Any) -> None:
+    for names in (["a"], ["a", "b"]):
+        found = await rollout(asking(*names), NOTHING, resume=lambda _: answer)
+        assert (found.error, found.output["said"][:-1]) == (None, [f"{name}: {answer}" for name in names])
+
+
+async def test_answers_that_never_arrive_are_an_error() -> None:
+    """Subgraphs that keep no checkpoints begin anew, and their interrupts have other ids than the answered ones."""
+    found = await rollout(asking("a", "b", inner=False), NOTHING, resume=lambda _: "yes")
+    assert found.error is not None
+    assert "checkpointer=False" in found.error
+    alone = await rollout(asking("a", inner=False), NOTHING, resume=lambda _: "yes")
+    assert alone.error is None
+
+
+async def test_evaluate_and_a_comparison_answer_several_interrupts() -> None:
+    measured = await evaluate(
+        asking("a", "b"), [NOTHING], reward=lambda run: float(len(run.output["said"])), resume=lambda _: "yes",
+        progress=False,
+    )  # fmt: skip
+    assert [run.error for run in measured.trajectories] == [None]
+
+    async def judge(group: Any) -> Any:
+        for run in group.trajectories:
+            run.reward = float(run.error is None)
+        return group
+
+    compared = await compare_versions(
+        asking("a", "b"), [NOTHING], judge, policy="p", versions=(0, 0), resume=lambda _: "yes", progress=False
+    )
+    assert compared
 
 
 async def test_a_run_that_began_at_a_checkpoint_goes_on_from_where_it_stopped() -> None:

@@ -106,8 +106,14 @@ async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
         seen.append((config.get("tags"), interrupt("which?")))
         return {"messages": [await Answering().ainvoke(state["messages"])]}
 
+    async def beside(state: MessagesState) -> dict[str, Any]:
+        also.append(interrupt("and which?"))
+        return {"messages": []}
+
     seen: list[Any] = []
-    asking = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile(InMemorySaver())
+    also: list[Any] = []
+    graph = StateGraph(MessagesState).add_node("model", node).add_node("beside", beside)
+    asking = graph.add_edge(START, "model").add_edge(START, "beside").compile(InMemorySaver())
     records = [
         record
         async for record in train(
@@ -117,6 +123,7 @@ async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
         )
     ]  # fmt: skip
     assert seen == [(["mine"], "answer to ['which?']")] * 2
+    assert also == ["answer to ['and which?']"] * 2, "both wait at once, and each gets its own answer"
     runs = [run for record in records for group in record.groups for run in group.trajectories]
     assert [run.metadata for run in runs] == [{"who": "me"}] * 2
 
