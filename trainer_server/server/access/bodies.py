@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
@@ -15,6 +16,9 @@ from trainer_server.server.access.layer import Layer
 BODY_TIMEOUT = 20.0
 """Seconds within which a client must send a further part of a body. A client that has vanished would hold its
 connection for ever."""
+_LEAST_RATE = 1024
+"""Bytes of a body that must come in a second, after the first BODY_TIMEOUT seconds. A client that sends a byte now and
+then would hold its connection for as long as it likes."""
 
 
 class Bodies(Layer):
@@ -62,10 +66,10 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
         APIError: See `next_part`.
         ClientDisconnect: The client went away.
     """
-    body = bytearray()
+    body, began = bytearray(), time.monotonic()
     more = True
     while more:
-        message = await next_part(receive, len(body))
+        message = await next_part(receive, len(body), began)
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
@@ -75,21 +79,24 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
     return bytes(body)
 
 
-async def next_part(receive: Receive, before: int) -> Message:
+async def next_part(receive: Receive, before: int, began: float) -> Message:
     """The next message of a request whose body is not whole yet.
 
     Args:
         receive: Of the request.
         before: Bytes of the body that have come.
+        began: When the first part was waited for, by the monotonic clock.
 
     Raises:
-        APIError: 408: nothing came for BODY_TIMEOUT seconds.
+        APIError: 408: nothing came for BODY_TIMEOUT seconds, or less than _LEAST_RATE.
     """
+    left = began + BODY_TIMEOUT + before / _LEAST_RATE - time.monotonic()
     try:
-        return await asyncio.wait_for(receive(), BODY_TIMEOUT)
+        return await asyncio.wait_for(receive(), min(BODY_TIMEOUT, left))
     except TimeoutError:
+        stalled = f"none for {BODY_TIMEOUT:g} s" if left > BODY_TIMEOUT else f"less than {_LEAST_RATE} a second"
         raise APIError(
             408,
-            f"{before} bytes of the body have come, and none for {BODY_TIMEOUT:g} s: send the request again",
+            f"{before} bytes of the body have come, and {stalled}: send the request again",
             code="body_timeout",
         ) from None

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
+from starlette.types import Message
 
 from tests.support.patience import PATIENCE
+from trainer_server.gateway.errors import APIError
 from trainer_server.server.access import bodies
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -76,6 +78,21 @@ async def test_a_body_that_stops_coming_is_not_waited_for(
     assert (
         "send the request again" in text if path == "/ui/login" else json.loads(text)["error"]["code"] == "body_timeout"
     )
+
+
+async def test_a_body_that_trickles_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However short the time between two parts is."""
+    monkeypatch.setattr(bodies, "BODY_TIMEOUT", 0.05)
+
+    async def receive() -> Message:
+        await asyncio.sleep(0)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(APIError) as refused:
+            await bodies.read_body(receive, MIB)
+    assert (refused.value.status, refused.value.code) == (408, "body_timeout")
+    assert "less than 1024 a second" in refused.value.message
 
 
 @pytest.mark.parametrize(("path", "status"), [("/v1/chat/completions", 401), ("/health", 405)])
