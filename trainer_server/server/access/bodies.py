@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainer_server.gateway.body import check_size, off_loop
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.layer import Layer
@@ -22,7 +24,8 @@ then would hold its connection for as long as it likes."""
 
 
 class Bodies(Layer):
-    """Reads the bodies of requests, and answers 413 to those that are too large, and 408 to those that stop coming.
+    """Reads the bodies of requests, and answers 413 to those that are too large or have too many values, and 408 to
+    those that stop coming.
 
     Requests without a token come here for open routes only. Of these only the login reads a body, by itself.
 
@@ -51,6 +54,7 @@ class Bodies(Layer):
                 "--max-body-mib",
                 code="body_too_large",
             )
+        await off_loop(len(body), partial(check_size, body))
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def read_before() -> Message:
