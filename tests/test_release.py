@@ -7,11 +7,13 @@ import os
 import re
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 from testbed.npm import NpmUnavailable, node_programs, npm_package
 
@@ -66,6 +68,25 @@ def test_the_script_that_every_change_passes_calls_targets_that_exist() -> None:
     assert called == {"check", "engine", "test-fast", "test-slow"}
     assert called <= set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.M))
     assert os.access(ROOT / ".ci" / "as_user", os.X_OK)
+
+
+def test_workflows_name_actions_by_digest() -> None:
+    """A tag can be moved to other code, which then runs with the rights of the release."""
+    uses = [line for path in WORKFLOWS for line in path.read_text().splitlines() if re.match(r"\s*(?:- )?uses:", line)]
+    assert uses
+    for line in uses:
+        assert re.search(r"uses: [\w./-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+$", line), line
+
+
+@pytest.mark.parametrize(
+    ("name", "version"), [("starlette", "0.49.0"), ("langchain-core", "1.2.4"), ("h11", "0.15.0"), ("ray", "2.51.2")]
+)
+def test_requirements_exclude_releases_with_advisories(name: str, version: str) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lists = [project["dependencies"], *project["optional-dependencies"].values()]
+    named = [found for text in chain(*lists) if (found := Requirement(text)).name == name]
+    assert named
+    assert not any(requirement.specifier.contains(version) for requirement in named)
 
 
 @pytest.mark.servers

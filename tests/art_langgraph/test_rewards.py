@@ -155,7 +155,7 @@ async def test_a_weighted_sum_keeps_its_parts_by_name() -> None:
     [
         (broken, "KeyError: 'answer'"),
         (lambda _run: math.nan, "nan, not a finite number"),
-        (lambda _run: 1e30, "the reward is 1e+30: give a number between -1e+06 and 1e+06"),
+        (lambda _run: 1e30, "the reward is 1e+30, beyond ±1e+06: scale the rewards down"),
         (lambda _run: {"a": 1.0, "b": -2e7}, "the reward is -2e+07"),
         (lambda _run: None, UNDECIDED),
         (lambda _run: NodeRewards(planner=1.0), "rewards by node"),

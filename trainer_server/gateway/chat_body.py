@@ -6,6 +6,7 @@ gateway reads, and values that an engine could only fail on. Types are strict: `
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
@@ -14,9 +15,19 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.wire.bounds import ListOf
 
 _PLAIN = re.compile(r"[!-\[\]-~]+")
 """An address without backslashes, white space, control characters and characters beyond ASCII."""
+MOST_MESSAGES = 10_000
+"""Messages of a conversation. Each takes time of the event loop, however short it is."""
+_MOST_PARTS = 10_000
+"""Parts of a message: texts, images, frames of a video."""
+_MOST_CALLS = 1_000
+"""Tool calls of a message, and texts that end an answer."""
+_MOST_TOOLS = 1_000
+_MOST_IDS = 2**19
+"""Token ids with a bias, or that end an answer. The largest vocabularies have about 2**18 tokens."""
 _MOST = 2**31 - 1
 """The largest count that a request may name: engines keep counts in 32 bits."""
 
@@ -24,6 +35,8 @@ _MOST = 2**31 - 1
 def _content(value: object) -> object:
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, list) and len(value) > _MOST_PARTS:
+        raise ValueError(f"has {len(value)} parts, more than {_MOST_PARTS}: send less in one message")
     if isinstance(value, list) and all(isinstance(part, str) or _is_part(part) for part in value):
         return value
     raise ValueError('must be a text, or a list of parts: {"type": "text", "text": "…"}')
@@ -38,9 +51,23 @@ def _is_part(part: object) -> bool:
 
 def _stop(value: object) -> object:
     texts = [value] if isinstance(value, str) else value
+    if isinstance(texts, list) and len(texts) > _MOST_CALLS:
+        raise ValueError(f"has {len(texts)} texts, more than {_MOST_CALLS}")
     if isinstance(texts, list) and all(isinstance(text, str) and text for text in texts):
         return value
     raise ValueError("must be a text that is not empty, or a list of such texts")
+
+
+def _logit_bias(value: object) -> object:
+    """Not pydantic's: it would list all faults of an object, where the first one says enough."""
+    if not isinstance(value, dict):
+        raise ValueError("should be an object")
+    if len(value) > _MOST_IDS:
+        raise ValueError(f"has {len(value)} tokens, more than {_MOST_IDS}")
+    for token, bias in value.items():
+        if type(bias) not in (int, float) or not math.isfinite(bias):
+            raise ValueError(f"{token!r:.50} should be a finite number")
+    return value
 
 
 def _tool_choice(value: object) -> object:
@@ -79,7 +106,7 @@ class _Message(_Part):
     content: Annotated[Any, AfterValidator(_content)] = None
     name: str | None = None
     tool_call_id: str | None = None
-    tool_calls: list[_ToolCall] | None = None
+    tool_calls: ListOf[_ToolCall] | None = Field(default=None, max_length=_MOST_CALLS)
 
 
 class _Function(_Part):
@@ -118,7 +145,7 @@ class ChatBody(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     model: str = Field(min_length=1)
-    messages: list[_Message] = Field(min_length=1)
+    messages: ListOf[_Message] = Field(min_length=1, max_length=MOST_MESSAGES)
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     continue_final_message: bool = False
@@ -126,7 +153,7 @@ class ChatBody(BaseModel):
     ignore_eos: bool = False
     include_reasoning: bool = True
     include_stop_str_in_output: bool = False
-    logit_bias: dict[str, float] = Field(default_factory=dict)
+    logit_bias: Annotated[Any, AfterValidator(_logit_bias)] = Field(default_factory=dict)
     logprobs: bool = False
     max_completion_tokens: int | None = Field(default=None, ge=1, le=_MOST)
     max_tokens: int | None = Field(default=None, ge=1, le=_MOST)
@@ -142,13 +169,13 @@ class ChatBody(BaseModel):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     skip_special_tokens: bool = True
     stop: Annotated[Any, AfterValidator(_stop)] = None
-    stop_token_ids: list[Annotated[int, Field(ge=0, le=_MOST)]] = Field(default_factory=list)
+    stop_token_ids: ListOf[Annotated[int, Field(ge=0, le=_MOST)]] = Field(default_factory=list, max_length=_MOST_IDS)
     stream: bool = False
     stream_options: _StreamOptions | None = None
     structured_outputs: dict[str, Any] = Field(default_factory=dict)
     temperature: float = Field(default=1.0, ge=0, le=10)
     tool_choice: Annotated[Any, AfterValidator(_tool_choice)] = None
-    tools: list[_Tool] = Field(default_factory=list)
+    tools: ListOf[_Tool] = Field(default_factory=list, max_length=_MOST_TOOLS)
     top_k: int = Field(default=0, ge=-1, le=_MOST)
     top_logprobs: int = Field(default=0, ge=0, le=20)
     top_p: float = Field(default=1.0, ge=0, le=1)
@@ -187,7 +214,7 @@ class ChatBody(BaseModel):
 class TextBody(ChatBody):
     """The parameters of a text completion, whose prompt is not rendered from messages."""
 
-    messages: list[_Message] = Field(default_factory=list, max_length=0)
+    messages: ListOf[_Message] = Field(default_factory=list, max_length=0)
 
 
 def check_media(messages: list[dict[str, Any]], domains: Collection[str]) -> None:
@@ -247,6 +274,9 @@ def _refusal(error: ValidationError) -> APIError:
     problem = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if first["type"] == "too_short":
         problem = "should have a value"
+    elif first["type"] == "too_long":
+        most, count = first["ctx"]["max_length"], len(first["input"])
+        return APIError(400, f"`{where}` has {count} entries, more than {most}: send fewer", param=name)
     elif first["type"] in ("model_type", "dict_type"):  # pydantic would name a class
         problem = "should be an object"
     return APIError(400, f"`{where}` {problem}, not {first['input']!r:.100}", param=name)

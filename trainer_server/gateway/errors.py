@@ -17,6 +17,8 @@ _ANTHROPIC_KINDS = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
+_MOST_QUOTED = 5_000
+"""Characters of a message, or of the name of a field: it may quote what a client sent."""
 _KINDS = {401: "authentication_error", 429: "rate_limit_error"}
 
 
@@ -43,8 +45,8 @@ class APIError(Exception):
         param: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.code, self.param = status, message, code, param
+        super().__init__(_cut(message))
+        self.status, self.message, self.code, self.param = status, _cut(message), code, param and _cut(param)
         self.retry_after = retry_after
         self.completion: str | None = None
 
@@ -77,6 +79,10 @@ def stopping() -> APIError:
     """The error of requests that are under way when the server stops. Clients try again, perhaps at its successor."""
     message = "the server was stopped before the answer was complete: ask again once it is back"
     return APIError(503, message, code=SERVER_STOPPING, retry_after=5)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
 
 
 def _printable(text: str) -> str:

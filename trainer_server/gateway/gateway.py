@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Collection, Coroutine
+from functools import partial
 from typing import Any
 
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from trainer_server.engines.base import RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.body import check_values, read_json
+from trainer_server.gateway.body import check_values, off_loop, read_json
 from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Dialect, Exchange
@@ -113,7 +114,7 @@ class Gateway:
             APIError: The request is wrong, or cannot be answered now.
         """
         self.requests += 1
-        exchange = await self._read(request, dialect)
+        exchange, size = await self._read(request, dialect)
         rollout = request.headers.get(ROLLOUT)
         if rollout is not None and not 0 < len(rollout) <= 200:
             raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
@@ -127,7 +128,7 @@ class Gateway:
             if exchange.prompt is not None:
                 raise APIError(400, "a text completion has no messages, which the rollout's hint needs", param="prompt")
             exchange.chat["messages"] = hinted_messages(exchange.chat.get("messages"), hint)
-        chat = self._checked(exchange, override)
+        chat = await off_loop(size, partial(self._checked, exchange, override))
         self._note_dropped(chat)
         source = Source(policy, version, rollout, hint)
         call = Call(
@@ -152,9 +153,9 @@ class Gateway:
         Raises:
             APIError: The request is wrong, or cannot be rendered now.
         """
-        exchange = await self._read(request, dialect)
+        exchange, size = await self._read(request, dialect)
         await self._resolve(exchange.chat.get("model"), None)
-        chat = self._checked(exchange, None)
+        chat = await off_loop(size, partial(self._checked, exchange, None))
         rendered = {
             name: chat.body[name]
             for name in ("messages", "tools", "chat_template_kwargs", "continue_final_message")
@@ -179,12 +180,10 @@ class Gateway:
         self.forget(rollouts)
         self.splicer.drop(completions)
 
-    async def _read(self, request: Request, dialect: Dialect) -> Exchange:
-        """Reads a request, with the completion that it continues."""
-        body = read_json(await request.body())
-        if not isinstance(body, dict):
-            raise APIError(400, "the body must be a JSON object")
-        check_values(body)
+    async def _read(self, request: Request, dialect: Dialect) -> tuple[Exchange, int]:
+        """Reads a request, with the completion that it continues; and the bytes of its body."""
+        raw = await request.body()
+        body = await off_loop(len(raw), partial(_object, raw, dialect.most_values))
         wanted, earlier = dialect.continues(body), None
         if wanted is not None:
             earlier = await self._recorder.read(wanted)
@@ -192,7 +191,7 @@ class Gateway:
                 why = "this server has no such answer" if earlier is None else f"that answer is {earlier.status}"
                 message = f"{why} ({wanted}), or no longer: send the whole conversation instead of the answer's id"
                 raise APIError(404, message, code="previous_response_not_found", param="previous_response_id")
-        return dialect.read(body, earlier)
+        return await off_loop(len(raw), partial(dialect.read, body, earlier)), len(raw)
 
     def _checked(self, exchange: Exchange, temperature: float | None) -> ChatRequest:
         return checked(
@@ -247,6 +246,15 @@ class Gateway:
             code="model_not_found",
             param="model",
         )
+
+
+def _object(raw: bytes, most: int) -> dict[str, Any]:
+    """The JSON object in a body. most: see read_json."""
+    body = read_json(raw, most)
+    if not isinstance(body, dict):
+        raise APIError(400, "the body must be a JSON object")
+    check_values(body)
+    return body
 
 
 def _conversation(chat: ChatRequest) -> str:

@@ -89,7 +89,8 @@ class Intake:
         known = await asyncio.to_thread(self._board.keys.find, policy, request.idempotency_key)
         if known is None:
             return None
-        if known.request != digest(request) and not await asyncio.to_thread(self._equal, known.job, request):
+        same = known.request == await asyncio.to_thread(digest, request)
+        if not same and not await asyncio.to_thread(self._equal, known.job, request):
             raise Conflict(
                 f"idempotency key {request.idempotency_key!r} was used for another request ({known.job})",
                 code="idempotency_key_reused",

@@ -29,12 +29,36 @@ context: list[Callable[[], dict[str, str]]] = []
 """Functions that give further facts of every line, such as the ids of a trace."""
 
 _HIDDEN = "[secret]"
-_SECRETS = re.compile(
-    r"(?i)(\bbearer\s+|\bx-api-key['\"]?\s*[:=]\s*['\"]?|\bapi[_-]?key['\"]?\s*[:=]\s*['\"]?)[^\s'\",;)\]}]{6,}"
-    r"|\b(?:sk|hf|ghp|lsv2_pt)[-_][A-Za-z0-9_-]{16,}|\bart-[A-Za-z0-9_-]{32,}"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+_NAMES = (
+    r"authorization",
+    r"(?:api|access|account|private|secret|signing|encryption)[_-]?key(?:[_-]?id)?",
+    r"(?:access|auth|refresh|id|session|security|bearer|bot|api)[_-]?token",
+    r"(?:client|shared|webhook)[_-]?secret",
+    r"passw(?:or)?d|passphrase|pgpassword",
 )
-"""What looks like a key: after `Bearer` and the like, with the beginning of a well-known kind, or in an address."""
+"""What a key is called in headers, addresses and settings. `token` alone is a word of this project."""
+_SHAPES = (
+    r"(?:sk|rk|hf|gsk|xai|pplx|tvly|nvapi|lsv2_[a-z]{2}|whsec|npm|pypi|dop_v1|glpat|gl[a-z]{2,5})[-_][A-Za-z0-9_-]{16,}",
+    r"gh[opsru]_[A-Za-z0-9_]{16,}|github_pat_[A-Za-z0-9_]{16,}",  # GitHub
+    r"(?-i:(?:AKIA|ASIA|AROA|AIDA|ABIA|ACCA)[A-Z0-9]{16})\b",  # AWS
+    r"(?:xox[a-z]|xapp|xwfp)-[A-Za-z0-9-]{10,}|hooks\.slack\.com/[a-z]+/[A-Za-z0-9/_-]{16,}",  # Slack
+    r"(?-i:AIza)[A-Za-z0-9_-]{30,}|ya29\.[A-Za-z0-9_-]{16,}",  # Google
+    r"(?-i:eyJ)[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{6,}(?:\.[A-Za-z0-9_-]*){0,3}",  # a JSON web token, signed or encrypted
+    r"(?-i:SG)\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}",  # SendGrid
+    r"art-[A-Za-z0-9_-]{32,}",
+    # User and password in base64, and no two words: they have a digit, or a capital after a small letter.
+    r"(?-i:(?<=[Bb]asic )(?=[A-Za-z0-9+/_-]*(?:[0-9=]|[a-z][A-Z]))[A-Za-z0-9+/_-]{8,}={0,2})",
+)
+"""Keys of well-known kinds."""
+_SECRETS = re.compile(
+    rf"(?i)(\bbearer\s+|\b[\w-]*?(?:{'|'.join(_NAMES)})['\"]?\s*[:=]\s*['\"]?(?:(?:bearer|basic|token|apikey|digest)\s+)?)"
+    r"[^\s'\",;)\]}]{6,}"
+    rf"|\b(?:{'|'.join(_SHAPES)})"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
+"""What looks like a key: after its name or `Bearer`, of a well-known kind, in an address, or in PEM."""
 _KNOWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 

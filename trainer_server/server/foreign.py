@@ -67,11 +67,7 @@ class ForeignCompletions:
                 did not.
             LedgerError: They could not be recorded.
         """
-        for completion in completions:
-            self._check(completion)
-        by_id: dict[str, Completion] = {}
-        for completion in map(self._redaction.completion, completions):
-            _agree(by_id.setdefault(completion.id, completion), completion)
+        by_id = await asyncio.to_thread(self._checked, completions)
         async with self._adding:
             known = await asyncio.to_thread(self._ledger.read, list(by_id))
             for completion in by_id.values():
@@ -92,6 +88,15 @@ class ForeignCompletions:
             ]
             await self._ledger.add(*new)
         return Added(added=len(new), known=len(known))
+
+    def _checked(self, completions: Sequence[Completion]) -> dict[str, Completion]:
+        """The rows by id, as they are recorded. Raises as `add` does."""
+        for completion in completions:
+            self._check(completion)
+        by_id: dict[str, Completion] = {}
+        for completion in map(self._redaction.completion, completions):
+            _agree(by_id.setdefault(completion.id, completion), completion)
+        return by_id
 
     def _check(self, completion: Completion) -> None:
         """Raises Unprocessable for a row that cannot be used here."""

@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from trainer_server.wire.bounds import MOST_ROWS, ListOf
+
 MIN_TEMPERATURE = 0.01
 """The lowest temperature at which is sampled, but for 0. vLLM raises lower ones to this one, because they overflow; so
 the gateway does it, for all engines: ledger and trainer must know the temperature that was used."""
@@ -122,17 +124,17 @@ class Completion(BaseModel):
     finish_reason: str | None = None
     """Why the answer ended: `stop`, `length` or `tool_calls`, for example; None where it did not end."""
     sampling: Sampling
-    constrained: list[str] = Field(default_factory=list)
+    constrained: ListOf[str] = Field(default_factory=list)
     """Reasons why the sampling log-probs are not the policy's own: any of `grammar`, `top_p`, `top_k`, `min_p`,
     `penalties`, `logit_bias`. Empty for plain sampling."""
-    dropped: list[str] = Field(default_factory=list)
+    dropped: ListOf[str] = Field(default_factory=list)
     """Parameters of the request that the engine did not get, because they change nothing about the answer: `user` or
     `verbosity`, for example."""
-    prompt_token_ids: list[int] = Field(default_factory=list)
+    prompt_token_ids: ListOf[int] = Field(default_factory=list)
     """Tokens of the prompt."""
-    token_ids: list[int] = Field(default_factory=list)
+    token_ids: ListOf[int] = Field(default_factory=list)
     """Sampled tokens, the end-of-sequence token included when it was sampled."""
-    logprobs: list[float] = Field(default_factory=list)
+    logprobs: ListOf[float] = Field(default_factory=list)
     """Log-probability of each sampled token under the processed distribution (temperature applied). Same length as
     token_ids, unless the completion is `untrainable`."""
     hint: str | None = None
@@ -169,7 +171,7 @@ class Completion(BaseModel):
 class Completions(BaseModel):
     """Body of `POST /api/completions`, and answer of `POST /api/completions/find`."""
 
-    completions: list[Completion]
+    completions: ListOf[Completion] = Field(max_length=MOST_ROWS)
 
 
 class Added(BaseModel):

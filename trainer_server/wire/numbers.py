@@ -34,5 +34,3 @@ Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """A whole number that databases can hold."""
 Identifier = Annotated[str, Field(max_length=MOST_ID)]
 """An id that a client gave."""
-RewardValue = Annotated[float, Field(ge=-MOST_REWARD, le=MOST_REWARD)]
-"""A reward."""

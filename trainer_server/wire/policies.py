@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
+
+from trainer_server.wire.bounds import Closed
 
 ATTENTION_TARGETS = (
     *("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -38,10 +40,8 @@ def names_version(model: str) -> bool:
     return "@" in model and not model.endswith(f"@{LATEST}")
 
 
-class Fork(BaseModel):
+class Fork(Closed):
     """The version of another policy that a policy starts from."""
-
-    model_config = ConfigDict(extra="forbid")
 
     policy: str = Field(pattern=NAME_PATTERN)
     version: VersionNumber
@@ -49,17 +49,17 @@ class Fork(BaseModel):
     """Whether training continues with the optimizer's moments of that version; else it starts with new moments."""
 
 
-class PolicySpec(BaseModel):
+class PolicySpec(Closed):
     """Body of `POST /api/policies`. Creating a policy again with the same values returns the existing policy."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     name: str = Field(pattern=NAME_PATTERN, description="letters, digits, `.`, `_`, `-`; not the base model's name")
     rank: Literal[1, 8, 16, 32, 64, 128, 256] = 8
     """LoRA rank r, one of the sizes that vLLM supports."""
     alpha: float = Field(default=16.0, gt=0)
     """LoRA scale: the adapter adds (alpha / rank)·B·A."""
-    targets: tuple[str, ...] = TARGETS
+    targets: Annotated[tuple[str, ...], FailFast()] = TARGETS
     """Names of the linear layers that get an adapter. Those that the base model does not have are left out."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the initial A matrices (B = 0)."""
@@ -120,19 +120,15 @@ class AdapterFiles(BaseModel):
     files: list[AdapterFile]
 
 
-class Score(BaseModel):
+class Score(Closed):
     """Body of `PUT /api/policies/{name}/versions/{number}/score`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     score: float = Field(allow_inf_nan=False)
     """Larger is better. Scores are compared between the versions of one policy."""
 
 
-class Promotion(BaseModel):
+class Promotion(Closed):
     """Body of `PUT /api/policies/{name}/promotion`."""
-
-    model_config = ConfigDict(extra="forbid")
 
     version: VersionNumber | None
     """The version that the policy's name means from now on; null: the newest one, as before any promotion."""
@@ -140,10 +136,10 @@ class Promotion(BaseModel):
     """Promote only if `Policy.promotions` is this number, that is, if nobody has promoted meanwhile; else 409."""
 
 
-class CandidateSpec(BaseModel):
+class CandidateSpec(Closed):
     """Body of `PUT /api/policies/{name}/candidate`."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     version: VersionNumber
     """The candidate: it answers a share of the new rollouts, and the promoted version all others."""

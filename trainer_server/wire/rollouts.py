@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from trainer_server.wire.numbers import ARRIVAL, MOST_REWARD, Identifier, Integer, Moment, RewardValue, Seconds
+from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf, MapOf
+from trainer_server.wire.numbers import ARRIVAL, MOST_REWARD, Identifier, Integer, Moment, Seconds
 from trainer_server.wire.policies import NAME_PATTERN, VersionNumber, VersionRef
-from trainer_server.wire.text import beginning
 
 ROLLOUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,199}$"
 """Ids of rollouts that have a base URL of their own: 1 to 200 letters, digits, `.`, `_`, `:`, `~` and `-`."""
 PolicyName = Annotated[str, Field(pattern=NAME_PATTERN)]
-PinnedVersion = VersionRef | dict[PolicyName, VersionRef]
+PinnedVersion = VersionRef | MapOf[PolicyName, VersionRef]
 """The version that a rollout asks of all policies, or of each by name."""
 
 
@@ -23,10 +23,8 @@ def rollout_path(rollout_id: str) -> str:
     return f"/rollouts/{rollout_id}"
 
 
-class RolloutScenario(BaseModel):
+class RolloutScenario(Closed):
     """The task of a rollout. Rollouts whose scenarios have the same id are compared with one another."""
-
-    model_config = ConfigDict(extra="forbid")
 
     id: str = Field(default="", max_length=200)
     """Empty: clients make an id of input and metadata."""
@@ -34,10 +32,10 @@ class RolloutScenario(BaseModel):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class RolloutSpec(BaseModel):
+class RolloutSpec(Closed):
     """Body of `PUT /api/rollouts/{id}`: what holds for every request of the rollout, whoever makes it."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     scenario: RolloutScenario | None = None
     """The task. A text is the scenario's id. None: the messages of the rollout's first request."""
@@ -45,7 +43,7 @@ class RolloutSpec(BaseModel):
     """Version of the policies that requests name without one; None: what their names mean when the rollout begins."""
     temperature: float | None = Field(default=None, ge=0, le=10)
     """Sampling temperature, over that of requests; None: theirs."""
-    hints: dict[PolicyName, str] = Field(default_factory=dict)
+    hints: MapOf[PolicyName, str] = Field(default_factory=dict)
     """By policy: a text that is put into the prompts of its requests (`hinted_messages`). What the policy samples then
     has the hint in the ledger, and no training step takes it."""
     evaluation: bool = False
@@ -60,17 +58,17 @@ class Registration(BaseModel):
     """What `PUT /api/rollouts/{id}` answers."""
 
     id: str
-    policies: list[str]
+    policies: ListOf[str]
     """Names of the policies that the rollout can ask."""
 
 
-class Reward(BaseModel):
+class Reward(Closed):
     """Body of `POST /api/rollouts/{id}/reward`. The last reward of a rollout counts; earlier ones are kept."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
-    reward: RewardValue
-    metrics: dict[str, float] = Field(default_factory=dict)
+    reward: float
+    metrics: MapOf[str, float] = Field(default_factory=dict)
     """Parts of the reward, or whatever else was measured."""
     reason: str | None = None
     """Why, in words."""
@@ -92,11 +90,6 @@ class Reward(BaseModel):
                         f"{name} is {'null' if value is None else value}, and has to be a finite number: post none for "
                         "a run that could not be scored"
                     )
-            reward = named["reward"]
-            if isinstance(reward, int | float) and abs(reward) > MOST_REWARD:
-                raise ValueError(
-                    f"reward is {beginning(str(reward), 20)}, beyond ±{MOST_REWARD:g}: scale the rewards down"
-                )
         return given
 
     _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
@@ -116,7 +109,7 @@ class RolloutCalls(BaseModel):
     """Requests that had the rollout's id and reached an engine."""
     versions: dict[str, list[int]] = Field(default_factory=dict)
     """The versions that were asked, by policy; without requests to the base model."""
-    temperatures: list[float] = Field(default_factory=list)
+    temperatures: ListOf[float] = Field(default_factory=list)
     """The effective temperatures."""
 
 
@@ -130,7 +123,7 @@ class RolloutCompletion(BaseModel):
     """Version of the policy that answered; None: the base model."""
     message: dict[str, Any] | None = None
     """The answer, in OpenAI's format."""
-    messages: list[dict[str, Any]] = Field(default_factory=list)
+    messages: ListOf[dict[str, Any]] = Field(default_factory=list)
     """The request's messages."""
     error: str | None = None
     """Why the answer is not whole; None: it is."""
@@ -160,15 +153,15 @@ class RolloutRecord(RolloutCalls):
     id: str
     rollout_id: str
     scenario: RolloutScenario
-    completions: list[RolloutCompletion] = Field(default_factory=list)
+    completions: ListOf[RolloutCompletion] = Field(default_factory=list)
     """In the order of their requests."""
-    tool_calls: list[RolloutToolCall] = Field(default_factory=list)
+    tool_calls: ListOf[RolloutToolCall] = Field(default_factory=list)
     reward: float | None = None
     """None: it was given none."""
     reward_reason: str | None = None
     reward_source: str | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
-    rewards: list[GivenReward] = Field(default_factory=list)
+    metrics: MapOf[str, float] = Field(default_factory=dict)
+    rewards: ListOf[GivenReward] = Field(default_factory=list)
     """All that it was given, oldest first. The last one counts."""
     evaluation: bool = False
     temperature: float | None = None
@@ -188,7 +181,7 @@ class RolloutListed(BaseModel):
     id: str
     scenario: str | None = None
     """Id of its scenario, where it was given one."""
-    policies: list[str] = Field(default_factory=list)
+    policies: ListOf[str] = Field(default_factory=list)
     """The policies that answered in it."""
     reward: float | None = None
     evaluation: bool = False
@@ -199,7 +192,7 @@ class RolloutListed(BaseModel):
 class RolloutList(BaseModel):
     """What `GET /api/rollouts` answers."""
 
-    rollouts: list[RolloutListed]
+    rollouts: ListOf[RolloutListed]
     """Oldest first."""
     next: int | None = None
     """`after` of the next page; None: this is the last one."""
@@ -210,7 +203,7 @@ class TracePlace(BaseModel):
 
     node: str | None = None
     agent: str | None = None
-    path: list[str] = Field(default_factory=list)
+    path: ListOf[str] = Field(default_factory=list)
     """Names of the nodes from the outermost graph inwards."""
     namespace: str = ""
     """Checkpoint namespace. Runs of nodes with the same one are attempts at the same work."""
@@ -240,7 +233,7 @@ class TraceCall(TracePlace):
     model: str | None = None
     version: VersionNumber | None = None
     message: dict[str, Any] | None = None
-    messages: list[dict[str, Any]] = Field(default_factory=list)
+    messages: ListOf[dict[str, Any]] = Field(default_factory=list)
     """Of calls without an id only."""
     error: str | None = None
     superseded: str | None = None
@@ -268,7 +261,7 @@ class TraceTool(TracePlace):
     arguments: dict[str, Any] = Field(default_factory=dict)
     result: str | None = None
     structured: Any = None
-    content: list[dict[str, Any]] = Field(default_factory=list)
+    content: ListOf[dict[str, Any]] = Field(default_factory=list)
     is_error: bool = False
     failure: str | None = None
     tool_call_id: str | None = None
@@ -288,9 +281,9 @@ class RunTrace(BaseModel):
     id: Identifier
     """Id of the trajectory. Training steps name it."""
     scenario: RolloutScenario
-    nodes: list[TraceNode] = Field(default_factory=list)
-    completions: list[TraceCall] = Field(default_factory=list)
-    tool_calls: list[TraceTool] = Field(default_factory=list)
+    nodes: ListOf[TraceNode] = Field(default_factory=list)
+    completions: ListOf[TraceCall] = Field(default_factory=list)
+    tool_calls: ListOf[TraceTool] = Field(default_factory=list)
     output: Any = None
     """The graph's final state."""
     error: str | None = None
@@ -302,17 +295,17 @@ class RunTrace(BaseModel):
     reward_source: str | None = None
     judgement: str | None = None
     """Runs with the same one were judged together."""
-    node_rewards: dict[str, float] | None = None
-    metrics: dict[str, float] = Field(default_factory=dict)
+    node_rewards: MapOf[str, float] | None = None
+    metrics: MapOf[str, float] = Field(default_factory=dict)
     evaluation: bool = False
-    hints: dict[str, str] = Field(default_factory=dict)
+    hints: MapOf[str, str] = Field(default_factory=dict)
     graph_id: str | None = None
     thread_id: str | None = None
     metadata: dict[str, Any] = Field(default_factory=dict)
     started: Moment
     """Unix time, seconds."""
     seconds: Seconds = 0.0
-    left_out: list[str] = Field(default_factory=list)
+    left_out: ListOf[str] = Field(default_factory=list)
     """What the client left out because the run is too large to be sent."""
 
     @field_validator("reward")
@@ -324,12 +317,10 @@ class RunTrace(BaseModel):
         return reward
 
 
-class RunTraces(BaseModel):
+class RunTraces(Closed):
     """Body of `POST /api/rollouts/traces`: what a client knows of several runs that have ended."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    traces: dict[str, dict[str, Any]] = Field(max_length=1000)
+    traces: MapOf[str, dict[str, Any]] = Field(max_length=1000)
     """By id of the rollout: a `RunTrace`. Each is checked by itself."""
 
 
@@ -338,20 +329,18 @@ class TracesTaken(BaseModel):
 
     taken: int = 0
     """How many are kept now."""
-    deleted: list[str] = Field(default_factory=list)
+    deleted: ListOf[str] = Field(default_factory=list)
     """Rollouts that a user deleted. Nothing that is told of them is kept."""
     refused: dict[str, str] = Field(default_factory=dict)
     """By rollout: what is wrong with its trace."""
 
 
-class Erase(BaseModel):
+class Erase(Closed):
     """Body of `POST /api/rollouts/erase`: what is deleted, with all that is left of it."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    rollouts: list[str] = Field(default_factory=list, max_length=1000)
+    rollouts: ListOf[str] = Field(default_factory=list, max_length=1000)
     """Ids of rollouts."""
-    completions: list[str] = Field(default_factory=list, max_length=100_000)
+    completions: ListOf[str] = Field(default_factory=list, max_length=MOST_ROWS)
     """Ids of completions, those that belong to no rollout, for example."""
 
 

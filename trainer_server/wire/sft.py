@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
+from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf
 from trainer_server.wire.steps import LEARNING_RATE, MOST_TOKENS, MOST_UPDATES, TimeLimit, TrajectoryRef, renamed
 from trainer_server.wire.tool_arguments import arguments_object, complete_calls
 
 MOST_EPOCHS = 10_000
-MOST_ROWS = 100_000
-"""Rows of a batch, and batches of an update."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -23,14 +22,14 @@ def _named_tools(tools: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return tools
 
 
-Tools = Annotated[list[dict[str, Any]], AfterValidator(_named_tools)]
+Tools = Annotated[ListOf[dict[str, Any]], AfterValidator(_named_tools)]
 """Tools that the model may call, in the format of a chat request."""
 
 
-class SFTConfig(BaseModel):
+class SFTConfig(Closed):
     """Configuration of one warm start. Names follow TRL's `SFTConfig`; `learning_rate` is accepted for `lr`."""
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     lr: float = Field(default=2e-4, gt=0, description="peak learning rate of AdamW")
     lr_updates: int | None = Field(default=None, ge=1, le=MOST_UPDATES)
@@ -95,15 +94,13 @@ class SFTConfig(BaseModel):
         return renamed(given, LEARNING_RATE) if isinstance(given, dict) else given
 
 
-class Conversation(BaseModel):
+class Conversation(Closed):
     """One demonstration, as in a line of OpenAI's fine-tuning format.
 
     A `weight` of 0 on an assistant message makes it context that is not imitated.
     """
 
-    model_config = ConfigDict(extra="forbid")
-
-    messages: list[dict[str, Any]] = Field(min_length=1)
+    messages: ListOf[dict[str, Any]] = Field(min_length=1)
     """Messages in OpenAI's format."""
     tools: Tools | None = None
     """Tools that the model may call, in the format of a chat request. Use the tools that the graph will send."""
@@ -134,23 +131,21 @@ class Conversation(BaseModel):
         return indices if train_on == "all" else indices[-1:]
 
 
-class SFTRequest(BaseModel):
+class SFTRequest(Closed):
     """Body of `POST /api/policies/{name}/sft`: at least one conversation or trajectory to imitate."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    conversations: list[Conversation] = Field(default_factory=list)
+    conversations: ListOf[Conversation] = Field(default_factory=list, max_length=MOST_ROWS)
     """Conversations, which the server renders with the engine's chat template."""
     tools: Tools | None = None
     """Tools of the conversations that have no `tools`, those of the validation too: what all have in common is sent
     once. A conversation without any then says `"tools": []`."""
-    trajectories: list[TrajectoryRef] = Field(default_factory=list)
+    trajectories: ListOf[TrajectoryRef] = Field(default_factory=list, max_length=MOST_ROWS)
     """Trajectories whose completions are imitated with the tokens that were sampled. They may come from any policy, at
     any temperature."""
-    validation: list[Conversation] = Field(default_factory=list)
+    validation: ListOf[Conversation] = Field(default_factory=list, max_length=MOST_ROWS)
     """Conversations that are measured and never trained. Their loss is taken before training, after each epoch, and
     within long epochs. The version is made of the weights that had the least."""
-    validation_trajectories: list[TrajectoryRef] = Field(default_factory=list)
+    validation_trajectories: ListOf[TrajectoryRef] = Field(default_factory=list)
     """Trajectories that are measured like those conversations."""
     config: SFTConfig = Field(default_factory=SFTConfig)
     idempotency_key: str | None = Field(default=None, max_length=200)

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.numbers import Identifier
+from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf
+from trainer_server.wire.numbers import MOST_REWARD, Identifier
 from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
 LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
@@ -24,8 +25,6 @@ MOST_HINT = 100_000
 """Characters of a hint."""
 MOST_UPDATES = 10**9
 """Optimizer updates of a schedule."""
-MOST_REWARD = 1e6
-"""The largest reward, whatever its sign. Sums and squares of a batch's rewards stay exact enough to compare runs."""
 TimeLimit = Annotated[float | None, Field(gt=0, le=366 * 86400)]
 """Seconds that the trainer may take for one job, to be counted from when it starts the job."""
 
@@ -64,7 +63,7 @@ class TeacherVersion(NamedTuple):
     """None: the version that its name means when the step is computed: the promoted one, else the newest."""
 
 
-class Distillation(BaseModel):
+class Distillation(Closed):
     """On-policy distillation: a teacher scores the tokens that the policy itself sampled.
 
     The advantage of a token is that of its trajectory's reward, less `weight` · (log π(token) − log teacher(token)).
@@ -72,7 +71,7 @@ class Distillation(BaseModel):
     next token, and the step follows its gradient at the texts that the policy writes (arXiv:2306.13649).
     """
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     teacher: str | None = Field(default=None, min_length=1, max_length=2000)
     """Whose distribution the policy learns.
@@ -118,7 +117,7 @@ class Distillation(BaseModel):
         return TeacherVersion(name, "latest" if number == LATEST else version_number(number))
 
 
-class GRPOConfig(BaseModel):
+class GRPOConfig(Closed):
     """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`.
 
     TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a
@@ -126,7 +125,7 @@ class GRPOConfig(BaseModel):
     (`loss_aggregation` averages over trajectories). Completions that are left out do not count in an average.
     """
 
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(allow_inf_nan=False)
 
     lr: float = Field(default=3e-4, gt=0, description="learning rate of AdamW")
     loss_type: str = Field(default="dapo", min_length=1)
@@ -276,7 +275,7 @@ def reward_problem(reward: float) -> str | None:
     if not math.isfinite(reward):
         return f"the reward is {reward}, not a finite number"
     if abs(reward) > MOST_REWARD:
-        return f"the reward is {reward:g}: give a number between -{MOST_REWARD:g} and {MOST_REWARD:g}"
+        return f"the reward is {reward:g}, beyond ±{MOST_REWARD:g}: scale the rewards down"
     return None
 
 
@@ -286,7 +285,7 @@ class TrajectoryRef(BaseModel):
     id: Identifier
     reward: float | None
     """None or not finite: the trajectory is not trained, but counted as skipped."""
-    completions: list[str]
+    completions: ListOf[str]
     run: Identifier | None = None
     """Id of the whole trajectory, where the reference has a part of it: the completions of a node, or a single one.
     With `loss_aggregation="trajectory"`, all parts of a trajectory count as one. None: the reference is the whole."""
@@ -309,7 +308,7 @@ class GroupRef(BaseModel):
     """Trajectories of one scenario. Their rewards are compared with one another, or with a baseline."""
 
     scenario_id: str
-    trajectories: list[TrajectoryRef]
+    trajectories: ListOf[TrajectoryRef] = Field(max_length=MOST_ROWS)
     baseline: float | None = Field(default=None, allow_inf_nan=False)
     """What rewards are compared with; None: as `GRPOConfig.group_baseline` says. A baseline is for single runs, which
     have no group. Their advantages are not divided by a standard deviation of the group."""
@@ -347,12 +346,10 @@ def contradiction(groups: Sequence[GroupRef]) -> str | None:
     return None
 
 
-class StepRequest(BaseModel):
+class StepRequest(Closed):
     """What `POST /api/policies/{name}/steps` takes."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    groups: list[GroupRef] = Field(min_length=1)
+    groups: ListOf[GroupRef] = Field(min_length=1, max_length=MOST_ROWS)
     config: GRPOConfig = Field(default_factory=GRPOConfig)
     from_version: VersionNumber | None = None
     """The version that the step goes on from; None: the newest. The new version is the newest in any case."""
@@ -377,7 +374,7 @@ class StepResult(BaseModel):
     """The policy's newest version after the step. It is unchanged when there was nothing to learn from; then
     `metrics["skipped"]` says why."""
     metrics: dict[str, Any] = Field(default_factory=dict)
-    trajectories: list[str] | None = None
+    trajectories: ListOf[str] | None = None
     """Ids of the trajectories that a step trained, as its request named them, in its order: those of which at least one
     completion had a loss. Empty for a step that had nothing to learn from. None for other kinds of jobs, and in lists
     of jobs."""
@@ -444,5 +441,5 @@ class Job(BaseModel):
 class JobList(BaseModel):
     """What `GET /api/jobs` answers."""
 
-    jobs: list[Job]
+    jobs: ListOf[Job]
     """Newest first."""

@@ -70,6 +70,9 @@ class Exchange(Protocol):
 class Dialect(Protocol):
     """An API in which clients ask."""
 
+    most_values: int
+    """Values that a body may have; see `check_size`."""
+
     def continues(self, body: Mapping[str, Any]) -> str | None:
         """The id of the ledger's completion that a request continues; None: it brings its whole conversation.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from trainer_server.gateway.body import MOST_CHAT_VALUES
 from trainer_server.gateway.dialects.base import DataStream, sse
 from trainer_server.wire import Completion
 
@@ -41,6 +42,8 @@ class ChatExchange(DataStream):
 
 class ChatDialect:
     """`/v1/chat/completions`. See Dialect."""
+
+    most_values = MOST_CHAT_VALUES
 
     def continues(self, body: Mapping[str, Any]) -> str | None:
         """See Dialect.continues."""

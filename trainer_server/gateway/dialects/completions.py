@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from trainer_server.gateway.body import MOST_VALUES
 from trainer_server.gateway.dialects.base import DataStream, refuse, sse
 from trainer_server.gateway.parameters import Handling, check_names
 from trainer_server.wire import Completion
@@ -171,6 +172,8 @@ def _prompt(given: object) -> str | list[int]:
 
 class TextDialect:
     """`/v1/completions`. See Dialect."""
+
+    most_values = MOST_VALUES  # its prompt may be token ids
 
     def continues(self, body: Mapping[str, Any]) -> str | None:
         """See Dialect.continues."""

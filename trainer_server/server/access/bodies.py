@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainer_server.gateway.body import check_size, off_loop
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.layer import Layer
@@ -15,10 +18,14 @@ from trainer_server.server.access.layer import Layer
 BODY_TIMEOUT = 20.0
 """Seconds within which a client must send a further part of a body. A client that has vanished would hold its
 connection for ever."""
+_LEAST_RATE = 1024
+"""Bytes of a body that must come in a second, after the first BODY_TIMEOUT seconds. A client that sends a byte now and
+then would hold its connection for as long as it likes."""
 
 
 class Bodies(Layer):
-    """Reads the bodies of requests, and answers 413 to those that are too large, and 408 to those that stop coming.
+    """Reads the bodies of requests, and answers 413 to those that are too large or have too many values, and 408 to
+    those that stop coming.
 
     Requests without a token come here for open routes only. Of these only the login reads a body, by itself.
 
@@ -47,6 +54,7 @@ class Bodies(Layer):
                 "--max-body-mib",
                 code="body_too_large",
             )
+        await off_loop(len(body), partial(check_size, body))
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def read_before() -> Message:
@@ -62,10 +70,10 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
         APIError: See `next_part`.
         ClientDisconnect: The client went away.
     """
-    body = bytearray()
+    body, began = bytearray(), time.monotonic()
     more = True
     while more:
-        message = await next_part(receive, len(body))
+        message = await next_part(receive, len(body), began)
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
@@ -75,21 +83,24 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
     return bytes(body)
 
 
-async def next_part(receive: Receive, before: int) -> Message:
+async def next_part(receive: Receive, before: int, began: float) -> Message:
     """The next message of a request whose body is not whole yet.
 
     Args:
         receive: Of the request.
         before: Bytes of the body that have come.
+        began: When the first part was waited for, by the monotonic clock.
 
     Raises:
-        APIError: 408: nothing came for BODY_TIMEOUT seconds.
+        APIError: 408: nothing came for BODY_TIMEOUT seconds, or less than _LEAST_RATE.
     """
+    left = began + BODY_TIMEOUT + before / _LEAST_RATE - time.monotonic()
     try:
-        return await asyncio.wait_for(receive(), BODY_TIMEOUT)
+        return await asyncio.wait_for(receive(), min(BODY_TIMEOUT, left))
     except TimeoutError:
+        stalled = f"none for {BODY_TIMEOUT:g} s" if left > BODY_TIMEOUT else f"less than {_LEAST_RATE} a second"
         raise APIError(
             408,
-            f"{before} bytes of the body have come, and none for {BODY_TIMEOUT:g} s: send the request again",
+            f"{before} bytes of the body have come, and {stalled}: send the request again",
             code="body_timeout",
         ) from None

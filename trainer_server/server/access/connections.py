@@ -1,4 +1,4 @@
-"""Connections of clients: how many there may be, how long they may say nothing, and what ends them."""
+"""Connections of clients: how many there may be, how large heads may be, how long they may take, and what ends them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.auto import AutoHTTPProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from trainer_server.gateway.errors import APIError, stopping
 
@@ -24,6 +25,13 @@ log = logging.getLogger("trainer_server")
 HEADER_TIMEOUT = 10.0
 """Seconds within which a client must have sent the headers of a request: after it has connected, and after it has begun
 another one."""
+MOST_HEAD = 64 * 2**10
+"""Bytes of a request's head (its first line and its headers), and as many again of the trailers after a body in
+chunks."""
+MOST_FIELDS = 256
+"""Headers of a request, and as many trailers."""
+_MOST_AHEAD = 100
+"""Requests that a client may send on a connection before an earlier one is answered."""
 KEEP_ALIVE = 75.0
 """Seconds for which a connection is kept after an answer. Clients keep theirs for 5 s (httpx) to 60 s (proxies): the
 server must keep it for longer, or it closes a connection in the moment in which a client sends its next request."""
@@ -87,25 +95,45 @@ def raise_file_limit() -> None:
         )
 
 
-def _refusal() -> bytes:
-    """The answer to a connection that is one too many."""
-    message = "the server has as many connections as it can have: ask again later, or from fewer clients at once"
-    error = APIError(503, message, code="too_many_connections", retry_after=5)
+def _last_answer(error: APIError) -> bytes:
+    """The answer to a connection that is then closed, of which no application has seen a request."""
     body = json.dumps(error.body()).encode()
+    retry = f"Retry-After: {error.retry_after}\r\n" if error.retry_after else ""
     head = (
-        f"HTTP/1.1 503 Service Unavailable\r\nRetry-After: {error.retry_after}\r\nContent-Type: application/json\r\n"
+        f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{retry}Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body
 
 
-_REFUSAL = _refusal()
+_ONE_TOO_MANY = _last_answer(
+    APIError(
+        503,
+        "the server has as many connections as it can have: ask again later, or from fewer clients at once",
+        code="too_many_connections",
+        retry_after=5,
+    )
+)
+_HEAD_TOO_LARGE = _last_answer(
+    APIError(
+        431,
+        f"the head of a request, and its trailers, may each have {MOST_HEAD // 2**10} KiB and {MOST_FIELDS} fields: "
+        "send fewer or shorter headers",
+        code="headers_too_large",
+    )
+)
+
+
+class _TooLarge(Exception):
+    """Ends the parser's work on a head or on trailers."""
 
 
 def patient_protocol(most: int) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP protocol with bounds for clients that connect and say nothing.
+    """uvicorn's HTTP protocol with bounds for clients that connect and say nothing, or send headers without end.
 
-    uvicorn by itself waits for ever for the headers of a request. The protocol closes a connection that has no request
+    uvicorn by itself waits for ever for the headers of a request, keeps any number of them, and adds the trailers after
+    a body to the headers, when these have been checked. The protocol answers 431 to a head, and to trailers, beyond
+    MOST_HEAD bytes or MOST_FIELDS fields, and drops trailers. The protocol closes a connection that has no request
     under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after the answer to a whole request, if its client takes
     nothing of an earlier answer meanwhile. When there are too many connections, it closes the one that has been without
     a request, or has taken nothing of its answer, for longest; if there is none, the new one. It answers 503 to that
@@ -121,7 +149,13 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     """Connections that were answered 503 and are not closed yet, the first one first."""
     warned = -60.0
 
-    class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    class PatientProtocol(HttpToolsProtocol):
+        _size = _fields = 0
+        """Bytes and fields of the head, or of the trailers, that the parser has given."""
+        _held = 0
+        """Bytes that came since the parser ended a head or gave a part of a body. It may hold them all."""
+        _trailing = False
+        """Whether the head is complete, so that further fields are trailers."""
         _timer: asyncio.TimerHandle | None = None
         _answered = False
         _aborted = False
@@ -131,13 +165,13 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
         _full = False
         """Whether so many bytes are not sent that the answer is held up."""
 
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
             if len(self.connections) - len(refused) > most:
                 self._say_full()
                 first = next(iter(idle), self)
                 one_too_many = first if time.monotonic() - idle.get(first, math.inf) > _YOUNG else self
-                one_too_many._refuse()
+                one_too_many._refuse(_ONE_TOO_MANY)
             self._look()
 
         def data_received(self, data: bytes) -> None:
@@ -146,8 +180,48 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             if self._answered:  # the next request has begun
                 self._answered = False
                 self._stop_timer()
+            self._held += len(data)
             super().data_received(data)
+            if self._held > MOST_HEAD and self not in refused:  # in one field, or in the size of a chunk
+                self._refuse_head()
             self._look()
+
+        def on_message_begin(self) -> None:
+            self._size = self._fields = 0
+            self._trailing = False
+            super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            self._measure(len(url))
+            super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._fields += 1
+            self._measure(len(name) + len(value))
+            if not self._trailing:
+                super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._held = self._size = self._fields = 0
+            self._trailing = True
+            if len(self.pipeline) >= _MOST_AHEAD:
+                raise _TooLarge
+            super().on_headers_complete()
+
+        def on_body(self, body: bytes) -> None:
+            self._held = 0
+            super().on_body(body)
+
+        def on_message_complete(self) -> None:
+            self._held = 0
+            super().on_message_complete()
+
+        def send_400_response(self, msg: str) -> None:
+            """What the parser refuses, and what ends its work here."""
+            if self._size > MOST_HEAD or self._fields > MOST_FIELDS or len(self.pipeline) >= _MOST_AHEAD:
+                self._refuse_head()
+            else:
+                super().send_400_response(msg)
 
         def on_response_complete(self) -> None:
             self._answered = not self.cycle.more_body  # what is left of a body spoils the connection for other requests
@@ -196,8 +270,22 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
                 self._unsent = unsent
                 self._timer = self.loop.call_later(HEADER_TIMEOUT, self._run_out)
 
-        def _refuse(self) -> None:
-            """Answers 503, and closes the connection when its client has, or soon. What the client sends is dropped."""
+        def _measure(self, size: int) -> None:
+            self._size += size
+            if self._size > MOST_HEAD or self._fields > MOST_FIELDS:
+                raise _TooLarge
+
+        def _refuse_head(self) -> None:
+            """Answers 431. The connection is only closed where an answer to an earlier request, or to the one whose
+            trailers are too large, is under way."""
+            if self._trailing and not self.pipeline and not self._asks_nothing and not self.cycle.response_started:
+                # Its application reads and writes no more.
+                self.cycle.disconnected = self.cycle.response_complete = True
+                self.cycle.message_event.set()
+            self._refuse(_HEAD_TOO_LARGE)
+
+        def _refuse(self, answer: bytes) -> None:
+            """Gives a last answer, and closes the connection when its client has, or soon. What comes is dropped."""
             self._busy()
             if not self._asks_nothing or self.transport.get_write_buffer_size():
                 self.transport.abort()
@@ -206,7 +294,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             if len(open_ones) >= _REFUSED:
                 open_ones[0]._abort()
             refused[self] = None
-            self.transport.write(_REFUSAL)
+            self.transport.write(answer)
             self._timer = self.loop.call_later(_FAREWELL, self._abort)
             if self.transport.can_write_eof():
                 self.transport.write_eof()

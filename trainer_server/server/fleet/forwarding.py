@@ -181,9 +181,9 @@ async def _small_body(scope: Scope, receive: Receive) -> bytes | None:
 
 
 async def _parts(receive: Receive) -> AsyncIterator[bytes]:
-    more, before = True, 0
+    more, before, began = True, 0, time.monotonic()
     while more:
-        message = await next_part(receive, before)
+        message = await next_part(receive, before, began)
         if message["type"] == "http.disconnect":
             raise asyncio.CancelledError
         part, more = message.get("body", b""), message.get("more_body", False)

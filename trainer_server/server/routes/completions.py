@@ -6,6 +6,7 @@ import asyncio
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Request
+from pydantic import FailFast
 
 from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep
@@ -30,7 +31,7 @@ async def show_completion(completion_id: str, server: ServerDep) -> Completion:
 
 @router.post("/find")
 async def find_completions(
-    ids: Annotated[list[str], Body(embed=True, max_length=1000)], server: ServerDep
+    ids: Annotated[list[str], FailFast(), Body(embed=True, max_length=1000)], server: ServerDep
 ) -> Completions:
     """The same for many completions. Ids that the ledger does not know are left out."""
     completions = await asyncio.to_thread(server.ledger.read, ids)

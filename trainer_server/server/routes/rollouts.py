@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Body, Path, Query, Request, Response
-from pydantic import BaseModel, RootModel, ValidationError
+from pydantic import BaseModel, FailFast, RootModel, ValidationError
 
 from trainer_server.gateway.body import check_values
 from trainer_server.gateway.errors import APIError
@@ -36,6 +36,7 @@ from trainer_server.wire import (
     reward_problem,
     rollout_path,
 )
+from trainer_server.wire.bounds import MOST_ROWS
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.numbers import ARRIVAL
 
@@ -45,6 +46,8 @@ router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
 
 NewRolloutId = Annotated[str, Path(pattern=ROLLOUT_PATTERN)]
 _LATEST = 2**62
+_AT_ONCE = 1000
+"""Rollouts that are released without a break."""
 
 
 @router.get("")
@@ -133,12 +136,18 @@ async def release(rollout: str, server: ServerDep, request: Request) -> None:
 
 
 @router.post("/release", status_code=204)
-async def release_all(rollouts: Annotated[set[str], Body()], server: ServerDep, request: Request) -> None:
+async def release_all(
+    rollouts: Annotated[set[str], FailFast(), Body(max_length=MOST_ROWS)], server: ServerDep, request: Request
+) -> None:
     """The same for many rollouts. None is released where one belongs to another token."""
     await server.owners.check(request.scope, rollouts, begins=False)
-    await server.leases.release(rollouts)
-    server.records.drop(rollouts)
-    server.gateway.forget(rollouts)
+    ids = list(rollouts)
+    for start in range(0, len(ids), _AT_ONCE):
+        part = set(ids[start : start + _AT_ONCE])
+        await server.leases.release(part)
+        server.records.drop(part)
+        server.gateway.forget(part)
+        await asyncio.sleep(0)  # other requests go on
 
 
 @router.post("/erase")

@@ -1,4 +1,4 @@
-"""Connections: how many, how long they may say nothing, and what a request gets that the server's end cuts off."""
+"""Connections: how many, how large heads are, how long they may say nothing, and what the server's end cuts off."""
 
 from __future__ import annotations
 
@@ -83,8 +83,15 @@ async def hello(_request: Request) -> Response:
     return PlainTextResponse("hello")
 
 
+async def names(request: Request) -> Response:
+    """The names of the headers, when the body is whole."""
+    await request.body()
+    return PlainTextResponse(" ".join(name.decode() for name, _ in request.scope["headers"]))
+
+
 def application() -> Starlette:
     routes = [Route("/slow", slow), Route("/drip", drip), Route("/pour", pour), Route("/large", large)]
+    routes.append(Route("/names", names, methods=["POST"]))
     app = Starlette(routes=[*routes, Route("/", hello, methods=["GET", "POST"])])
     app.add_middleware(Stopped)
     app.state.stopped = asyncio.Event()
@@ -172,6 +179,131 @@ async def test_a_request_that_takes_long_is_not_closed(monkeypatch: pytest.Monke
             for _ in range(80):
                 assert await anext(lines) in ("data: {}", "")
         assert (await http.get("/")).text == "hello"
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
+CHUNKED = b"POST /names HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def flood(port: int, head: bytes, piece: bytes, most: int = 2**20) -> tuple[int, bytes]:
+    """Sends a head, and then the same piece until the server answers or closes the connection, or has got `most` bytes.
+    Returns how many bytes it took, and the first line of its answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(head)
+    line, sent = asyncio.create_task(reader.readline()), 0
+    async with asyncio.timeout(PATIENCE):
+        with suppress(ConnectionError):
+            while sent < most and not line.done():
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0)
+                sent += len(piece)
+        try:
+            return sent, await line
+        except ConnectionError:
+            return sent, b""
+        finally:
+            writer.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (GET, b"x: y\r\n" * 100),
+        (GET, b"x: " + b"y" * 5000 + b"\r\n"),
+        (GET + b"x: ", b"y" * 1000),
+        (GET, b"x" * 1000),
+        (b"GET /", b"a" * 1000),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"x: y\r\n" * 20_000 + b"\r\n", b"\r\n"),
+        (CHUNKED + b"0\r\n", b"x: y\r\n" * 100),
+        (CHUNKED + b"0\r\nx: ", b"y" * 1000),
+        (CHUNKED + b"3\r\nabc\r\n0\r\n", b"x: " + b"y" * 5000 + b"\r\n"),
+        (CHUNKED + b"3;", b"a" * 1000),
+        (CHUNKED, b"0" * 1000),
+    ],
+)
+async def test_heads_and_trailers_have_an_end(head: bytes, piece: bytes) -> None:
+    """In many fields, in one, in the address, in a chunk's size; in one piece, and in many."""
+    async with served() as (_, port):
+        sent, line = await flood(port, head, piece)
+        assert line == b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+        assert sent < 2**20
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+            assert (await http.get("/")).text == "hello"
+
+
+async def test_trailers_are_cut_off_in_the_middle_of_an_answer() -> None:
+    """It cannot be answered 431 any more."""
+    async with served() as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CHUNKED.replace(b"POST /names", b"GET /drip") + b"0\r\n")
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
+            writer.write(b"x: y\r\n" * 1000)
+            with suppress(ConnectionError):
+                assert b"HTTP/1.1 431" not in await reader.read()
+        writer.close()
+        await until(lambda: not server.server_state.connections)
+
+
+async def test_the_largest_head_is_taken() -> None:
+    fields = connections.MOST_FIELDS - 1
+    small = b"".join(b"x-%d: y\r\n" % number for number in range(fields))
+    for more in (small, b"x: " + b"y" * (connections.MOST_HEAD - 100) + b"\r\n"):
+        async with served() as (_, port):
+            _, line = await flood(port, GET + more + b"\r\n", b"", most=0)
+            assert line == b"HTTP/1.1 200 OK\r\n"
+
+
+async def test_trailers_are_no_headers() -> None:
+    """Neither of their own request nor of the next one on the connection."""
+    trailed = CHUNKED + b"3\r\nabc\r\n0\r\nX-ART-Temperature: 0\r\nAuthorization: Bearer x\r\n\r\n"
+    async with served() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(trailed + CHUNKED.replace(b"chunked", b"chunked\r\nConnection: close") + b"0\r\n\r\n")
+        async with asyncio.timeout(PATIENCE):
+            answers = await reader.read()
+        writer.close()
+    bodies = [answer.partition(b"\r\n\r\n")[2] for answer in answers.split(b"HTTP/1.1 200 OK")[1:]]
+    assert bodies == [b"host transfer-encoding", b"host transfer-encoding connection"]
+
+
+async def test_trailers_that_trickle_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an answer that did not wait for them; whoever waits for a body has a limit of his own."""
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    async with served() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(CHUNKED.replace(b"/names", b"/") + b"0\r\n")
+        async with asyncio.timeout(PATIENCE):
+            with suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"x")
+                    await writer.drain()
+                    await reader.read(1000)
+        writer.close()
+
+
+async def test_a_head_that_trickles_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT", 0.1)
+    async with served() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        async with asyncio.timeout(PATIENCE):
+            with suppress(ConnectionError):
+                while not reader.at_eof():
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+        writer.close()
+
+
+async def test_a_client_cannot_send_requests_without_end_before_their_answers() -> None:
+    async with served() as (server, port):
+        await flood(port, b"", (GET + b"\r\n") * 1000, most=2**24)
+        await until(lambda: not server.server_state.connections)
+        assert server.server_state.total_requests < 1000
+        _, line = await flood(port, (GET + b"\r\n") * 50, b"", most=0)
+        assert line == b"HTTP/1.1 200 OK\r\n"
 
 
 async def test_idle_connections_lock_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:

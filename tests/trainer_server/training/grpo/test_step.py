@@ -120,8 +120,8 @@ def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
     [
         ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0"]))], "'a' and 'b' are made of the same completions"),
         ([of(("a", 1.0, ["c0", "c1"])), of(("a", 0.0, ["c1"]), scenario="t")], "'a' gives its completion 'c1' two"),
-        ([of(("a", 1e308, ["c0"]), ("b", 1e308, ["c1"]))], "'a': the reward is 1e\\+308: give a number between"),
-        ([of(("a", 0.0, ["c0"]), ("b", -1e200, ["c1"]))], "'b': the reward is -1e\\+200: give a number between"),
+        ([of(("a", 1e308, ["c0"]), ("b", 1e308, ["c1"]))], "'a': the reward is 1e\\+308, beyond ±1e\\+06: scale the"),
+        ([of(("a", 0.0, ["c0"]), ("b", -1e200, ["c1"]))], "'b': the reward is -1e\\+200, beyond ±1e\\+06"),
     ],
 )
 def test_rewards_that_cannot_be_compared_fail_the_step(worker: Worker, refs: list[GroupRef], message: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from trainer_server.gateway.body import MOST_CHAT_VALUES
 from trainer_server.gateway.dialects.base import refuse
 from trainer_server.gateway.dialects.messages import output, parameters
 from trainer_server.gateway.dialects.messages.blocks import Blocks
@@ -87,6 +88,8 @@ def _continue_last(chat: dict[str, Any]) -> None:
 
 class MessagesDialect:
     """`/v1/messages`. See Dialect."""
+
+    most_values = MOST_CHAT_VALUES
 
     def continues(self, body: Mapping[str, Any]) -> str | None:
         """See Dialect.continues."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from trainer_server.gateway.body import MOST_CHAT_VALUES
 from trainer_server.gateway.dialects.base import refuse, text_at
 from trainer_server.gateway.dialects.responses import parameters
 from trainer_server.gateway.dialects.responses.items import Items
@@ -100,6 +101,8 @@ class ResponsesExchange:
 
 class ResponsesDialect:
     """`/v1/responses`. See Dialect."""
+
+    most_values = MOST_CHAT_VALUES
 
     def continues(self, body: Mapping[str, Any]) -> str | None:
         """See Dialect.continues."""

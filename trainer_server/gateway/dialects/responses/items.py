@@ -27,6 +27,19 @@ class _Turn:
     def __init__(self, source: str | None) -> None:
         self.source = source
         self.message: dict[str, Any] = {"role": "assistant", "content": None}
+        self._parts: dict[str, list[str]] = {}
+
+    def add(self, name: str, text: str) -> None:
+        """Adds text to a field of the message. The field has all of it when the turn is over: to make it longer with
+        each item would take the square of their number."""
+        parts = self._parts.setdefault(name, [self.message.get(name) or ""])
+        parts.append(text)
+        self.message[name] = self.message.get(name) or ""
+
+    def end(self) -> None:
+        """Writes the texts into the message."""
+        self.message |= {name: "".join(parts) for name, parts in self._parts.items()}
+        self._parts.clear()
 
     def takes(self, kind: str, source: str | None) -> bool:
         """Whether an item belongs to this turn: it has the same origin, or it may follow what is there."""
@@ -37,15 +50,18 @@ class _Turn:
 
 
 class Items:
-    """Translates items one by one.
-
-    Attributes:
-        messages: The messages so far.
-    """
+    """Translates items one by one."""
 
     def __init__(self) -> None:
-        self.messages: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._turn: _Turn | None = None
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The messages so far."""
+        if self._turn is not None:
+            self._turn.end()
+        return self._messages
 
     def add_input(self, given: object) -> None:
         """Adds `input`: a text, or a list of items.
@@ -69,23 +85,25 @@ class Items:
 
     def add_turn(self, message: Mapping[str, Any], source: str) -> None:
         """Adds an answer of the ledger, of the response `resp_<source>`."""
-        turn = self._assistant("message", source)
+        turn = self._assistant("message", source).message
         turn.update({name: value for name, value in message.items() if name in ("content", "tool_calls") and value})
         if reasoning := message.get("reasoning") or message.get("reasoning_content"):
             turn["reasoning"] = reasoning
 
     def _add(self, message: dict[str, Any]) -> None:
+        if self._turn is not None:
+            self._turn.end()
         self._turn = None
-        self.messages.append(message)
+        self._messages.append(message)
 
-    def _assistant(self, kind: str, source: str | None) -> dict[str, Any]:
-        """The assistant message that an item belongs to."""
+    def _assistant(self, kind: str, source: str | None) -> _Turn:
+        """The turn that an item belongs to."""
         if self._turn is None or not self._turn.takes(kind, source):
             turn = _Turn(source)
             self._add(turn.message)
             self._turn = turn
         self._turn.source = self._turn.source or source
-        return self._turn.message
+        return self._turn
 
     def _add_item(self, item: Mapping[str, Any], where: str) -> None:
         kind = item.get("type") or ("message" if "role" in item else None)
@@ -98,7 +116,7 @@ class Items:
             call = {"name": text_at(item.get("name"), f"{where}.name")}
             call["arguments"] = text_at(item.get("arguments"), f"{where}.arguments")
             entry = {"id": text_at(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": call}
-            self._assistant(kind, source).setdefault("tool_calls", []).append(entry)
+            self._assistant(kind, source).message.setdefault("tool_calls", []).append(entry)
         elif kind == "function_call_output":
             content = self._content(item.get("output"), f"{where}.output")
             call_id = text_at(item.get("call_id"), f"{where}.call_id")
@@ -120,8 +138,7 @@ class Items:
             if any(part["type"] != "text" for part in content):
                 refuse(f"{where}.content", "what the model said can only be text")
             content = "".join(part["text"] for part in content)
-        message = self._assistant("message", source)
-        message["content"] = (message["content"] or "") + content
+        self._assistant("message", source).add("content", content)
 
     def _add_reasoning(self, item: Mapping[str, Any], source: str | None, where: str) -> None:
         parts = item.get("content") or item.get("summary") or []
@@ -136,8 +153,7 @@ class Items:
                 unsupported=True,
             )
         if texts:
-            message = self._assistant("reasoning", source)
-            message["reasoning"] = message.get("reasoning", "") + "".join(texts)
+            self._assistant("reasoning", source).add("reasoning", "".join(texts))
 
     def _content(self, given: object, where: str) -> str | list[dict[str, Any]]:
         if isinstance(given, str):
