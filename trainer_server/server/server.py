@@ -225,7 +225,11 @@ class Server:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
         names = PolicyNames(self.store)
         for name in self.store.names():
-            if why := self._hindrance(name):
+            try:
+                why = self._hindrance(name)
+            except OSError as error:  # something else stands in the place of its files
+                why = f"the files of policy {name!r} cannot be used: {error}"
+            if why:
                 log.error("not served: %s", why)
                 names.withhold(name, why)
             elif (version := self.jobs.served(name)) is not None:

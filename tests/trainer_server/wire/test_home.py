@@ -238,8 +238,11 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["jobs", "policies", "logs", "audit", "archive", "token", "identity.json", "server.json",
-                                  "tokens.json", "ledger.sqlite", "rollouts.sqlite", "lock"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["jobs", "policies", "logs", "audit", "archive", "token", "identity.json", "server.json", "tokens.json", "lock",
+     "ledger.sqlite", "rollouts.sqlite"],
+)  # fmt: skip
 def test_what_is_of_the_wrong_kind_is_named(tmp_path: Path, name: str, kind: str) -> None:
     home = Home(tmp_path / "home")
     home.make_private()

@@ -19,7 +19,9 @@ ROUTE = "metrics_route"
 """Key of a request's state: the path of the route that answered, with its parameters as names."""
 
 OTHER = "other"
-"""Label of requests for which there is no route: their paths are anybody's, and each would be a series."""
+"""Label of requests for which there is no route: their paths are anybody's, and each would be a series. So is it of
+methods that no route has."""
+_METHODS = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH"}
 
 
 class Counters:
@@ -101,8 +103,8 @@ class Measured(Layer):
         try:
             await self.app(scope, receive, noted)
         finally:
-            route = state.get(ROUTE, OTHER)
-            self._counters.requests.labels(scope["method"], route, str(status)).observe(time.perf_counter() - began)
+            route, method = state.get(ROUTE, OTHER), scope["method"] if scope["method"] in _METHODS else OTHER
+            self._counters.requests.labels(method, route, str(status)).observe(time.perf_counter() - began)
 
 
 class NamedRoute(Layer):

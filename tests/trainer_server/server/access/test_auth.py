@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from trainer_server.server.access.auth import KnownHosts
+from trainer_server.server.access.auth import KnownHosts, ensure_token
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
+from trainer_server.wire import ConfigError, Home
 
 
 @pytest.fixture
@@ -50,3 +50,13 @@ def test_the_address_at_which_a_connection_arrived_is_known(arrived: str) -> Non
     hosts = KnownHosts(app=None, hosts=("0.0.0.0",))  # type: ignore[arg-type]
     assert hosts._known("192.168.0.7:8400", (arrived, 8400))
     assert not hosts._known("192.168.0.8:8400", (arrived, 8400))
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80", "schlüssel".encode(), b"a\nb", b"a\0b"])
+def test_a_damaged_token_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    monkeypatch.delenv("ART_API_KEY", raising=False)
+    (tmp_path / "token").write_bytes(content)
+    with pytest.raises(ConfigError, match="token .*delete it, and a new token is made"):
+        ensure_token(Home(tmp_path))

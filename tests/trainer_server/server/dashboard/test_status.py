@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import httpx
@@ -9,10 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.homes.jobs import step
+from tests.support.homes.versions import publish
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
+from trainer_server.wire import Home, PolicySpec
 from trainer_server.wire.watching.status import ServerStatus
 
 HOLDER = {"Authorization": "Bearer token"}
@@ -57,6 +59,27 @@ def test_a_trace_is_read_back_by_the_rollout_and_by_the_trajectory(server: Train
             assert http.get(f"/api/rollouts/{name}/trace").json()["id"] == "tr-read"
         answer = http.get("/api/rollouts/nobody/trace")
     assert (answer.status_code, "no client told" in answer.json()["error"]["message"]) == (404, True)
+
+
+def test_a_policy_that_cannot_be_served_is_in_the_log_of_serve(
+    tmp_path: Path, base_model: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One has the name of the base model, which would answer for it; of another, a file has taken the place."""
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    server = create_app(config, "token").state.server
+    base = server.identity.base.name
+    for name in (base, "spoiled", "fine"):
+        server.store.register(PolicySpec(name=name), base, server.fingerprint)
+        publish(server.store, name, 0)
+    shutil.rmtree(server.store.root / "spoiled" / "versions" / "0")
+    (server.store.root / "spoiled" / "versions" / "0").touch()
+    app = create_app(config, "token")
+    assert app.state.server.names.unserved.keys() == {base, "spoiled"}
+    assert f"not served: policy '{base}' has the name of the base model, which answers requests for it" in caplog.text
+    assert "not served: the files of policy 'spoiled' cannot be used" in caplog.text
+    refused = TestClient(app, base_url="http://127.0.0.1").post("/api/policies", json={"name": base}, headers=HOLDER)
+    assert refused.status_code == 400
+    assert f"a policy was not created: '{base}' is the name of the base model" in caplog.text
 
 
 def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,13 @@ def test_requests_are_counted_by_route_and_not_by_path(http: TestClient) -> None
     assert found["other", "401"] == 1, "it was refused before its route was looked for"
 
 
+def test_methods_of_anybody_make_no_series(http: TestClient) -> None:
+    for number in range(20):
+        http.request(f"X{number}", "/nowhere")
+    methods = {dict(labels)["method"] for (name, labels) in series(http) if name == "art_http_request_seconds_count"}
+    assert methods == {"other"}
+
+
 async def test_completions_are_counted_when_they_are_recorded(http: TestClient) -> None:
     with http:
         name = http.get("/v1/models", headers=HOLDER).json()["data"][0]["id"]
