@@ -118,7 +118,8 @@ def scenarios_command(
         sizes = {name: len(held_out) for name, held_out in scenarios.held_out_sets.items()}
         dropped = Counter(record.kind for record in scenarios.dropped)
         numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": sizes}
-        print_json({"file": str(output) if len(scenarios) else None, **numbers, "dropped": dropped, "notes": scenarios.notes})
+        file = str(output) if len(scenarios) else None
+        print_json({"file": file, **numbers, "dropped": dropped, "notes": scenarios.notes})
     else:
         print(scenarios.report())
         print(f"written to {output}" if len(scenarios) else f"no scenario works: {output} is not written")

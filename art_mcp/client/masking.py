@@ -22,7 +22,7 @@ _NAMES = re.compile(
     token | secret | passw | passphrase | pwd | credential | authoriz | cookie | bearer | signature | session_?id
     | (?:api|access|auth|private|secret|account|master|signing|encryption|license|client|storage|service)[ ._-]*key
     # Short words are whole ones: PAT is in PATH, key in monkey.
-    | (?:^|[^a-z]) (?: pat | pass | pin | otp | jwt | sas | sig | auth | keys? | creds? | psk | dsn | hmac | salt ) (?:$|[^a-z])
+    | (?:^|[^a-z]) (?: pat | pass | pin | otp | jwt | sas | sig | auth | keys? | creds? | psk | hmac ) (?:$|[^a-z])
     """,
     re.IGNORECASE | re.VERBOSE,
 )
@@ -43,8 +43,8 @@ def secrets_of(target: Target) -> dict[str, str]:
 
     Secrets are the values of environment variables, headers, and options of a command (`--api-key=…`, `--token …`)
     that are named like one, such as GITHUB_TOKEN or Authorization. Of the URLs in any of them, and of the server's own,
-    they are the password, a user that is a token, and the values of parameters that are named like one. Values of fewer than LEAST
-    characters are left out.
+    they are the password, a user that is a token, and the values of parameters that are named like one. Values of fewer
+    than LEAST characters are left out.
 
     Args:
         target: The server.

@@ -19,6 +19,9 @@ _FICLONE = 0x40049409
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
 """Errors of the ioctl that mean: not on this file system, or not between these two."""
 
+_SEEK_DATA, _SEEK_HOLE = getattr(os, "SEEK_DATA", -1), getattr(os, "SEEK_HOLE", -1)
+"""What `lseek` takes to find what was written of a file. -1: the system has no such thing, and says EINVAL."""
+
 _BLOCK = 1024 * 1024
 """Bytes that are read at once."""
 
@@ -112,8 +115,8 @@ class Copier:
         at = 0
         while at < size:
             try:
-                at = os.lseek(source.fileno(), at, os.SEEK_DATA)
-                end = os.lseek(source.fileno(), at, os.SEEK_HOLE)
+                at = os.lseek(source.fileno(), at, _SEEK_DATA)
+                end = os.lseek(source.fileno(), at, _SEEK_HOLE)
             except OSError as error:
                 if error.errno == errno.ENXIO:  # nothing but a hole from here on
                     break

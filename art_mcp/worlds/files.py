@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
@@ -21,7 +22,10 @@ def open_regular(path: str | Path) -> FileIO:
     Raises:
         OSError: It cannot be read, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY
+    if sys.platform != "win32":
+        flags |= os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "no regular file", str(path))

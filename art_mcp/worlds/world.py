@@ -31,7 +31,7 @@ from trainer_server.wire.home import make_directory
 
 log = logging.getLogger("art_mcp")
 
-_LINKS = os.geteuid() != 0 if hasattr(os, "geteuid") else False
+_LINKS = getattr(os, "geteuid", lambda: 0)() != 0
 """Whether copies share the objects of a repository by hard links. Root writes into files without write permission."""
 
 SLOW = 1.0

@@ -36,5 +36,5 @@ class FileObserver:
             size = f"{status.st_size:,} bytes"
             if status.st_size > HUGE:
                 return {"content": f"{size}, not read, written at {status.st_mtime_ns} ns", **executable}
-            digest = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
         return {"content": f"{size}, sha256 {digest[:32]}", **executable}

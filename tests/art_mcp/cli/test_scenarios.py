@@ -29,8 +29,8 @@ def test_a_path_in_a_world_that_is_a_file_is_refused_before_anything_starts(
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     make_database(tmp_path / "lib.db").close()
     for word in ("{world}/lib.db", "--db={world:lib.db}/lib.db", f"sqlite:///{tmp_path}/lib.db/lib.db"):
-        words = ["scenarios", f"no-such-server {word}", "--world", str(tmp_path / "lib.db"), "-o", str(tmp_path / "found")]
-        result = CliRunner().invoke(build(), words)
+        words = ["scenarios", f"no-such-server {word}", "--world", str(tmp_path / "lib.db")]
+        result = CliRunner().invoke(build(), [*words, "-o", str(tmp_path / "found")])
         assert result.exit_code not in (0, None)
         said = f"{result.output}{result.exception}".replace("\n", " ")
         assert f"is the file {tmp_path}/lib.db itself: write {{world:lib.db}} alone" in said

@@ -98,8 +98,8 @@ def main() -> None:
             more = {"nextCursor": str(one_page + 4)} if KIND == "endless" or one_page + 4 < len(TOOLS) else {}
             tools = [{"name": name, "inputSchema": {"type": "object"}} for name in names]
             if KIND == "patterns":  # of which Python's `re` needs exponential time
-                for tool in tools:
-                    tool["outputSchema"] = {"type": "object", "properties": {"echo": {"type": "string", "pattern": "^(a|aa)+$"}}}
+                echo = {"type": "string", "pattern": "^(a|aa)+$"}
+                tools = [{**tool, "outputSchema": {"type": "object", "properties": {"echo": echo}}} for tool in tools]
             if KIND == "restless" and not more and "echo" in TOOLS:
                 grow()
             send({"id": number, "result": {"tools": tools, **more}})
