@@ -205,7 +205,7 @@ def _to_openai(message: BaseMessage) -> list[dict[str, Any]]:
     if isinstance(message, AIMessage) or (isinstance(message, ChatMessage) and message.role == "assistant"):
         return [_answer_to_openai(message)]
     try:
-        return convert_to_openai_messages([message])  # type: ignore[return-value]
+        return convert_to_openai_messages([message])
     except (ValueError, KeyError, TypeError, AttributeError):  # a block that LangChain does not know, or a role
         content: Any = message.content
     try:
