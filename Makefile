@@ -18,7 +18,7 @@ SLOW := -m "slow or servers or vllm" -n 3 --dist loadfile --no-loadscope-reorder
 SHARING := OMP_NUM_THREADS=1 VLLM_CPU_OMP_THREADS_BIND=nobind ART_TRAINER_LOW_PRIORITY=0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lock engine quickstart examples test test-fast test-slow fuzz check docs sbom audit release format clean
+.PHONY: help setup lock engine quickstart examples test test-fast test-slow vllm-table fuzz check docs sbom audit release format clean
 
 help: ## Show this help
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ test-fast: setup ## The tests that take no minutes: without vLLM, `langgraph dev
 
 test-slow: engine ## The other tests
 	@$(SHARING) $(BIN)/python -m pytest $(SLOW)
+
+vllm-table: setup ## Check the table of vLLM's versions against their wheels (eleven and more of 250 MB); ARGS=--write writes it
+	@$(BIN)/python -m tests.support.engines.wheels $(ARGS)
 
 # What is drawn follows from the tests, so that every run of a change draws the same. Here it is drawn by chance.
 FUZZ ?= 50

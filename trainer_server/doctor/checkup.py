@@ -74,7 +74,7 @@ def examine(
     findings += check_parsers(parsers, files)
     if no_trainer:
         return findings
-    return [*findings, *check_training(files.directory, parsers, rank=rank, trust_remote_code=trust_remote_code)]
+    return [*findings, *check_training(files.directory, parsers, home, rank=rank, trust_remote_code=trust_remote_code)]
 
 
 def _unreadable(model: str, error: Exception, no_trainer: bool) -> Finding:

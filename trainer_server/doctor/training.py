@@ -11,18 +11,22 @@ from typing import Any
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm.parsers import Parsers
 from trainer_server.process.environment import inherited
+from trainer_server.wire import Home
 
 _TRAIN = "train"
 _TIMEOUT = 600.0
 """Seconds for examining a model. Importing torch takes most of it; a mixture of many experts takes a minute."""
 
 
-def check_training(directory: Path, parsers: Parsers, *, rank: int, trust_remote_code: bool) -> list[Finding]:
+def check_training(
+    directory: Path, parsers: Parsers, home: Home, *, rank: int, trust_remote_code: bool
+) -> list[Finding]:
     """Checks whether a model can be trained, and what its chat template shows.
 
     Args:
         directory: The model's directory; it needs no weights.
         parsers: The chosen parsers: with a parser of tool calls, the template must show tools.
+        home: The server's home: what its trainer found when it tried rows of several completions counts.
         rank: LoRA rank of policies.
         trust_remote_code: Whether Python code in the directory may run.
     """
@@ -35,10 +39,19 @@ def check_training(directory: Path, parsers: Parsers, *, rank: int, trust_remote
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else done.stderr[-500:]
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
-    return [*_model(examined, rank), *_template(examined["template"], parsers)]
+    return [*_model(examined, rank, _tried(home, directory)), *_template(examined["template"], parsers)]
 
 
-def _model(examined: dict[str, Any], rank: int) -> list[Finding]:
+def _tried(home: Home, directory: Path) -> dict[str, Any]:
+    """What the last trainer of a home found out about shared rows of this model: its metrics; empty: nothing."""
+    try:
+        about = json.loads((home.root / "trainer.json").read_text())
+        return dict(about) if Path(about["model"]).resolve() == directory.resolve() else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _model(examined: dict[str, Any], rank: int, tried: dict[str, Any]) -> list[Finding]:
     if why := examined["untrainable"]:
         remedy = (
             "read the code in its directory; if you trust it, serve with --trust-remote-code"
@@ -54,11 +67,13 @@ def _model(examined: dict[str, Any], rank: int) -> list[Finding]:
     if examined["experts"]:
         text = f"experts and MLPs get no adapter; only attention does: {', '.join(examined['targets'])}"
         findings.append(Finding(_TRAIN, "experts", State.warning, text))
-    if why := examined["separate"]:
+    if why := examined["separate"] or tried.get("rows_unshared_because"):
         text = f"completions do not share rows, which costs time and changes no result: {why}"
         findings.append(Finding(_TRAIN, "shared rows", State.warning, text))
     else:
         text = "nothing in the configuration keeps completions from sharing rows; the trainer tries it when it starts"
+        if tried.get("rows_shared"):
+            text = "completions share rows, as the trainer of this home found by trial"
         findings.append(Finding(_TRAIN, "shared rows", State.ok, text))
     return findings
 

@@ -251,7 +251,7 @@ def main() -> None:
         takes_turns=args.take_turns,
     )
     if ranks.first:
-        about = {"pid": os.getpid(), "ready": time.time(), "losses": list(LOSSES)}
+        about = {"pid": os.getpid(), "ready": time.time(), "losses": list(LOSSES), "model": args.model, **model.sharing}
         write_atomic(home.root / "trainer.json", json.dumps(about))
         worker.run()
     else:

@@ -68,7 +68,7 @@ def optimise(
         for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
     ]
     rows = [row for part in parts for row in part.rows]
-    sizes = {**_sizes(parts), "rows_shared": model.share, "tokens_trained": int(tokens.trained_F.sum())}
+    sizes = {**_sizes(parts), **model.sharing, "tokens_trained": int(tokens.trained_F.sum())}
     metrics = {**batch.metrics(), **sizes}
     if not metrics["tokens_trained"]:
         return {**metrics, "skipped": batch.why_nothing(), "tokens": StepTokens(left_out=batch.left_out)}

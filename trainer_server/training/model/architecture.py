@@ -6,6 +6,8 @@ Shapes: T tokens of a row, R read-outs, E hidden size, V vocabulary.
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +18,8 @@ from transformers import PretrainedConfig
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import TrainingError
 
+log = logging.getLogger(__name__)
+
 _PACKABLE = {"full_attention", "sliding_attention"}
 """Kinds of layers whose attention the prefix tree can express."""
 _RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel", "conv_l_cache", "recurrent", "xlstm")
@@ -23,6 +27,9 @@ _RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel
 _BY_LENGTH = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that change with the longest position of a row."""
 
+_UNSUPPORTED = (TrainingError, NotImplementedError, TypeError, AttributeError)
+"""What an architecture raises that cannot take the tree: it asks attention for more, or has other arguments and parts.
+All causal models of transformers were tried. Errors of a compiler, a driver or a disk tell nothing about it."""
 _RANDOM = ("dropout", "layerdrop")
 """Words in the names of probabilities of what is left out at random in training."""
 
@@ -63,29 +70,49 @@ def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     Compared: a branch with itself when its neighbour has other tokens; a single sequence with the model's own
     attention; log-probabilities with those of the model's own head (which may scale or cap its logits).
 
+    Warnings of torch and transformers stay warnings, whatever this process makes of others.
+
     Args:
         base: A causal language model of transformers.
         attention: Name that an attention function is registered under with transformers.
         layout: (row, device) → the keyword argument `tree` of that function.
         head: The autograd function that log-probabilities are computed with, see `HeadLogprobs`.
+
+    Raises:
+        TrainingError: The trial failed in a way that says nothing about the architecture.
+        torch.OutOfMemoryError: The device has no room for it.
     """
     own = base.config._attn_implementation
     was_training = base.training
     base.eval()  # gradient checkpointing and dropout have no place here
+    shares = False
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("default")
             reason = _tried(base, attention, layout, head)
+        shares = reason is None
     except TrainingError as error:
         reason = str(error)
+    except _UNSUPPORTED as error:
+        log.warning("%s cannot take rows of several completions", type(base).__name__, exc_info=error)
+        reason = _first_line(error)
     except torch.OutOfMemoryError:
         raise
-    # Foreign code of any kind: an architecture that cannot take the tree fails in a way of its own.
     except Exception as error:
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    base.train(was_training)
-    if reason is not None:
-        base.set_attn_implementation(own)
+        raise TrainingError(
+            f"the trial of whether completions of {type(base).__name__} can share rows failed: {_first_line(error)}. "
+            "That says nothing about the model, and rows of their own would cost a multiple of the time: the trainer's "
+            "log has where it failed"
+        ) from error
+    finally:
+        base.train(was_training)
+        if not shares:
+            base.set_attn_implementation(own)
     return reason
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
 def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
@@ -138,6 +165,8 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     logits_RV = outputs.logits[0]
     expected_R = logits_RV.float().log_softmax(1).gather(1, target_R[:, None])[:, 0]
     hidden_RE, weight_VE = states[1].index_select(0, place_R), base.get_output_embeddings().weight
+    if hidden_RE.shape[1] != weight_VE.shape[1]:
+        return f"its head does more than a matrix product with the {hidden_RE.shape[1]} numbers of a hidden state"
     logp_R, _ = head.apply(hidden_RE, weight_VE, target_R, temperature_R)
     rounding = torch.finfo(logits_RV.dtype).eps * float(logits_RV.abs().max())  # of its own logits; ours are fp32
     if (expected_R - logp_R).abs().max() > max(0.05, rounding):

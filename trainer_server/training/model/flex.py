@@ -1,6 +1,8 @@
 """The GPU path: FlexAttention under the preorder mask, k ≤ q < end[k]; `end_T` gives its blocks in (T/128)² steps.
 
 Compiled once, with dynamic shapes: a row of another length compiles nothing. A sliding window is one of positions.
+What torch has no kernel for, or another one, is padded to what it has: small heads, and short rows. Attention that is
+not compiled would hold T × T scores: that is an error, never a way out.
 Registered with transformers as `art_flex`; the layout travels as the keyword argument `tree`, as on CPUs. Torch has no
 backward pass of FlexAttention on CPUs; the forward pass there serves the tests.
 Shapes: T tokens, N blocks.
@@ -21,11 +23,23 @@ from trainer_server.training.model.tree import Row
 
 NAME = "art_flex"
 BLOCK = 128
+_SHORTEST = 2 * BLOCK
+"""Tokens that a row is padded to. For rows of one block torch takes another kernel, which some dtypes do not have, and
+compiles a graph more for each kind of layer."""
+_NARROWEST = 16
+"""Numbers of a head that it is padded to: the fewest that torch's kernel multiplies."""
+_WINDOWS = 8
+"""Windows that the layers of a model have at most: those that are known have two, of which one is none."""
+_GRAPHS = _WINDOWS * (1 + 2**3)
+"""Graphs that attention is compiled to at most: for each window one without gradients, and one for each choice among
+queries, keys and values of those that need a gradient. torch's own limit is 8."""
 
 
 @dataclass(slots=True)
 class FlexLayout:
-    """How a row is attended to on a GPU: the end of every token's subtree, and its depth; a mask for each window."""
+    """How a row is attended to on a GPU: the end of every token's subtree, and its depth; a mask for each window.
+
+    Padding at the end of a short row sees itself alone, and nothing sees it."""
 
     end_T: torch.Tensor
     depth_T: torch.Tensor
@@ -33,7 +47,9 @@ class FlexLayout:
 
     @classmethod
     def of(cls, row: Row, device: torch.device) -> FlexLayout:
-        return cls(torch.from_numpy(row.end_T).to(device), torch.from_numpy(row.depth_T).to(device))
+        end_T, depth_T = torch.from_numpy(row.end_T), torch.from_numpy(row.depth_T)
+        own_end = torch.arange(len(end_T), max(len(end_T), _SHORTEST)) + 1
+        return cls(torch.cat([end_T, own_end]).to(device), torch.cat([depth_T, torch.zeros_like(own_end)]).to(device))
 
     def mask(self, window: int | None) -> BlockMask:
         if window not in self.masks:
@@ -80,8 +96,44 @@ def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @functools.cache
 def _kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled where that is worth it."""
-    compiled: Any = flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
-    return compiled  # type: ignore[no-any-return]
+    return flex_attention if device == "cpu" else compiled(flex_attention)
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function compiled with dynamic shapes, that never runs otherwise.
+
+    Raises:
+        RuntimeError: torch is told to compile nothing, or to hide that it failed. Also raised by the function, where it
+            would have to be compiled more often than is counted.
+    """
+    import torch._dynamo
+
+    settings: Any = torch._dynamo.config
+    if settings.disable or settings.suppress_errors:
+        raise RuntimeError(
+            "attention on GPUs must be compiled, and this process's environment keeps torch from it: unset "
+            "TORCHDYNAMO_DISABLE, TORCH_COMPILE_DISABLE and TORCHDYNAMO_SUPPRESS_ERRORS"
+        )
+    settings.recompile_limit = max(settings.recompile_limit, _GRAPHS)
+    kernel = torch.compile(function, dynamic=True, fullgraph=True)  # fullgraph: past the limit it raises
+
+    def compiled_only(*args: Any, **options: Any) -> Any:
+        try:
+            return kernel(*args, **options)
+        except torch._dynamo.exc.FailOnRecompileLimitHit as error:
+            raise RuntimeError(
+                f"attention was compiled {settings.recompile_limit} times, for as many kinds of layers, and is not "
+                "compiled again. Uncompiled it would take memory by the square of a row's length. That many kinds are "
+                "not expected: please report the model"
+            ) from error
+
+    return compiled_only
+
+
+def _padded(x_1HTD: torch.Tensor, tokens: int) -> torch.Tensor:
+    """With zeros up to so many tokens, and to the narrowest head."""
+    missing = max(0, _NARROWEST - x_1HTD.shape[3]), tokens - x_1HTD.shape[2]
+    return torch.nn.functional.pad(x_1HTD, (0, missing[0], 0, missing[1])) if any(missing) else x_1HTD
 
 
 def _attend(
@@ -94,15 +146,18 @@ def _attend(
     scale: float | None,
     sinks_H: Sinks,
 ) -> torch.Tensor:
+    tokens, size = query.shape[2], value.shape[3]
+    scale = query.shape[3] ** -0.5 if scale is None else scale
     options = {"block_mask": tree.mask(window), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    query, key, value = (_padded(heads, len(tree.end_T)) for heads in (query, key, value))
     kernel = _kernel(query.device.type)
     if sinks_H is None:
         out: torch.Tensor = kernel(query, key, value, **options)
-        return out.transpose(1, 2)
+        return out[:, :, :tokens, :size].transpose(1, 2)
     # The sink's part of the softmax is what the tokens' part lacks: σ(logsumexp of the scores − sink) is left to them.
     out, aux = kernel(query, key, value, **options, return_aux=AuxRequest(lse=True))
     left_HT1 = torch.sigmoid(aux.lse - sinks_H.float().view(1, -1, 1))[..., None]
-    return (out * left_HT1.to(out.dtype)).transpose(1, 2)
+    return (out * left_HT1.to(out.dtype))[:, :, :tokens, :size].transpose(1, 2)
 
 
 tree_attention = register(NAME, _attend)

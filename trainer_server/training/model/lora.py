@@ -102,16 +102,23 @@ class _LoRALinear(torch.autograd.Function):
         low_NR = x_NI @ a.T
         ctx.save_for_backward(x_NI, w_OI, a, b, low_NR)
         ctx.scale, ctx.master = scale, a_RI.dtype
-        return (x_NI @ w_OI.T).addmm_(low_NR, b.T, alpha=scale)
+        return _add_product(x_NI @ w_OI.T, low_NR, b.T, scale)
 
     @staticmethod
     def backward(ctx: Any, grad_NO: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
         x_NI, w_OI, a, b, low_NR = ctx.saved_tensors
         grad_low_NR = (grad_NO @ b) * ctx.scale
-        grad_x = (grad_NO @ w_OI).addmm_(grad_low_NR, a) if ctx.needs_input_grad[0] else None
+        grad_x = _add_product(grad_NO @ w_OI, grad_low_NR, a) if ctx.needs_input_grad[0] else None
         grad_a = (grad_low_NR.T @ x_NI).to(ctx.master)
         grad_b = (grad_NO.T @ low_NR).to(ctx.master) * ctx.scale
         return grad_x, None, grad_a, grad_b, None
+
+
+def _add_product(y: torch.Tensor, left: torch.Tensor, right: torch.Tensor, scale: float = 1.0) -> torch.Tensor:
+    """y + scale · left · right. In place, which saves a copy of y: but not where torch.compile traces it. Torch 2.11
+    makes gradients of exactly 0 of that, without an error."""
+    add = y.addmm if torch.compiler.is_compiling() else y.addmm_
+    return add(left, right, alpha=scale)
 
 
 def _forward(self: Linear, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:

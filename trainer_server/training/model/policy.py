@@ -110,6 +110,14 @@ class PolicyModel:
         return self.unshared_because is None
 
     @property
+    def sharing(self) -> dict[str, Any]:
+        """The metrics that tell whether completions share rows, and why they do not; none before it was tried."""
+        if not self._examined:
+            return {}
+        because = {} if self.unshared_because is None else {"rows_unshared_because": self.unshared_because}
+        return {"rows_shared": self.share, **because}
+
+    @property
     def detaches(self) -> bool:
         """Whether a row's trunk can be computed without a gradient: on CPUs, where completions share rows."""
         return self.share and self._attention == attention.NAME

@@ -151,7 +151,7 @@ def warm_start(
         "tokens_unique": round(computed * epoch / len(losses)),
         "tokens_detached": round(detached * epoch / len(losses)),
         "tokens_per_second": computed / sum(seconds),
-        "rows_shared": model.share,
+        **model.sharing,
         "ranks": ranks.count,
         "seconds": {
             "render": demonstrations.seconds,

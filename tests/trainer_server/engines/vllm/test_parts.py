@@ -14,10 +14,12 @@ from starlette.applications import Starlette
 
 from testbed.engine_app import make_app
 from tests.support.engines.plugins import engine_plugin, write_vllm
+from tests.support.engines.wheels import Sources, documented, features
 from tests.support.servers.serving import serving
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS, VLLMEngine
+from trainer_server.engines.vllm.install import CPU_REQUIREMENT, CUDA_REQUIREMENT
 from trainer_server.wire import EngineError, Home
 
 NAMES = ("art_applied", "art_cpu_lora", "art_elementwise", "art_precision", "art_start")
@@ -67,6 +69,40 @@ def test_a_part_that_is_not_there_is_named_and_ends_nothing(part: str, without, 
     assert missing == {feature: [part] for feature in features}
     for feature in features:
         assert f"this vLLM has not {part}: {feature} is left out" in caplog.text
+
+
+def test_wheels_are_read_as_a_running_vllm_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgotten_vllm: None
+) -> None:
+    there = sorted(set(ALL))[::2]
+    write_vllm(tmp_path, there)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    parts = engine_plugin("art_parts")
+    sources = Sources(lambda path: (tmp_path / path).read_text() if (tmp_path / path).is_file() else None)
+    for part in ALL:
+        assert sources.has(part) == parts.present(part) == (part in there), part
+
+
+def test_a_wheel_is_read_through_imports_bases_and_conditions() -> None:
+    files = {
+        "p/__init__.py": "from .a import *\nfrom p.b import Old as New\n",
+        "p/a.py": "class Base:\n    field: int = 0\n    def f(self, x, y=1): self.seen = x\n",
+        "p/b.py": "import sys\nfrom . import a\nfrom .a import Base\nif sys:\n    class Old(Base):\n        pass\n",
+    }
+    sources = Sources(files.get)
+    for part in ("p:Base.f(x, y)", "p:New.f(x)", "p:New.self.seen", "p.b:Old.field", "p:New"):
+        assert sources.has(part), part
+    for part in ("p:Base.f(y)", "p:New.g", "p:New.self.x", "p.c:Old", "p:Old", "p:Base.field(x)"):
+        assert not sources.has(part), part
+
+
+def test_the_documented_table_has_every_feature_and_the_version_that_is_installed() -> None:
+    rows = [line.split(" | ") for line in documented().splitlines() if line.startswith("|")]
+    named = {(row[0].strip("| `"), row[1]) for row in rows[2:]}
+    assert named == {(owner, feature) for owner, by_feature in features().items() for feature in by_feature}
+    for requirement in (CPU_REQUIREMENT, CUDA_REQUIREMENT):
+        column = rows[0].index(requirement.partition("==")[2])
+        assert {row[column] for row in rows[2:]} == {"yes"}
 
 
 def test_a_method_with_other_parameters_is_not_there(without) -> None:  # type: ignore[no-untyped-def]

@@ -96,7 +96,14 @@ def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch
         TestClient(app, base_url="http://127.0.0.1").get("/api/status", headers=HOLDER).json()
     )
     said = [problem.what for problem in status.problems]
-    for part in ("no disk", "it went away", "trainer process does not run", "'old' is not served", "3 chats were", "without fp32 logits (it has not m:f"):
+    for part in (
+        "no disk",
+        "it went away",
+        "trainer process does not run",
+        "'old' is not served",
+        "3 chats were",
+        "without fp32 logits (it has not m:f",
+    ):
         assert any(part in what for what in said), part
     assert all(problem.remedy for problem in status.problems)
     assert not status.ready

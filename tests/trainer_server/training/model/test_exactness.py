@@ -427,14 +427,14 @@ def test_trap_rotary_embeddings_that_depend_on_the_row_are_told_by_the_configura
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 @DRAWN
-@given(trees, st.sampled_from([None, 3]), st.booleans())
-def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None, sinks: bool) -> None:
-    """The GPU path's forward pass, on the CPU."""
+@given(trees, st.sampled_from([None, 3]), st.booleans(), st.sampled_from([8, 16]))
+def test_flex_attention_sees_what_the_tiles_see(data: Data, window: int | None, sinks: bool, size: int) -> None:
+    """The GPU path's forward pass, on the CPU, with the padding of short rows and small heads."""
     generator = torch.Generator().manual_seed(0)
     module = layer(sliding_window=window)
     for row in packed(data).rows:
-        q = torch.randn(1, 4, len(row.tokens_T), 16, generator=generator)
-        k, v = (torch.randn(1, 2, len(row.tokens_T), 16, generator=generator) for _ in range(2))
+        q = torch.randn(1, 4, len(row.tokens_T), size, generator=generator)
+        k, v = (torch.randn(1, 2, len(row.tokens_T), size, generator=generator) for _ in range(2))
         device = torch.device("cpu")
         sinks_H = torch.randn(4, generator=generator) if sinks else None
         tiles, _ = attention.tree_attention(

@@ -14,7 +14,10 @@ from tests.support.training.models import SPEC, Data, stock_weights, weight_of
 from tests.support.training.models import packed as pack_data
 from trainer_server.training.model.policy import PolicyModel
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention has no backward on CPUs")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: FlexAttention has no backward on CPUs"),
+    pytest.mark.filterwarnings("default"),  # torch's compiler warns of TF32 and of what torch gives up
+]
 
 SIZES: dict[str, Any] = {
     "vocab_size": 512,

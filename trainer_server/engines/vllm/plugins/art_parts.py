@@ -6,7 +6,7 @@ names them, and vLLM computes as it does by itself. What is missing is also in t
 (`art_key`), and in that of `art_registry`.
 
 A part is `module:name`, `module:Class.method(first, second)` with the parameters it is called with, or
-`module:Class.self.attribute` for what its methods set. benchmarks/vllm_versions.py looks the same parts up in wheels.
+`module:Class.self.attribute` for what its methods set. `make vllm-table` looks the same parts up in wheels.
 
 This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
