@@ -23,6 +23,9 @@ from art_langgraph.client.proxies import HTTP_LIBRARIES, exempt_clients
 from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport
 
+RECORDED = "X-ART-Recorded"
+"""Header of requests that LangChain's callbacks report. `tie_clients` takes it off, and counts all others."""
+
 _lock = threading.Lock()
 
 
@@ -112,6 +115,6 @@ def _keep_loops_apart(model: BaseChatOpenAI) -> None:
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:
     """Adds what the gateway has to know of the rollout to a request."""
-    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **scope.headers}
+    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **scope.headers, RECORDED: "1"}
     scope.servers.add(server)
     scope.marked += 1

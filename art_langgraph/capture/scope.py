@@ -53,6 +53,8 @@ class Scope:
         outside: Whether LangChain may not have heard all requests of the rollout: another client made some, or has the
             rollout's own base URL.
         refusals: By their bodies, requests of such clients that the trainer server refused.
+        reported: Ids of completions whose requests LangChain's callbacks report.
+        streamed: By id of a completion that another client streamed in this process: whether it read all of the answer.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
         routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
@@ -74,6 +76,8 @@ class Scope:
     marked: int = 0
     outside: bool = False
     refusals: dict[bytes, CompletionCall] = field(default_factory=dict)
+    reported: set[str] = field(default_factory=set)
+    streamed: dict[str, bool] = field(default_factory=dict)
     exits: AsyncExitStack | None = None
     routed: set[str] = field(default_factory=set)
     remote: list[RemoteCall] = field(default_factory=list)

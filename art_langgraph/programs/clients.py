@@ -2,7 +2,8 @@
 
 `openai`, `anthropic` and `litellm` send their requests by httpx or httpx2, whoever made the client and when.
 `tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`,
-with the server's key, then has the rollout's id, its temperature and its version. No other request is changed.
+with the server's key, then has the rollout's id, its temperature and its version. No other request is changed. A client
+may send the rollout's id itself; one that sends another id is left alone.
 
 It also holds what an async client sends by until the client is gone; see `_hold_connections`.
 """
@@ -11,11 +12,14 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import threading
 import time
 import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+from art_langgraph.capture.requests import RECORDED
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
@@ -23,6 +27,11 @@ from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import Connection, rollout_path
 from trainer_server.wire.home import origin
 from trainer_server.wire.network.headers import COMPLETION, ROLLOUT
+
+_END = re.compile(rb'"(?:finish|stop)_reason": ?"|"type": ?"response\.(?:completed|incomplete|failed)"')
+"""What the last part of an answer has, in the API of OpenAI's chat, of Anthropic, and of OpenAI's responses. Quotes in
+the answer's text are escaped."""
+_LONGEST_END = 40
 
 _lock = threading.Lock()
 _tied = False
@@ -51,12 +60,13 @@ def _tie(kind: Any) -> None:
 
     @functools.wraps(plain)
     def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        heard, scope = ROLLOUT in request.headers, _mark(request)
+        recorded = request.headers.pop(RECORDED, None) is not None
+        scope = current() if recorded else _mark(request)
         answer = plain(self, request, *args, **options)
-        if scope is not None and not heard and answer.is_client_error:
+        if scope is not None and not recorded and answer.is_client_error:
             answer.read()
             _note_refusal(scope, request, answer)
-        _count(scope, request, answer)
+        _count(scope, request, answer, recorded=recorded)
         return answer
 
     kind.send = send
@@ -68,12 +78,13 @@ def _tie_async(kind: Any) -> None:
     @functools.wraps(plain)
     async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
         _hold_connections(self)
-        heard, scope = ROLLOUT in request.headers, _mark(request)
+        recorded = request.headers.pop(RECORDED, None) is not None
+        scope = current() if recorded else _mark(request)
         answer = await plain(self, request, *args, **options)
-        if scope is not None and not heard and answer.is_client_error:
+        if scope is not None and not recorded and answer.is_client_error:
             await answer.aread()
             _note_refusal(scope, request, answer)
-        _count(scope, request, answer)
+        _count(scope, request, answer, recorded=recorded)
         return answer
 
     kind.send = send
@@ -109,7 +120,7 @@ def _mark(request: Any) -> Scope | None:
         return None
     path = request.url.path
     own = path.startswith(f"{rollout_path(scope.rollout_id)}/v1/")  # a client with the rollout's own base URL
-    if not own and (not path.startswith("/v1/") or ROLLOUT in request.headers):
+    if not own and (not path.startswith("/v1/") or request.headers.get(ROLLOUT, scope.rollout_id) != scope.rollout_id):
         return None
     server = _server_asked(request)
     if server is None:
@@ -120,12 +131,21 @@ def _mark(request: Any) -> Scope | None:
     return scope
 
 
-def _count(scope: Scope | None, request: Any, answer: Any) -> None:
-    if scope is not None and answer.is_success:
-        scope.marked += 1
-        scope.outside = True
-        if earlier := scope.refusals.pop(_content(request), None):
-            earlier.superseded = "retry"
+def _count(scope: Scope | None, request: Any, answer: Any, *, recorded: bool) -> None:
+    """Notes an answer in its rollout. recorded: LangChain's callbacks report the request."""
+    if scope is None or not answer.is_success:
+        return
+    completion = answer.headers.get(COMPLETION)
+    if recorded:
+        scope.reported |= {completion} if completion else set()
+        return
+    scope.marked += 1
+    scope.outside = True
+    if earlier := scope.refusals.pop(_content(request), None):
+        earlier.superseded = "retry"
+    if completion and not answer.is_closed:  # a whole answer has been read by now
+        scope.streamed[completion] = False
+        _watch(answer, functools.partial(scope.streamed.__setitem__, completion, True))
 
 
 def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
@@ -171,6 +191,31 @@ def _object(raw: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return read if isinstance(read, dict) else {}
+
+
+def _watch(answer: Any, ended: Callable[[], None]) -> None:
+    """Calls `ended` when a client has read the end of a streamed answer. The bytes behind it, it may leave."""
+    plain, plain_async, tail = answer.iter_raw, answer.aiter_raw, b""
+
+    def look(part: bytes) -> None:
+        nonlocal tail
+        if _END.search(tail + part):
+            ended()
+        tail = (tail + part)[-_LONGEST_END:]
+
+    def iter_raw(*args: Any, **options: Any) -> Iterator[bytes]:
+        for part in plain(*args, **options):
+            look(part)
+            yield part
+        ended()
+
+    async def aiter_raw(*args: Any, **options: Any) -> AsyncIterator[bytes]:
+        async for part in plain_async(*args, **options):
+            look(part)
+            yield part
+        ended()
+
+    answer.iter_raw, answer.aiter_raw = iter_raw, aiter_raw
 
 
 def _server_asked(request: Any) -> Connection | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from art_langgraph.capture.scope import Scope
 from art_langgraph.client.api import refused
 from art_langgraph.client.outages import explain, retry_seconds
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
@@ -31,6 +32,7 @@ from trainer_server.wire.jsonl import to_json
 log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+_LEFT = "left: the client closed the stream before the end of the answer"
 _BRIEFLY = 0.3
 """Seconds for which a server is asked again that a run may not need. A connection that was kept may have been cut."""
 
@@ -162,7 +164,7 @@ async def add_ledger(run: Run, trajectory: Trajectory) -> None:
         except ServerError as error:
             _raise_unless_unknown(error)
         else:
-            _add(trajectory, Trajectory.model_validate_json(answer))
+            _add(trajectory, Trajectory.model_validate_json(answer), run.scope)
 
 
 def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
@@ -173,7 +175,7 @@ def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
         except ServerError as error:
             _raise_unless_unknown(error)
         else:
-            _add(trajectory, Trajectory.model_validate_json(answer))
+            _add(trajectory, Trajectory.model_validate_json(answer), run.scope)
 
 
 def _registration(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> str:
@@ -220,9 +222,21 @@ def _raise_unless_unknown(error: ServerError) -> None:
         raise error
 
 
-def _add(trajectory: Trajectory, record: Trajectory) -> None:
+def _add(trajectory: Trajectory, record: Trajectory, scope: Scope) -> None:
+    """Adds what the ledger has and LangChain's callbacks did not report.
+
+    An answer that they report without an id is there already: the agent left its stream, or stopped waiting. What
+    another client left of a stream counts as little, although the ledger may have all of it.
+    """
     heard = {call.id for call in trajectory.completions}
-    missing = [call for call in record.completions if call.id not in heard]
+    missing = []
+    for call in record.completions:
+        answer = str(call.id).partition(".")[0]  # choices of one answer: `<id>`, `<id>.1`, …
+        if call.id in heard or answer in scope.reported:
+            continue
+        if not scope.streamed.get(answer, True):
+            call.error = call.error or _LEFT
+        missing.append(call)
     trajectory.completions = sorted([*trajectory.completions, *missing], key=lambda call: call.started)
     known = Counter(call.tool_call_id for call in trajectory.tool_calls if call.tool_call_id is not None)
     tools = list(trajectory.tool_calls)

@@ -78,7 +78,12 @@ def asking(*names: str, loops: int = 1, inner: Any = None) -> Any:
         async def node(state: Talk) -> dict[str, list[str]]:
             return {"said": [f"{name}: {interrupt(f'{name}?')}"]}
 
-        return StateGraph(Talk, input_schema=Start).add_node("ask", node).add_edge(START, "ask").compile(checkpointer=inner)
+        return (
+            StateGraph(Talk, input_schema=Start)
+            .add_node("ask", node)
+            .add_edge(START, "ask")
+            .compile(checkpointer=inner)
+        )
 
     async def ends(state: Talk) -> dict[str, list[str]]:
         return {"said": [(await Answering().ainvoke("x")).text]}

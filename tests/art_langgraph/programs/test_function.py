@@ -502,3 +502,88 @@ async def test_a_request_that_is_sent_again_is_refused_once(
     assert (found.error, found.output) == (None, "hi")
     assert [call.superseded for call in found.completions] == ["retry", "retry", None]
     assert "requests are under way" in str(found.completions[0].error)
+
+
+async def leaves_langchain(question: str) -> str:
+    model = ChatART(policy="agent", max_tokens=50)
+    stream = model.astream(question)
+    async for chunk in stream:
+        if chunk.text:
+            break
+    await stream.aclose()  # type: ignore[attr-defined]
+    return (await model.ainvoke("say done")).text
+
+
+def leaves_langchain_sync(question: str) -> str:
+    model = ChatART(policy="agent", max_tokens=50)
+    for chunk in model.stream(question):
+        if chunk.text:
+            break
+    return model.invoke("say done").text
+
+
+async def leaves_openai(question: str) -> str:
+    messages: Any = [{"role": "user", "content": question}]
+    async with openai.AsyncOpenAI() as client:
+        async with await client.chat.completions.create(model="agent", messages=messages, stream=True) as stream:
+            async for _ in stream:
+                break
+        return await ask(client, "say done")
+
+
+def leaves_openai_sync(question: str) -> str:
+    messages: Any = [{"role": "user", "content": question}]
+    with openai.OpenAI() as client:
+        with client.chat.completions.create(model="agent", messages=messages, stream=True) as stream:
+            for _ in stream:
+                break
+        answer = client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "say done"}])
+        return str(answer.choices[0].message.content)
+
+
+@pytest.mark.parametrize("agent", [leaves_langchain, leaves_langchain_sync, leaves_openai, leaves_openai_sync])
+async def test_a_stream_that_an_agent_leaves_is_recorded_once_and_not_trained(agent: Any) -> None:
+    found = await rollout(agent, "say a long answer of many words")
+    assert (found.error, found.output) == (None, "done")
+    left, whole = found.completions
+    assert (left.error is not None, left.trainable, whole.trainable) == (True, False, True)
+    assert found.completion_ids == [whole.id]
+
+
+@pytest.mark.parametrize("until", ["the end", "the finish_reason"])
+async def test_a_stream_of_which_an_agent_read_the_end_is_trained(until: str) -> None:
+    async def reads(question: str) -> str:
+        messages: Any = [{"role": "user", "content": question}]
+        text = ""
+        async with (
+            openai.AsyncOpenAI() as client,
+            await client.chat.completions.create(model="agent", messages=messages, stream=True) as stream,
+        ):
+            async for chunk in stream:
+                text += (chunk.choices and chunk.choices[0].delta.content) or ""
+                if until == "the finish_reason" and chunk.choices and chunk.choices[0].finish_reason:
+                    break
+        return text
+
+    found = await rollout(reads, "say many words")
+    assert (found.error, found.output) == (None, "many words")
+    assert [call.trainable for call in found.completions] == [True]
+
+
+@pytest.mark.parametrize("whose", ["its own", "another"])
+async def test_a_client_in_a_node_that_sends_a_rollouts_id_itself(whose: str) -> None:
+    async def node(state: MessagesState) -> Any:
+        id = current_run().rollout_id if whose == "its own" else "ro-another"
+        async with openai.AsyncOpenAI(
+            base_url=f"{os.environ['ART_BASE_URL']}/v1", api_key=TOKEN, default_headers={"X-ART-Rollout": id}
+        ) as client:
+            text = await ask(client, "say by hand")
+        heard = await ChatART(policy="agent", max_tokens=50).ainvoke("say by a model")
+        return {"messages": [("ai", text), heard]}
+
+    graph = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    found = await rollout(graph, "x")
+    assert found.error is None
+    texts = [(call.message or {})["content"] for call in found.completions]
+    assert texts == (["by hand", "by a model"] if whose == "its own" else ["by a model"])
+    assert len(found.completion_ids) == len(texts)
