@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -10,6 +11,7 @@ from pydantic.alias_generators import to_camel
 
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.connection.sdk import wire
+from art_mcp.client.connection.tool_filter import name_of, unreadable
 from art_mcp.client.effects import why_changing, words
 from trainer_server.wire import ConfigError, MCPError
 
@@ -33,7 +35,7 @@ class CatalogTool(_Part):
         name: Name of the tool.
         title: Name for people, if the server gives one.
         description: What the tool does.
-        input_schema: JSON schema of the arguments, complete. What it leaves open has one form: see `_normal`.
+        input_schema: JSON schema of the arguments, complete. What it leaves open has one form: see `normalize`.
         output_schema: JSON schema of the structured content, in the same form. None: the server gives none.
         annotations: Hints of the protocol, such as `readOnlyHint`.
     """
@@ -48,7 +50,7 @@ class CatalogTool(_Part):
     @field_validator("input_schema", "output_schema", mode="before")
     @classmethod
     def _in_one_form(cls, schema: Any) -> Any:
-        return _normal(schema) if isinstance(schema, Mapping) else schema
+        return normalize(schema) if isinstance(schema, Mapping) else schema
 
     @property
     def words(self) -> list[str]:
@@ -146,6 +148,7 @@ class Catalog(_Part):
         resources: Its resources.
         templates: Its resource templates.
         prompts: Its prompts.
+        left_out: The tools that cannot be read, by name, and why.
     """
 
     name: str = "unknown"
@@ -155,10 +158,11 @@ class Catalog(_Part):
     resources: list[CatalogResource] = Field(default_factory=list)
     templates: list[ResourceTemplate] = Field(default_factory=list)
     prompts: list[CatalogPrompt] = Field(default_factory=list)
+    left_out: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def of_tools(cls, tools: Iterable[Any], **facts: Any) -> Self:
-        """Makes a catalog of tools that were listed elsewhere.
+        """Makes a catalog of tools that were listed elsewhere. Those that cannot be read are in `left_out`.
 
         Args:
             tools: `mcp.types.Tool` objects of MCP SDK 1 or 2, or their JSON.
@@ -167,7 +171,13 @@ class Catalog(_Part):
         Raises:
             ConfigError: A tool is neither an object of the SDK nor its JSON.
         """
-        return cls(tools=[CatalogTool.model_validate(_given(tool)) for tool in tools], **facts)
+        given = [_given(tool) for tool in tools]
+        reasons = {id(tool): reason for tool in given if (reason := unreadable(tool))}
+        return cls(
+            tools=[CatalogTool.model_validate(tool) for tool in given if id(tool) not in reasons],
+            left_out={name_of(tool, at): reasons[id(tool)] for at, tool in enumerate(given) if id(tool) in reasons},
+            **facts,
+        )
 
     def tool(self, name: str) -> CatalogTool:
         """The tool with a name.
@@ -182,7 +192,7 @@ class Catalog(_Part):
 
     def text(self) -> str:
         """The catalog as JSON for a prompt, without empty fields."""
-        return self.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+        return self.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True, exclude={"left_out"})
 
     def parts(self, max_chars: int) -> Iterator[Catalog]:
         """Splits the catalog into parts, each with the server's name and instructions.
@@ -236,6 +246,7 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
         version=server.version,
         instructions=server.instructions,
         tools=[CatalogTool.model_validate(tool) for tool in await server.listing("tools/list")],
+        left_out=server.left_out,
         resources=resources,
         templates=[
             ResourceTemplate.model_validate(template) for template in await server.listing("resources/templates/list")
@@ -244,7 +255,7 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
     )
 
 
-_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords of JSON schema whose value has schemas by name."""
 
 _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
@@ -254,7 +265,29 @@ _MEANT = frozenset({"default", "const"})
 """Keywords of which null is a value like any other."""
 
 
-def _normal(schema: Any) -> dict[str, Any]:
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("$ref", "title", "description", "format"), _is_text),
+    **dict.fromkeys(("enum", "examples"), _is_list),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "minItems": lambda value: _is_number(value) and value >= 0,
+}
+"""Which values a keyword may have. One of another form says nothing, and is left out."""
+
+
+def normalize(schema: Any) -> dict[str, Any]:
     """A schema in the form that all readers expect, so that none of them has to know the others.
 
     A schema that is no object, such as `true`, becomes the empty one, which allows everything. That is what `true`
@@ -263,29 +296,33 @@ def _normal(schema: Any) -> dict[str, Any]:
     """
     if not isinstance(schema, Mapping):
         return {}
-    normal: dict[str, Any] = {}
+    form: dict[str, Any] = {}
     for key, value in schema.items():
-        if value is None and key not in _MEANT:
+        if (value is None and key not in _MEANT) or (key in _FORMS and not _FORMS[key](value)):
             continue
-        if key in _BY_NAME:
+        if key in BY_NAME:
             if isinstance(value, Mapping):
-                normal[key] = {name: _normal(inner) for name, inner in value.items()}
+                form[key] = {name: normalize(inner) for name, inner in value.items()}
         elif key in _LISTED:
             if isinstance(value, list):
-                normal[key] = [_normal(inner) for inner in value]
+                form[key] = [normalize(inner) for inner in value]
         elif key == "items":
             if isinstance(value, list):  # a schema for each position, as before draft 2020-12
-                normal.setdefault("prefixItems", [_normal(inner) for inner in value])
+                form.setdefault("prefixItems", [normalize(inner) for inner in value])
             else:
-                normal[key] = _normal(value)
+                form[key] = normalize(value)
         elif key == "additionalProperties":
-            normal[key] = _normal(value) if isinstance(value, Mapping) else value
+            form[key] = normalize(value) if isinstance(value, Mapping) else value
         elif key == "required":
             if isinstance(value, list):  # in draft 3 it was a boolean of each parameter
-                normal[key] = list(value)
+                form[key] = [name for name in value if isinstance(name, str)]
+        elif key == "type":
+            kinds = [kind for kind in (value if isinstance(value, list) else [value]) if isinstance(kind, str)]
+            if kinds:
+                form[key] = kinds if isinstance(value, list) else value
         else:
-            normal[key] = value
-    return normal
+            form[key] = value
+    return form
 
 
 def _given(tool: Any) -> dict[str, Any]:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
+from contextvars import ContextVar
+from functools import cache, partial
 from typing import Any
 
 import jsonschema
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.catalog import BY_NAME, CatalogTool, normalize
+
+FOLLOWED = 10_000
+"""Maximum number of references that the check of a value follows."""
+
+CHECKED = 100_000
+"""Maximum number of characters of a schema, as JSON, that values are checked against."""
+
+_INVALID = (re.error, OverflowError, AttributeError, TypeError, KeyError, ValueError)
+"""What `jsonschema` raises for schemas that are none."""
+
+_followed: ContextVar[int] = ContextVar("followed", default=0)
 
 
 def properties_of(tool: CatalogTool) -> dict[str, Any]:
@@ -28,15 +41,18 @@ def plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, A
     """
     for _ in range(10):  # a limit for references that lead to each other
         reference = schema.get("$ref")
-        if isinstance(reference, str) and reference.startswith("#/"):
+        if isinstance(reference, str) and reference.partition("/")[0] == "#":
             target: Any = whole
-            for key in reference[2:].split("/"):
+            steps = reference.split("/")[1:]
+            for key in steps:
                 target = target.get(key, {}) if isinstance(target, Mapping) else {}
-            target = target if isinstance(target, Mapping) else {}
+            if steps and not (len(steps) == 2 and steps[0] in BY_NAME):  # where a catalog expects no schema
+                target = normalize(target)
             schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
             continue
         options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
-        if isinstance(options, list) and options:
+        options = [each for each in options if isinstance(each, Mapping)] if isinstance(options, list) else []
+        if options:
             chosen = next((option for option in options if option.get("type") != "null"), options[0])
             rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "allOf")}
             schema = {**rest, **chosen}
@@ -66,24 +82,50 @@ def fits_pattern(pattern: Any, text: str) -> bool:
 def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
     """How a value violates a schema. None: it does not, or the schema itself is invalid.
 
-    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
+    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema. A schema
+    that asks for more than FOLLOWED references to be followed is not checked to the end, and one with more than CHECKED
+    characters not at all: the call decides.
     """
+    if len(json.dumps(schema, default=str)) > CHECKED:
+        return None
     validator = _forgiving(jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator))
     try:
         # Without formats, of which one says that a pattern is one of Python's `re`.
         validator.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
+        _followed.set(0)
         validator(schema, registry=Registry()).validate(value)
     except jsonschema.ValidationError as error:
         return str(error.message)[:300]
-    except (jsonschema.SchemaError, Unresolvable, RecursionError, re.error, OverflowError):
+    except (jsonschema.SchemaError, Unresolvable, RecursionError, _TooMany, *_INVALID):
         pass  # the server's schema is invalid, or its names have patterns that `re` does not know: the call decides
     return None
 
 
 @cache
 def _forgiving(validator: Any) -> Any:
-    """The class of a validator whose patterns are those of `fits_pattern`."""
-    return jsonschema.validators.extend(validator, {"pattern": _check_pattern})
+    """The class of a validator whose patterns are those of `fits_pattern`, and which does not follow references without
+    end. What it follows by itself, to know which values no other keyword has looked at, is left to the server."""
+    own = {"pattern": _check_pattern, "unevaluatedProperties": _unchecked, "unevaluatedItems": _unchecked}
+    for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
+        if (follow := validator.VALIDATORS.get(keyword)) is not None:
+            own[keyword] = partial(_follow, follow)
+    return jsonschema.validators.extend(validator, own)
+
+
+class _TooMany(Exception):
+    """More than FOLLOWED references were followed."""
+
+
+def _follow(follow: Any, validator: Any, reference: Any, value: Any, schema: Any) -> Iterator[Any]:
+    """A keyword that refers to another schema, as `jsonschema` calls it."""
+    _followed.set(_followed.get() + 1)
+    if _followed.get() > FOLLOWED:
+        raise _TooMany
+    yield from follow(validator, reference, value, schema) or ()
+
+
+def _unchecked(*_: Any) -> None:
+    """A keyword that is left to the server."""
 
 
 def _check_pattern(_: Any, pattern: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
