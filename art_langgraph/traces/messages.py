@@ -249,7 +249,7 @@ def _openai(value: Any) -> list[dict[str, Any]]:
             raise _NO_ROLE if {"content", "tool_calls"} & set(value) else _NO_MESSAGES
         value = {key: item for key, item in value.items() if item is not None or key == "content"}
         value.pop("response_metadata", None)
-    elif not isinstance(value, list):
+    elif not isinstance(value, list | tuple):
         raise _NO_MESSAGES
     return _converted(tuple(value) if isinstance(value, list) else value)
 
