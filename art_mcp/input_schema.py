@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
-_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords of JSON schema whose value has schemas by name."""
 
 _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
@@ -13,6 +14,28 @@ _LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 
 _MEANT = frozenset({"default", "const"})
 """Keywords of which null is a value like any other."""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
+
+
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("$ref", "title", "description", "format"), _is_text),
+    **dict.fromkeys(("enum", "examples"), _is_list),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "minItems": lambda value: _is_number(value) and value >= 0,
+}
+"""Which values a keyword may have. One of another form says nothing, and is left out."""
 
 
 def normal_schema(schema: Any) -> dict[str, Any]:
@@ -26,9 +49,9 @@ def normal_schema(schema: Any) -> dict[str, Any]:
         return {}
     normal: dict[str, Any] = {}
     for key, value in schema.items():
-        if value is None and key not in _MEANT:
+        if (value is None and key not in _MEANT) or (key in _FORMS and not _FORMS[key](value)):
             continue
-        if key in _BY_NAME:
+        if key in BY_NAME:
             if isinstance(value, Mapping):
                 normal[key] = {name: normal_schema(inner) for name, inner in value.items()}
         elif key in _LISTED:
@@ -43,7 +66,11 @@ def normal_schema(schema: Any) -> dict[str, Any]:
             normal[key] = normal_schema(value) if isinstance(value, Mapping) else value
         elif key == "required":
             if isinstance(value, list):  # in draft 3 it was a boolean of each parameter
-                normal[key] = list(value)
+                normal[key] = [name for name in value if isinstance(name, str)]
+        elif key == "type":
+            kinds = [kind for kind in (value if isinstance(value, list) else [value]) if isinstance(kind, str)]
+            if kinds:
+                normal[key] = kinds if isinstance(value, list) else value
         else:
             normal[key] = value
     return normal

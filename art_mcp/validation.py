@@ -8,8 +8,10 @@ does. It has no lookaround and no references back: such a pattern is left to the
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from functools import cache, lru_cache
+from contextvars import ContextVar
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import jsonschema
@@ -20,6 +22,14 @@ from referencing.exceptions import Unresolvable
 
 LONGEST = 10_000
 """Characters of a pattern that are read at most."""
+FOLLOWED = 10_000
+"""Maximum number of references that the check of a value follows."""
+CHECKED = 100_000
+"""Maximum number of characters of a schema, as JSON, that values are checked against."""
+
+_INVALID = (re.error, OverflowError, AttributeError, TypeError, KeyError, ValueError)
+"""What `jsonschema` raises for schemas that are none."""
+_followed: ContextVar[int] = ContextVar("followed", default=0)
 
 
 def fits_pattern(pattern: Any, text: str) -> bool:
@@ -35,16 +45,21 @@ def fits_pattern(pattern: Any, text: str) -> bool:
 def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
     """How a value violates a schema. None: it does not, or the schema itself is invalid.
 
-    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema.
+    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema. A schema
+    that asks for more than FOLLOWED references to be followed is not checked to the end, and one with more than CHECKED
+    characters not at all: the call decides.
     """
+    if len(json.dumps(schema, default=str)) > CHECKED:
+        return None
     validator = _forgiving(jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator))
     try:
         # Without formats, of which one says that a pattern is one of Python's `re`.
         validator.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
+        _followed.set(0)
         validator(schema, registry=Registry()).validate(value)
     except jsonschema.ValidationError as error:
         return str(error.message)[:300]
-    except (jsonschema.SchemaError, Unresolvable, RecursionError, OverflowError):
+    except (jsonschema.SchemaError, Unresolvable, RecursionError, _TooMany, *_INVALID):
         pass  # the server's schema is invalid: the call decides
     return None
 
@@ -72,7 +87,8 @@ def _validator(pattern: str) -> SchemaValidator | None:
 
 @cache
 def _forgiving(validator: Any) -> Any:
-    """The class of a validator whose patterns are those of `fits_pattern`, wherever a schema has some."""
+    """The class of a validator that does not follow references without end, and whose patterns are those of
+    `fits_pattern`, wherever a schema has some."""
     keywords = validator.VALIDATORS
 
     def additional(validator: Any, schema_of_others: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
@@ -88,18 +104,32 @@ def _forgiving(validator: Any) -> Any:
         plain = {key: part for key, part in schema.items() if key != "patternProperties"}
         yield from keywords["additionalProperties"](validator, schema_of_others, others, plain)
 
-    def unevaluated(validator: Any, schema_of_others: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
-        # It looks for patterns in all parts of the schema, by `re`. With any, the server decides.
-        if '"patternProperties"' not in json.dumps(schema, default=str):
-            yield from keywords["unevaluatedProperties"](validator, schema_of_others, value, schema)
-
     own = {
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": additional,
-        "unevaluatedProperties": unevaluated,
+        "unevaluatedProperties": _unchecked,
+        "unevaluatedItems": _unchecked,
+        **{name: partial(_follow, keywords.get(name)) for name in ("$ref", "$dynamicRef", "$recursiveRef")},
     }
     return jsonschema.validators.extend(validator, {name: check for name, check in own.items() if name in keywords})
+
+
+class _TooMany(Exception):
+    """More than FOLLOWED references were followed."""
+
+
+def _follow(follow: Any, validator: Any, reference: Any, value: Any, schema: Any) -> Iterator[Any]:
+    """A keyword that refers to another schema, as `jsonschema` calls it."""
+    _followed.set(_followed.get() + 1)
+    if _followed.get() > FOLLOWED:
+        raise _TooMany
+    yield from follow(validator, reference, value, schema) or ()
+
+
+def _unchecked(*_: Any) -> None:
+    """A keyword that is left to the server: to know which values no other keyword has looked at, `jsonschema` follows
+    references without end, and looks for patterns by `re`."""
 
 
 def _pattern(_: Any, pattern: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:

@@ -66,6 +66,8 @@ class Writer:
         self._wrong: str | None = None
         """Why the store cannot be written; None: the last write succeeded."""
         self._said = 0.0
+        self._aside: dict[Path, Path] = {}
+        """By directory, the file for runs that cannot be stored."""
 
     def begun(self, trajectory: Trajectory) -> None:
         """A run has begun."""
@@ -151,11 +153,13 @@ class Writer:
             wrong = ""
             beside = self.store.path or Home.find().store
             for directory in (beside.parent, Path(tempfile.gettempdir())):
-                file = directory / f"{beside.stem}.not-stored-{os.getpid()}.jsonl"
                 try:
+                    if directory not in self._aside:
+                        self._aside[directory] = _new_file(directory, f"{beside.stem}.not-stored-")
+                    file = self._aside[directory]
                     append_jsonl(file, map(redacted, ended))
                 except OSError as error:
-                    wrong = f"{file}: {error.strerror}"
+                    wrong = f"{directory}: {error.strerror}"
                 else:
                     said.append(f"{number} can be read from {file} by `art-langgraph trajectories import {file}`")
                     break
@@ -164,6 +168,13 @@ class Writer:
         if others:
             said.append(f"nothing more is kept of {len(others)} that had not ended")
         return "; ".join(said)
+
+
+def _new_file(directory: Path, prefix: str) -> Path:
+    """Makes a file of which nobody else knew the name: in a directory of all users, one could have put a link there."""
+    descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=".jsonl", dir=directory)
+    os.close(descriptor)
+    return Path(name)
 
 
 def _all_at_once(session: Session, writes: Sequence[_Write]) -> bool:

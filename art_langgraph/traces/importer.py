@@ -22,6 +22,11 @@ _BATCH = 200
 _REPEATED = Unreadable("conversations that an earlier line has as well", "")
 _NO_TASK = Unreadable("runs without a task, which make no scenario", "they have no message of a user")
 
+_UNDEFINED = Unreadable(
+    "runs that call tools without their definitions, which their demonstrations lack too",
+    "record the definitions of tools (gen_ai.tool.definitions, llm.tools, tools)",
+)
+
 
 @dataclass(slots=True)
 class Tally:
@@ -186,6 +191,8 @@ class _Files:
         except Unreadable as problem:
             self._summary.skips.note(problem, run.line)
             return
+        if run.undefined:
+            self._summary.skips.note(_UNDEFINED, run.line)
         for conversation in conversations:
             if (name := digest(conversation)) in self._conversations:
                 self._summary.demonstrations.known += 1

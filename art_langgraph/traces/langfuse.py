@@ -13,7 +13,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from art_langgraph.traces.grouping import RunPart
-from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed, without_dumps
+from art_langgraph.traces.messages import (
+    answer_of,
+    as_text,
+    openai_messages,
+    openai_tools,
+    parsed,
+    recorded,
+    without_dumps,
+)
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
 from art_langgraph.trajectory import ToolCall
@@ -93,36 +101,29 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
 
 
 def _call(observation: Mapping[str, Any]) -> ModelCall | None:
-    given = parsed(observation.get("input"))
+    given = recorded(observation.get("input"))
     if observation["type"] != "GENERATION" or given in (None, ""):
         return None
     tools: Any = observation.get("tool_definitions")
     if isinstance(tools, dict):
         tools = [{"name": name, **_object(tool)} for name, tool in tools.items()]
     if isinstance(given, dict) and "role" not in given:
-        tools = given.get("tools") or tools
+        tools = given.get("tools") or _object(given.get("toolConfig")).get("tools") or tools
         given = given.get("messages") or given.get("input") or given.get("prompt") or given
     if isinstance(given, list):  # LangChain's handler writes the definitions of tools among the messages
         defined = [message["content"] for message in given if _is_definition(message)]
         tools = defined or tools
         given = [message for message in given if not _is_definition(message)]
-    said = parsed(observation.get("output"))
-    if isinstance(said, dict) and said.get("choices"):
-        said = said["choices"][0]["message"]
-    elif isinstance(said, str) and said:
-        said = {"role": "assistant", "content": said}
-    elif isinstance(said, dict) and "role" not in said and "type" not in said:
-        said = {"role": "assistant", "content": as_text(said)} if said else None
-    answers = [message for message in merged(openai_messages(said)) if message["role"] == "assistant"] if said else []
+    answer = answer_of(observation.get("output"))
     metadata = _object(observation.get("metadata"))
     return ModelCall(
         messages=openai_messages(given),
-        answer=answers[-1] if answers else None,
+        answer=answer,
         tools=openai_tools(tools),
         model=observation.get("provided_model_name") or observation.get("model") or observation.get("name"),
         started=_time(observation["start_time"]),
         seconds=_seconds(observation),
-        error=_error(observation) or (None if answers else "the observation has no output"),
+        error=_error(observation) or (None if answer else "the observation has no output"),
         node=metadata.get("langgraph_node"),
         agent=metadata.get("lc_agent_name"),
     )
@@ -150,7 +151,7 @@ def _tool_call(observation: Mapping[str, Any]) -> ToolCall:
 
 def _state(value: Any) -> Any:
     """A trace's input or output; None where it is empty."""
-    value = parsed(value)
+    value = recorded(value)
     return None if value in (None, "", {}, []) else without_dumps(value)
 
 

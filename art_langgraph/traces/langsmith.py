@@ -13,7 +13,7 @@ from typing import Any
 from langsmith.schemas import FeedbackBase, Run
 
 from art_langgraph.traces.grouping import RunPart
-from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed, without_dumps
+from art_langgraph.traces.messages import answer_of, as_text, openai_messages, openai_tools, parsed, without_dumps
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
 from art_langgraph.trajectory import ToolCall
@@ -95,8 +95,6 @@ def _call(run: Run) -> ModelCall | None:
     asked = inputs.get("messages", inputs.get("input"))
     if asked is None:
         return None
-    if isinstance(asked, list) and len(asked) == 1 and isinstance(asked[0], list):
-        asked = asked[0]  # LangChain calls a model with a list of conversations
     invocation = (run.extra or {}).get("invocation_params") or {}
     answer = _answer(outputs)
     return ModelCall(
@@ -114,21 +112,9 @@ def _call(run: Run) -> ModelCall | None:
 
 def _answer(outputs: Mapping[str, Any]) -> dict[str, Any] | None:
     """The answer of a model: by LangChain, by a wrapped client of OpenAI or of Anthropic, or as it was traced."""
-    if generations := outputs.get("generations"):
-        first = generations[0][0] if isinstance(generations[0], list) else generations[0]
-        given: Any = first.get("message") or {"role": "assistant", "content": first.get("text") or ""}
-    elif choices := outputs.get("choices"):
-        given = choices[0].get("message")
-    elif "content" in outputs or "tool_calls" in outputs:
-        given = {"role": "assistant", **outputs}
-    else:
-        given = outputs.get("message") or outputs.get("messages") or outputs.get("output")
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return {"role": "assistant", "content": given}
-    said = [message for message in merged(openai_messages(given)) if message["role"] == "assistant"]
-    return said[-1] if said else None
+    if set(outputs) == {"output"}:
+        return answer_of(outputs["output"])
+    return answer_of(outputs)
 
 
 def _tool_call(run: Run) -> ToolCall:

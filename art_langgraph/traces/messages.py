@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -20,6 +22,34 @@ _PARTS = ("text", "image_url", "input_audio", "file")
 _LANGCHAIN = {"human", "ai", "system", "tool", "function", "developer", "AIMessageChunk", "HumanMessageChunk"}
 _SERVER_CALLS = Unreadable("whose provider called tools by itself", "no policy can repeat what the provider did")
 _NO_MESSAGES = Unreadable("with messages of an unknown form", "tell the project which system wrote them")
+_NO_ROLE = Unreadable("with messages that have no role", "record the role of each message: none is guessed")
+_REPR = Unreadable(
+    "with messages that are Python's text of objects, or were cut off",
+    "record them as JSON, and raise the limit of their length (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
+)
+_UNKNOWN_ANSWER = Unreadable(
+    "with answers of an unknown form", "record the message of the answer: its role, its content, its calls of tools"
+)
+_BLOCKS = {"text", "toolUse", "toolResult", "reasoningContent", "cachePoint", "image", "document", "video"}
+"""Fields of content blocks of Amazon Bedrock, of which each block has one and no `type`."""
+_RESPONSE = {"usage", "usageMetadata", "stopReason", "stop_reason", "ResponseMetadata", "results", "generation"}
+"""Fields of a whole response of a model, which is no answer by itself."""
+_LITERAL = 1_000_000
+"""Maximum number of characters of a Python literal that is read."""
+_LEVELS = 50
+"""Maximum number of its brackets within brackets."""
+_OBJECTS = re.compile(
+    r"[\[({]*(?:.{0,200}?[\[(,:]\s*)?(?:<[\w.]+ object at 0x"
+    r"|\w*(?:Message(?:Chunk)?|ChatCompletion|Choice|ModelResponse|LLMResult|ChatGeneration|Content|AgentResult)"
+    r"\((?:\w+=|\[))|content=(?P<quote>['\"]).*(?P=quote) (?:\w+=|$)",
+    re.DOTALL,
+)
+"""Python's text of messages that are objects of some class."""
+_FIELDS = re.compile(
+    r"[\[({]+\s*(?P<quote>['\"])(?:role|messages|parts|lc|kwargs|generations|choices|tool_calls|toolUse|content|type)"
+    r"(?P=quote)\s*:"
+)
+"""The beginning of a text of messages, as JSON or as Python's dictionaries."""
 
 
 def parsed(value: Any) -> Any:
@@ -30,6 +60,49 @@ def parsed(value: Any) -> Any:
         except (ValueError, RecursionError):
             return value
     return value
+
+
+def recorded(value: Any) -> Any:
+    """A conversation or an answer as it was recorded: what a text of it holds, or the text itself.
+
+    Raises:
+        Unreadable: It is the text of messages, and cannot be read: nobody said this text.
+    """
+    if not isinstance(value, str):
+        return value
+    found = parsed(value)
+    if not isinstance(found, str):
+        return found
+    text = value.strip()
+    found = literal(text)
+    if _is_conversation(found):
+        return found
+    if _OBJECTS.match(text) or _FIELDS.match(text):
+        raise _REPR
+    return value
+
+
+def literal(text: str) -> Any:
+    """The list, tuple or dictionary that a text of Python holds; None: it holds none, or is too large."""
+    if text[:1] not in ("[", "{", "(") or len(text) > _LITERAL:
+        return None
+    level = 0
+    for bracket in re.findall(r"[\[({})\]]", text):
+        level += 1 if bracket in "[({" else -1
+        if level > _LEVELS:
+            return None
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
+
+
+def _is_conversation(value: Any) -> bool:
+    if isinstance(value, dict):
+        return isinstance(value.get("role"), str) or isinstance(value.get("messages"), list) or _is_langchain(value)
+    if isinstance(value, tuple):
+        return len(value) == 2 and value[0] in {*ROLES, "user", "system", "assistant"}
+    return isinstance(value, list) and bool(value) and all(map(_is_conversation, value))
 
 
 def as_text(value: Any) -> str:
@@ -46,10 +119,53 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
     Raises:
         Unreadable: It is something else.
     """
+    value = recorded(value)
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
+    if isinstance(value, dict) and isinstance(value.get("messages"), list):
+        value = value["messages"]
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], list) and not _is_pair(value[0]):
+        value = value[0]  # LangChain calls a model with a list of conversations
     items = value if isinstance(value, list) and not _is_pair(value) else [value]
     return complete_calls([message for item in items for message in _openai(item)])
+
+
+def answer_of(value: Any) -> dict[str, Any] | None:
+    """The answer of a model in OpenAI's form; None: there is none.
+
+    Args:
+        value: A text, a message, messages of which the last one of the assistant is the answer, or the response of a
+            model: of LangChain, OpenAI, Amazon Bedrock or Gemini.
+
+    Raises:
+        Unreadable: It is something else.
+    """
+    value = recorded(value)
+    if value in (None, "", [], {}):
+        return None
+    if isinstance(value, str):
+        return {"role": "assistant", "content": value}
+    if isinstance(value, dict):
+        output = value.get("output")
+        if generations := value.get("generations"):
+            first = generations[0][0] if isinstance(generations[0], list) else generations[0]
+            return answer_of(first.get("message") or first.get("text"))
+        if choices := value.get("choices"):
+            return answer_of(choices[0].get("message") or choices[0].get("text"))
+        if candidates := value.get("candidates"):
+            return answer_of(candidates[0].get("content"))
+        if isinstance(output, dict) and "message" in output:
+            return answer_of(output["message"])
+        if not {"role", "type", "lc", "parts"} & set(value):
+            if isinstance(messages := value.get("messages") or value.get("message"), (list, dict)):
+                return answer_of(messages)
+            if "content" in value or "tool_calls" in value:
+                return answer_of({"role": "assistant", **value})
+            if set(value) & _RESPONSE:
+                raise _UNKNOWN_ANSWER
+            return {"role": "assistant", "content": as_text(value)}
+    answers = [message for message in merged(openai_messages(value)) if message["role"] == "assistant"]
+    return answers[-1] if answers else None
 
 
 def openai_tools(tools: Any) -> list[dict[str, Any]] | None:
@@ -59,10 +175,13 @@ def openai_tools(tools: Any) -> list[dict[str, Any]] | None:
         tool = parsed(tool)
         if not isinstance(tool, dict):
             continue
+        tool = parsed(tool.get("toolSpec")) or tool
+        schemas = (tool.get(name) for name in ("parameters", "input_schema", "inputSchema", "parameters_json_schema"))
+        schema = parsed(next(filter(None, schemas), None))
         function = parsed(tool.get("function")) or {
             "name": tool.get("name"),
             "description": tool.get("description"),
-            "parameters": parsed(tool.get("parameters") or tool.get("input_schema")),
+            "parameters": schema["json"] if isinstance(schema, dict) and set(schema) == {"json"} else schema,
         }
         if isinstance(function, dict) and function.get("name"):
             function = {key: item for key, item in function.items() if item is not None}
@@ -102,7 +221,7 @@ def _is_langchain(value: Any) -> bool:
 
 
 def _openai(value: Any) -> list[dict[str, Any]]:
-    value = parsed(value)
+    value = recorded(value)
     if isinstance(value, dict):
         if value.get("lc") == 1:
             message = revive(value)
@@ -117,14 +236,20 @@ def _openai(value: Any) -> list[dict[str, Any]]:
             return _of_parts(value)
         if value.get("type") in ("function_call", "function_call_output", "reasoning"):
             return _of_item(value)
+        if value.get("role") is None and value.get("tool_call_id") and "type" not in value:
+            value = {**value, "role": "tool"}
+        if isinstance(value.get("role"), str) and _has_blocks(value.get("content")):
+            return _of_blocks(value)
         if isinstance(role := value.get("role"), str) and _plain(value):
             message = {
                 key: value[key] for key in _KEPT if value.get(key) is not None or (key == "content" and key in value)
             }
             return [{**message, "role": ROLES.get(role, role), "content": _joined(message.get("content"))}]
+        if not {"role", "type"} & set(value):
+            raise _NO_ROLE if {"content", "tool_calls"} & set(value) else _NO_MESSAGES
         value = {key: item for key, item in value.items() if item is not None or key == "content"}
         value.pop("response_metadata", None)
-    elif not isinstance(value, list):
+    elif not isinstance(value, list | tuple):
         raise _NO_MESSAGES
     return _converted(tuple(value) if isinstance(value, list) else value)
 
@@ -163,12 +288,13 @@ def _converted(message: Any) -> list[dict[str, Any]]:
 
 
 def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A message of OpenTelemetry's GenAI conventions."""
-    role = str(message.get("role") or "user")
+    """A message of OpenTelemetry's GenAI conventions, or of Gemini."""
     texts, thoughts, calls, answers, others = [], [], [], [], []
     for part in message["parts"]:
         kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "text":
+        if kind is None and isinstance(part, dict) and set(part) == {"text"}:
+            texts.append(as_text(part["text"]))
+        elif kind == "text":
             texts.append(as_text(part.get("content") or ""))
         elif kind == "reasoning":
             thoughts.append(as_text(part.get("content") or ""))
@@ -179,6 +305,10 @@ def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
             answers.append({"role": "tool", "tool_call_id": part.get("id") or "", "content": as_text(response)})
         else:
             others.append({"type": str(kind)})
+    if answers and not (texts or calls or others):
+        return answers
+    if not isinstance(role := message.get("role"), str):
+        raise _NO_ROLE
     whole: dict[str, Any] = {"role": ROLES.get(role, role), "content": "".join(texts)}
     if others:
         whole["content"] = [*({"type": "text", "text": text} for text in texts), *others]
@@ -186,7 +316,39 @@ def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         whole["reasoning_content"] = "".join(thoughts)
     if calls:
         whole["tool_calls"] = calls
-    return answers if answers and not (texts or calls or others) else [*answers, whole]
+    return [*answers, whole]
+
+
+def _has_blocks(content: Any) -> bool:
+    return (
+        isinstance(content, list)
+        and bool(content)
+        and all(isinstance(block, dict) and "type" not in block and set(block) & _BLOCKS for block in content)
+    )
+
+
+def _of_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """A message of Amazon Bedrock's Converse API, and of agents that keep its form."""
+    parts: list[dict[str, Any]] = []
+    for block in message["content"]:
+        if isinstance(use := block.get("toolUse"), dict):
+            called = {"id": use.get("toolUseId"), "name": use.get("name"), "arguments": use.get("input")}
+            parts.append({"type": "tool_call", **called})
+        elif isinstance(result := block.get("toolResult"), dict):
+            content = result.get("content")
+            texts = [
+                as_text(each.get("text", each.get("json", each)) if isinstance(each, dict) else each)
+                for each in (content if isinstance(content, list) else [content])
+            ]
+            parts.append({"type": "tool_call_response", "id": result.get("toolUseId"), "response": "".join(texts)})
+        elif isinstance(thought := block.get("reasoningContent"), dict):
+            text = thought.get("reasoningText")
+            parts.append({"type": "reasoning", "content": text.get("text") if isinstance(text, dict) else text})
+        elif "text" in block:
+            parts.append({"type": "text", "content": block["text"]})
+        elif "cachePoint" not in block:
+            parts.append({"type": next(iter(block))})
+    return _of_parts({"role": message["role"], "parts": parts})
 
 
 def _of_item(item: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -207,6 +369,8 @@ def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
         name: Of the tool.
         arguments: As `read_arguments` takes them.
     """
+    if isinstance(arguments, str) and isinstance(parsed(arguments), str):
+        arguments = literal(arguments.strip()) or arguments  # Python's text of a dictionary
     function = {"name": str(name or ""), "arguments": arguments_text(arguments)}
     return {"id": str(id or ""), "type": "function", "function": function}
 

@@ -7,7 +7,12 @@ puts them:
 - attributes `gen_ai.input.messages`, `gen_ai.output.messages` and `gen_ai.system_instructions` of a span, or of the
   event `gen_ai.client.inference.operation.details`;
 - events `gen_ai.user.message`, …, `gen_ai.choice` (until version 1.36), as log records or as events of a span;
-- attributes `gen_ai.prompt.0.content`, … of a span (OpenLLMetry).
+- attributes `gen_ai.prompt.0.content`, … of a span (OpenLLMetry), or `llm.input_messages.0.message.content`, …
+  (OpenInference);
+- attributes `gen_ai.prompt` and `gen_ai.completion` of a span: the inputs and outputs of a run of LangSmith, as JSON;
+- the events as JSON in the attribute `events` of a span;
+- a log record of AWS's agents, whose body has `input` and `output`. Their spans and log records may lie in CloudWatch's
+  form: one a line, with attributes and bodies that are plain JSON.
 
 A trace is a run. Results of evaluations (`gen_ai.evaluation.result`) are feedback.
 """
@@ -20,27 +25,50 @@ from datetime import UTC, datetime
 from typing import Any
 
 from art_langgraph.traces.grouping import RunPart
-from art_langgraph.traces.messages import as_text, merged, openai_messages, openai_tools, parsed
+from art_langgraph.traces.messages import (
+    answer_of,
+    as_text,
+    literal,
+    openai_messages,
+    openai_tools,
+    parsed,
+    recorded,
+    tool_call,
+    without_dumps,
+)
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
 from art_langgraph.trajectory import ToolCall
 
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _DETAILS = "gen_ai.client.inference.operation.details"
-_INDEXED = re.compile(r"gen_ai\.(prompt|completion)\.(\d+)\.(.+)")
-_INDEXED_CALL = re.compile(r"tool_calls\.(\d+)\.(name|arguments|id)")
-_INDEXED_TOOL = re.compile(r"(?:llm\.request\.functions|gen_ai\.tool)\.(\d+)\.(name|description|parameters)")
-_NO_CONTENT = Unreadable(
-    "traces whose spans have no messages",
+_NO_CALLS = {"invoke_agent", "create_agent", "execute_tool", "embeddings", "invoke_workflow", "retrieval", "chain"}
+"""Operations that are no call of a model."""
+_SWITCH_ON = (
     "switch the capture of content on: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true (or span_and_event), "
-    "and export logs as well where it writes events",
+    "and export logs as well where it writes events"
 )
+_NO_CONTENT = "traces whose spans have no messages"
+_FACTS = re.compile(
+    r"gen_ai\.(?!.*(?:message|content|prompt|completion|input|output))|gen_ai\.usage\.|openinference\.span\.kind$"
+    r"|(?:server|client|error|exception|http|url|net|network|service|telemetry|thread|code|process|host|otel|rpc|peer)\."
+)
+"""Attributes that say something of a span, and in which there are no messages."""
+_NAMED = 8
+"""Names of attributes that a message shows."""
+_LEVELS = 12
+"""Levels of the name of an attribute that is a part of a message."""
 
 
 def parts(value: Any) -> Iterator[RunPart]:
     """The spans, and the log records that belong to a trace, of a record."""
     record = dict(value)
-    if spans := record.get("resourceSpans", record.get("resource_spans")):
+    if "traceId" in record and "spanId" in record and "resourceSpans" not in record:  # CloudWatch
+        if "startTimeUnixNano" in record:
+            yield _span(record)
+        else:
+            yield RunPart({"is": "event", "span": record["spanId"], **_event(record)}, run=record["traceId"])
+    elif spans := record.get("resourceSpans", record.get("resource_spans")):
         for scope in _scopes(spans, "scopeSpans"):
             for span in scope.get("spans", ()):
                 yield _span(span)
@@ -52,6 +80,11 @@ def parts(value: Any) -> Iterator[RunPart]:
                     yield RunPart({"is": "event", "span": _get(log, "spanId"), **event}, run=_get(log, "traceId"))
     elif isinstance(context := record.get("context"), dict) and "trace_id" in context:
         yield _console_span(record, context)
+    elif "agentAliasId" in record or "orchestrationTrace" in (record.get("trace") or ()):
+        raise Unreadable(
+            "traces that Amazon Bedrock's agents return, in which messages are texts of objects",
+            "export the spans of the agent by OpenTelemetry, or messages as JSON",
+        )
     elif "resourceMetrics" in record:
         raise Unreadable("metrics, which say nothing of single runs", "export traces and logs")
     else:
@@ -84,17 +117,17 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         source="otel",
         id=key,
         calls=calls,
-        tool_calls=[
-            _tool_call(span) for span in ordered if span["attributes"].get("gen_ai.operation.name") == "execute_tool"
-        ],
+        tool_calls=[_tool_call(span) for span in ordered if _kind(span["attributes"]) == "tool"],
         error=root["error"],
         started=root["start"],
         seconds=max(span["end"] for span in ordered) - root["start"],
         name=attributes.get("gen_ai.workflow.name") or attributes.get("gen_ai.agent.name") or root["name"],
-        thread_id=next((c for span in ordered if (c := span["attributes"].get("gen_ai.conversation.id"))), None),
+        thread_id=next((str(c) for span in ordered for name in _THREADS if (c := span["attributes"].get(name))), None),
     )
     if not calls:
-        raise _NO_CONTENT
+        raise _without_messages(ordered)
+    if _kind(attributes) != "llm":
+        foreign.input, foreign.output = (_state(attributes, names) for names in (_INPUTS, _OUTPUTS))
     for span in ordered:
         for event in span["events"]:
             if event["name"] == "gen_ai.evaluation.result":
@@ -103,6 +136,32 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
                 if isinstance(score, (int, float)):
                     foreign.scores[str(given.get("gen_ai.evaluation.name", "score"))].append(float(score))
     return foreign
+
+
+_THREADS = ("gen_ai.conversation.id", "session.id", "langsmith.metadata.thread_id")
+_INPUTS = ("gen_ai.prompt", "input.value")
+_OUTPUTS = ("gen_ai.completion", "output.value")
+
+
+def _state(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
+    """The input or output of a graph, where the span of the run has it as JSON; None: it has none."""
+    value = recorded(next((attributes[name] for name in names if name in attributes), None))
+    return without_dumps(value) if isinstance(value, (dict, list)) and value else None
+
+
+def _without_messages(spans: Sequence[Mapping[str, Any]]) -> Unreadable:
+    """Says which attributes and events the spans of a trace have instead of messages."""
+    names = [re.sub(r"\.\d+(?=\.|$)", ".N", str(name)) for span in spans for name in span["attributes"]]
+    names += [str(event["name"]) for span in spans for event in span["events"] if event["name"]]
+    unknown = sorted({name for name in names if not _FACTS.match(name)})
+    if not unknown:
+        return Unreadable(_NO_CONTENT, _SWITCH_ON)
+    more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+    return Unreadable(
+        _NO_CONTENT,
+        f"found were {', '.join(name[:80] for name in unknown[:_NAMED])}{more}, and none of them is known to have "
+        f"messages: tell the project which system wrote them; or {_SWITCH_ON}",
+    )
 
 
 def _scopes(resources: Any, name: str) -> Iterator[Mapping[str, Any]]:
@@ -162,11 +221,15 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
     """An event of a span, or a log record."""
     attributes = _attributes(event.get("attributes"))
     name = event.get("name") or _get(event, "eventName") or attributes.get("event.name") or ""
-    body = _value(event["body"]) if event.get("body") else None
+    body = event.get("body") or None
+    if isinstance(body, dict) and len(body) == 1 and next(iter(body)).lower().endswith("value"):
+        body = _value(body)
     return {"name": name, "time": _seconds(_get(event, "timeUnixNano")), "attributes": attributes, "body": body}
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:
+    if isinstance(pairs, dict):  # plain JSON
+        return pairs
     return {pair["key"]: _value(pair.get("value") or {}) for pair in pairs or ()}
 
 
@@ -186,58 +249,129 @@ def _value(value: Mapping[str, Any]) -> Any:
     return None
 
 
+def _kind(attributes: Mapping[str, Any]) -> str | None:
+    """What a span is: "llm", "tool" or another kind, in lower case. None: it does not say."""
+    kind = attributes.get("openinference.span.kind") or attributes.get("langsmith.span.kind")
+    operation = attributes.get("gen_ai.operation.name")
+    if kind is None and operation is not None:
+        kind = "tool" if operation == "execute_tool" else "chain" if operation in _NO_CALLS else "llm"
+    return None if kind is None else str(kind).lower()
+
+
 def _call(span: Mapping[str, Any], spans: Mapping[str, Mapping[str, Any]]) -> ModelCall | None:
     """None: the span has no messages, or is not a call of a model."""
     attributes = span["attributes"]
-    operation = attributes.get("gen_ai.operation.name")
-    if operation in ("invoke_agent", "create_agent", "execute_tool", "embeddings", "invoke_workflow", "retrieval"):
+    if _kind(attributes) not in ("llm", None):
         return None
     messages, answer = _messages(span)
     if not messages:
         return None
     agent = attributes.get("gen_ai.agent.name")
-    above = spans.get(span["parent"] or "")
-    while agent is None and above is not None:
+    above, seen = spans.get(span["parent"] or ""), set[str]()
+    while agent is None and above is not None and above["id"] not in seen:
+        seen.add(above["id"])
         if above["attributes"].get("gen_ai.operation.name") == "invoke_agent":
             agent = above["attributes"].get("gen_ai.agent.name")
         above = spans.get(above["parent"] or "")
+    models = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
     return ModelCall(
         messages=messages,
         answer=answer,
-        tools=openai_tools(attributes.get("gen_ai.tool.definitions")) or _indexed_tools(attributes),
-        model=attributes.get("gen_ai.response.model") or attributes.get("gen_ai.request.model"),
+        tools=_tools(attributes),
+        model=next((attributes[name] for name in models if attributes.get(name)), None),
         started=span["start"],
         seconds=max(span["end"] - span["start"], 0.0),
         error=span["error"] or (None if answer else "the span has no answer"),
+        node=_node(attributes),
         agent=agent,
     )
 
 
+def _node(attributes: Mapping[str, Any]) -> Any:
+    metadata = parsed(attributes.get("metadata"))
+    inner = metadata.get("langgraph_node") if isinstance(metadata, dict) else None
+    return inner or next((v for name, v in attributes.items() if name.endswith(".langgraph_node")), None)
+
+
+def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+    if tools := openai_tools(attributes.get("gen_ai.tool.definitions")):
+        return tools
+    for prefix in ("llm.request.functions", "gen_ai.tool"):
+        if tools := openai_tools(_listed(attributes, prefix)):
+            return tools
+    schemas = [_inner(entry, "tool").get("json_schema") for entry in _listed(attributes, "llm.tools")]
+    parameters = parsed(attributes.get("model_request_parameters"))
+    functions = parameters.get("function_tools") if isinstance(parameters, dict) else None
+    return openai_tools(schemas) or openai_tools(functions)
+
+
 def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The messages of a call, and its answer."""
+    attributes = span["attributes"]
     details = [event["attributes"] for event in span["events"] if event["name"] == _DETAILS]
-    for attributes in (span["attributes"], *details):
-        if given := parsed(attributes.get("gen_ai.input.messages")):
+    for place in (attributes, *details):
+        if given := place.get("gen_ai.input.messages"):
             asked = openai_messages(given)
-            if instructions := parsed(attributes.get("gen_ai.system_instructions")):
+            if instructions := parsed(place.get("gen_ai.system_instructions")):
                 asked = [*_system(instructions), *asked]
-            return asked, _first(parsed(attributes.get("gen_ai.output.messages")))
+            return asked, _first(place.get("gen_ai.output.messages"))
+    listed = parsed(attributes.get("events"))
+    inside = [_listed_event(event) for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
+    # Stable, where all have the same time.
+    messages, answer = _of_events([*inside, *sorted(span["events"], key=lambda event: event["time"])])
+    if messages:
+        return messages, answer
+    if asked := [_of_inference(entry) for entry in _listed(attributes, "llm.input_messages")]:
+        answers = [_of_inference(entry, "assistant") for entry in _listed(attributes, "llm.output_messages")]
+        return asked, answers[0] if answers else None
+    if asked := [_of_fields(entry) for entry in _listed(attributes, "gen_ai.prompt")]:
+        answers = [_of_fields(entry, "assistant") for entry in _listed(attributes, "gen_ai.completion")]
+        return asked, answers[0] if answers else None
+    if given := recorded(attributes.get("gen_ai.prompt")):
+        if isinstance(given, dict) and "role" not in given:
+            given = given.get("messages") or given.get("input") or given.get("prompt") or given
+        return openai_messages(given), answer_of(attributes.get("gen_ai.completion"))
+    return [], None
+
+
+def _listed_event(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event of the attribute `events`, as those of a span are."""
+    return {"name": str(event.get("event.name") or event.get("name") or ""), "attributes": event, "body": None}
+
+
+def _of_events(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """The messages of events until version 1.36 of the conventions, and of those of AWS's agents."""
     messages: list[dict[str, Any]] = []
     answer = None
-    for event in sorted(span["events"], key=lambda event: event["time"]):  # stable, where all have the same time
+    for event in events:
         content = event["body"] if event["body"] is not None else event["attributes"]
         content = parsed(content.get("gen_ai.event.content", content)) if isinstance(content, dict) else content
         if matched := _MESSAGE.fullmatch(event["name"]):
             messages += _of_event(matched[1], content)
         elif event["name"] == "gen_ai.choice" and answer is None:
-            message = parsed(content.get("message")) if isinstance(content, dict) else None
+            message = parsed(content.get("message")) if isinstance(content, dict) else content
             given = message if isinstance(message, dict) else {"content": message}
             answer = _of_event("assistant", {**content, **given} if isinstance(content, dict) else given)[0]
         elif event["name"] == "gen_ai.content.prompt":
-            messages += openai_messages(parsed(event["attributes"].get("gen_ai.prompt")))
+            messages += openai_messages(event["attributes"].get("gen_ai.prompt"))
         elif event["name"] == "gen_ai.content.completion" and answer is None:
-            answer = _first(parsed(event["attributes"].get("gen_ai.completion")))
-    return (messages, answer) if messages else _indexed(span["attributes"])
+            answer = _first(event["attributes"].get("gen_ai.completion"))
+        elif isinstance(content, dict) and isinstance(content.get("input"), dict) and "messages" in content["input"]:
+            messages += _of_agent(content["input"])
+            answers = _of_agent(content["output"]) if isinstance(content.get("output"), dict) else []
+            answer = answers[-1] if answers else answer
+    return messages, answer
+
+
+def _of_agent(side: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The messages of one side of a log record of AWS's agents, whose contents are texts of blocks, in objects."""
+    messages = []
+    for message in side.get("messages") or ():
+        content = message.get("content")
+        if isinstance(content, dict):
+            content = content.get("content") or content.get("message") or ""
+        messages.append({**message, "content": parsed(content)})
+    return openai_messages(messages)
 
 
 def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
@@ -245,13 +379,20 @@ def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
     if not isinstance(content, dict):
         return [{"role": role, "content": as_text(content or "")}]
     message = {
-        key: parsed(content[key]) if key == "tool_calls" else content[key]
+        key: parsed(content[key]) if key == "tool_calls" or _is_blocks(content[key]) else content[key]
         for key in ("content", "tool_calls")
         if content.get(key)
     }
+    if isinstance(message.get("content"), list) and "toolResult" in str(message["content"][:1]):
+        role = "tool"
     if role == "tool":
         message["tool_call_id"] = str(content.get("id") or content.get("tool_call_id") or "")
     return openai_messages([{"content": None if "tool_calls" in message else "", "role": role, **message}])
+
+
+def _is_blocks(content: Any) -> bool:
+    """Whether a content is the text of blocks, as AWS's agents write it."""
+    return isinstance(content, str) and content.startswith('[{"') and isinstance(parsed(content), list)
 
 
 def _system(instructions: Any) -> list[dict[str, Any]]:
@@ -263,59 +404,90 @@ def _system(instructions: Any) -> list[dict[str, Any]]:
 
 def _first(answers: Any) -> dict[str, Any] | None:
     """The first of the answers of a call."""
-    if not answers:
-        return None
-    given = answers if isinstance(answers, str) else answers[0] if isinstance(answers, list) else answers
-    if isinstance(given, str):
-        return {"role": "assistant", "content": given}
-    said = [message for message in merged(openai_messages(given)) if message["role"] == "assistant"]
-    return said[0] if said else None
+    given = recorded(answers)
+    return answer_of(given[0] if isinstance(given, list) and given else given)
 
 
-def _indexed(attributes: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """Messages whose fields are attributes of their own."""
-    by_kind: dict[str, dict[int, dict[str, Any]]] = {"prompt": {}, "completion": {}}
+def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+    """A list whose parts are attributes of their own (`prefix.0.role`), or one attribute as a list.
+
+    Returns:
+        Its entries, as dictionaries of what follows their numbers.
+    """
+    whole = parsed(attributes.get(prefix))
+    if isinstance(whole, list):
+        return [entry for entry in whole if isinstance(entry, dict)]
+    root: dict[str, Any] = {}
     for name, value in attributes.items():
-        if matched := _INDEXED.fullmatch(name):
-            message = by_kind[matched[1]].setdefault(int(matched[2]), {})
-            if call := _INDEXED_CALL.fullmatch(matched[3]):
-                message.setdefault("tool_calls", {}).setdefault(int(call[1]), {})[call[2]] = value
-            else:
-                message[matched[3]] = value
-    prompt, completion = ([_of_fields(fields[at]) for at in sorted(fields)] for fields in by_kind.values())
-    return prompt, completion[0] if completion else None
+        if name.startswith(f"{prefix}."):
+            *path, last = name[len(prefix) + 1 :].split(".")
+            node = root
+            for step in path[:_LEVELS]:
+                inner = node.setdefault(step, {})
+                node = inner if isinstance(inner, dict) else {}
+            node[last] = value
+    return _numbered(root)
 
 
-def _of_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    calls = [
-        {
-            "id": call.get("id") or "",
-            "type": "function",
-            "function": {"name": call.get("name"), "arguments": call.get("arguments") or "{}"},
-        }
-        for _, call in sorted((fields.get("tool_calls") or {}).items())
-    ]
-    message = {"role": fields.get("role") or "assistant", "content": parsed(fields.get("content"))}
+def _numbered(entries: Any) -> list[dict[str, Any]]:
+    if isinstance(entries, list):
+        return [entry for entry in entries if isinstance(entry, dict)]
+    numbers = sorted((int(key), key) for key in entries or () if key.isascii() and key.isdigit())
+    return [entries[key] for _, key in numbers if isinstance(entries[key], dict)]
+
+
+def _inner(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """What an entry holds under a name; the entry itself where it holds nothing there."""
+    inner = entry.get(name)
+    return inner if isinstance(inner, dict) else entry
+
+
+def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str, Any]:
+    """A message of OpenInference. role: that of a message whose place says it."""
+    message = _inner(entry, "message")
+    calls = [_inner(call, "tool_call") for call in _numbered(message.get("tool_calls"))]
+    contents = [_inner(part, "message_content") for part in _numbered(message.get("contents"))]
+    if name := message.get("function_call_name"):
+        calls.append({"name": name, "arguments": message.get("function_call_arguments_json")})
+    content = message.get("content")
+    if content is None and contents:
+        content = [
+            {"type": str(part.get("type")), **({"text": part["text"]} if "text" in part else {})} for part in contents
+        ]
+    fields = {key: message.get(key) for key in ("role", "tool_call_id", "name")}
+    return _message({**fields, "content": content}, [{**call, **_inner(call, "function")} for call in calls], role)
+
+
+def _of_fields(fields: Mapping[str, Any], role: str | None = None) -> dict[str, Any]:
+    """A message of OpenLLMetry. role: that of a message whose place says it."""
+    whole = {key: fields.get(key) for key in ("role", "tool_call_id", "name")}
+    return _message({**whole, "content": parsed(fields.get("content"))}, _numbered(fields.get("tool_calls")), role)
+
+
+def _message(fields: dict[str, Any], calls: Sequence[Mapping[str, Any]], role: str | None) -> dict[str, Any]:
+    message = {key: value for key, value in fields.items() if value is not None or key == "content"}
+    if role is not None:
+        message.setdefault("role", role)
     if calls:
-        message["tool_calls"] = calls
-    if identity := fields.get("tool_call_id"):
-        message["tool_call_id"] = identity
+        message["tool_calls"] = [tool_call(call.get("id"), call.get("name"), call.get("arguments")) for call in calls]
     return openai_messages([message])[0]
-
-
-def _indexed_tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]] | None:
-    tools: dict[int, dict[str, Any]] = {}
-    for name, value in attributes.items():
-        if matched := _INDEXED_TOOL.fullmatch(name):
-            tools.setdefault(int(matched[1]), {})[matched[2]] = value
-    return openai_tools([tools[at] for at in sorted(tools)])
 
 
 def _tool_call(span: Mapping[str, Any]) -> ToolCall:
     attributes = span["attributes"]
-    arguments, result = parsed(attributes.get("gen_ai.tool.call.arguments")), attributes.get("gen_ai.tool.call.result")
+    arguments = parsed(
+        next((attributes[name] for name in ("gen_ai.tool.call.arguments", *_INPUTS) if name in attributes), None)
+    )
+    result = next((attributes[name] for name in ("gen_ai.tool.call.result", *_OUTPUTS) if name in attributes), None)
+    whole = parsed(result)
+    if isinstance(whole, dict):
+        output = without_dumps(whole.get("output", whole))
+        result = output.get("content", output) if isinstance(output, dict) else output
+    if isinstance(arguments, dict) and isinstance(text := arguments.get("input_str"), str):
+        arguments = literal(text.strip()) or text
+    name = attributes.get("gen_ai.tool.name") or attributes.get("tool.name")
     return ToolCall(
-        tool=str(attributes.get("gen_ai.tool.name") or span["name"].removeprefix("execute_tool ")),
+        tool=str(name or span["name"].removeprefix("execute_tool ")),
         arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments},
         result=span["error"] or (None if result is None else as_text(result)),
         is_error=span["error"] is not None,

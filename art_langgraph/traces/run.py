@@ -102,6 +102,14 @@ class ForeignRun:
             )
         return next(iter(metrics.values()), None)
 
+    @property
+    def undefined(self) -> bool:
+        """Whether a call of the model calls tools, or has called them, whose definitions are not in the export."""
+        return any(
+            not call.tools and any(message.get("tool_calls") for message in (*call.messages, call.answer or {}))
+            for call in self.calls
+        )
+
     def scenario(self, *, system: bool = True) -> Scenario | None:
         """The task of the run; None where it is not known.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
 
 from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_langgraph.capture.scope import Scope
 from art_mcp.client.capture import Record
@@ -16,6 +18,7 @@ from art_mcp.client.cassette import Cassette
 from art_mcp.client.connection.patience import Patience, asked_to_wait, refused
 from art_mcp.client.connection.sdk import Http, Stdio, Target, words_of
 from art_mcp.client.connection.session import Reopening
+from art_mcp.client.connection.tool_filter import LEFT_OUT
 from art_mcp.client.copies.placing import check_target
 from art_mcp.client.copies.pool import Pool
 from art_mcp.client.in_world import InWorld
@@ -30,6 +33,8 @@ from art_mcp.worlds.observers.observer import Observer
 from art_mcp.worlds.place import Worlds
 from art_mcp.worlds.world import World
 from trainer_server.wire import ConfigError, MCPError
+
+log = logging.getLogger("art_mcp")
 
 TIMEOUT = 30.0
 """Seconds to wait for an answer of a server."""
@@ -49,7 +54,8 @@ class Server:
 
     `name`, `version`, `instructions` and `capabilities` are as the server gave them in its answer to `initialize`. A
     server without a name is called "unknown". `world` is what each rollout gets a copy of, or None. `serial` says
-    whether rollouts use the server one after another, because it is reset before each.
+    whether rollouts use the server one after another, because it is reset before each. `left_out` has the tools that
+    cannot be read, by name, and why; it is filled when tools are listed.
 
     Args:
         source: Answers the requests: sessions with the server, or a cassette.
@@ -74,6 +80,8 @@ class Server:
         self._changed = False
         server_info = info.get("serverInfo") or {}
         self._patience = Patience(str(server_info.get("name") or "the MCP server"))
+        self.left_out: dict[str, str] = {}
+        self._warned: dict[str, str] = {}
         self.name = str(server_info.get("name") or "unknown")
         self.version = str(server_info.get("version") or "")
         self.instructions = str(info.get("instructions") or "")
@@ -128,10 +136,34 @@ class Server:
     async def tools(self) -> list[BaseTool]:
         """Lists the server's tools as LangChain tools, with their complete input schemas.
 
+        A tool that LangChain cannot offer to a model is left out: otherwise no model would get any of them.
+
         Raises:
-            MCPError: The server did not answer, or its answer is invalid.
+            MCPError: The server did not answer, its answer is invalid, or none of its tools can be read.
         """
-        return [as_langchain_tool(self.call, tool) for tool in await self.listing("tools/list")]
+        listed = await self.listing("tools/list")
+        tools = []
+        for tool in listed:
+            usable = as_langchain_tool(self.call, tool)
+            try:
+                convert_to_openai_tool(usable)
+            except Exception as error:  # of whatever kind: LangChain says of none what it raises
+                self._leave_out(tool["name"], f"inputSchema: {error}")
+            else:
+                tools.append(usable)
+        if listed and not tools:
+            raise self._no_tool()
+        return tools
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        if self._warned.get(name) != reason:
+            self._warned[name] = reason
+            log.warning("the tool %s of %s is left out: %s", name, self.name, reason)
+        self.left_out[name] = reason
+
+    def _no_tool(self) -> MCPError:
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in list(self.left_out.items())[:5])
+        return MCPError(f"no tool of {self.name} can be read: {reasons}")
 
     async def listing(self, method: str) -> list[dict[str, Any]]:
         """Reads all pages of a list.
@@ -140,10 +172,11 @@ class Server:
             method: `tools/list`, `resources/list`, `resources/templates/list` or `prompts/list`.
 
         Returns:
-            The entries as the server gave them. Empty if the server has no such list.
+            The entries as the server gave them. Empty if the server has no such list. Tools that cannot be read are not
+            among them, but in `left_out`.
 
         Raises:
-            MCPError: The server did not answer, or its answer is invalid.
+            MCPError: The server did not answer, its answer is invalid, or it has tools, and none can be read.
         """
         kind = method.split("/")[0]
         if self.capabilities and kind not in self.capabilities:
@@ -153,6 +186,7 @@ class Server:
         params: dict[str, Any] = {}
         if method == "tools/list":
             self._changed = False  # before the request: they may change again in the meantime
+            self.left_out = {}
         for _ in range(MAX_PAGES):
             try:
                 page = await self._source.request(method, params)
@@ -161,7 +195,11 @@ class Server:
                     return []
                 raise
             entries += page.get(key, ())
+            for name, reason in ((page.get("_meta") or {}).get(LEFT_OUT) or {}).items():
+                self._leave_out(name, reason)
             if not page.get("nextCursor"):
+                if self.left_out and not entries and key == "tools":
+                    raise self._no_tool()
                 return entries
             params = {"cursor": page["nextCursor"]}
         raise MCPError(f"{method} of {self.name} has more than {MAX_PAGES:,} pages: its cursor never ends")

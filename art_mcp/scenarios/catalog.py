@@ -10,6 +10,7 @@ from pydantic.alias_generators import to_camel
 
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.connection.sdk import wire
+from art_mcp.client.connection.tool_filter import name_of, unreadable
 from art_mcp.client.effects import why_changing, words
 from art_mcp.input_schema import normal_schema
 from trainer_server.wire import ConfigError, MCPError
@@ -147,6 +148,7 @@ class Catalog(_Part):
         resources: Its resources.
         templates: Its resource templates.
         prompts: Its prompts.
+        left_out: The tools that cannot be read, by name, and why.
     """
 
     name: str = "unknown"
@@ -156,10 +158,11 @@ class Catalog(_Part):
     resources: list[CatalogResource] = Field(default_factory=list)
     templates: list[ResourceTemplate] = Field(default_factory=list)
     prompts: list[CatalogPrompt] = Field(default_factory=list)
+    left_out: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def of_tools(cls, tools: Iterable[Any], **facts: Any) -> Self:
-        """Makes a catalog of tools that were listed elsewhere.
+        """Makes a catalog of tools that were listed elsewhere. Those that cannot be read are in `left_out`.
 
         Args:
             tools: `mcp.types.Tool` objects of MCP SDK 1 or 2, or their JSON.
@@ -168,7 +171,13 @@ class Catalog(_Part):
         Raises:
             ConfigError: A tool is neither an object of the SDK nor its JSON.
         """
-        return cls(tools=[CatalogTool.model_validate(_given(tool)) for tool in tools], **facts)
+        given = [_given(tool) for tool in tools]
+        reasons = {id(tool): reason for tool in given if (reason := unreadable(tool))}
+        return cls(
+            tools=[CatalogTool.model_validate(tool) for tool in given if id(tool) not in reasons],
+            left_out={name_of(tool, at): reasons[id(tool)] for at, tool in enumerate(given) if id(tool) in reasons},
+            **facts,
+        )
 
     def tool(self, name: str) -> CatalogTool:
         """The tool with a name.
@@ -183,7 +192,7 @@ class Catalog(_Part):
 
     def text(self) -> str:
         """The catalog as JSON for a prompt, without empty fields."""
-        return self.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True)
+        return self.model_dump_json(by_alias=True, exclude_none=True, exclude_defaults=True, exclude={"left_out"})
 
     def parts(self, max_chars: int) -> Iterator[Catalog]:
         """Splits the catalog into parts, each with the server's name and instructions.
@@ -237,6 +246,7 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
         version=server.version,
         instructions=server.instructions,
         tools=[CatalogTool.model_validate(tool) for tool in await server.listing("tools/list")],
+        left_out=server.left_out,
         resources=resources,
         templates=[
             ResourceTemplate.model_validate(template) for template in await server.listing("resources/templates/list")

@@ -289,7 +289,7 @@ class _Generation:
 
     def notes(self, scenarios: Sequence[MCPScenario]) -> list[str]:
         """Remarks on the generation and on the texts."""
-        notes = []
+        notes = [f"the tool {name} is left out: {reason}" for name, reason in self.catalog.left_out.items()]
         if not self.allowed and (left_out := withheld(self.catalog.tools)):
             notes.append(f"{left_out}. {REMEDY}")
         if self._world:

@@ -24,6 +24,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 
 from art_langgraph.client.proxies import AsyncProxyTransport
 from art_mcp.client.connection.patience import Patience, patient
+from art_mcp.client.connection.tool_filter import ToolFilter, place_of
 from art_mcp.validation import violation
 from trainer_server.wire import MCPError
 
@@ -142,7 +143,7 @@ class Channel:
         try:
             answer = await self._ask(method, params, progress)
         except ValidationError as error:
-            raise MCPError(f"the answer to {method} breaks the protocol: {error.errors()[0]['msg']}") from error
+            raise MCPError(f"the answer to {method} breaks the protocol: {place_of(error.errors()[0])}") from error
         except Exception as error:  # the SDK raises errors of many kinds for problems of the server
             raise failure_of(error) from error
         fields: dict[str, Any] = wire(answer) if isinstance(answer, BaseModel) else answer
@@ -225,6 +226,7 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             setattr(http, "send", patient(http.send, patience))  # noqa: B010 - a client of httpx, or of httpx2
             limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if MAJOR > 1 else {}
             transport = streamable_http_client(target.url, http_client=http, **limit)
+        transport = _filtered(transport)
         if MAJOR > 1:
             from mcp.client import Client
 
@@ -250,6 +252,13 @@ def _leave_unchecked(session: Any) -> None:
         pass
 
     setattr(session, "validate_tool_result" if MAJOR > 1 else "_validate_tool_result", unchecked)
+
+
+@asynccontextmanager
+async def _filtered(transport: Any) -> AsyncIterator[tuple[Any, ...]]:
+    """A transport whose lists of tools have those that can be read."""
+    async with transport as (read, *others):
+        yield ToolFilter(read), *others
 
 
 def wire(answer: BaseModel) -> dict[str, Any]:

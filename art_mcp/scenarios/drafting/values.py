@@ -29,6 +29,12 @@ FEW = 4
 DISTINCT = 4
 """Attempts to draw an argument that differs from the other arguments of the call: no trip from Oslo to Oslo."""
 
+NESTED = 8
+"""Maximum number of levels of an argument. A schema that contains itself has no end."""
+
+DRAWN = 500
+"""Maximum number of values that are drawn for one call. A schema that names others, which name others, has many."""
+
 _SMALL = {"duration", "seconds", "delay", "timeout", "wait", "sleep", "interval", "steps", "depth"}
 _EXAMPLES = re.compile(
     r"(?:e\.g\.|example|such as|like|\bor\b|,|\()[^'\"`]{0,12}(['\"`])([^'\"`]{1,60})\1", re.IGNORECASE
@@ -38,6 +44,10 @@ _PATHS = frozenset(words("path file filepath filename directory dir folder desti
 
 class NoValue(LookupError):
     """No value is known for an argument."""
+
+
+class Endless(NoValue):
+    """The schema of an argument contains itself, or so much that no call has it."""
 
 
 class Values:
@@ -189,6 +199,9 @@ class _Draw:
         self._held = held
         self._rng = rng
         self._drawn: dict[str, Any] = {}
+        self._count = 0
+        self._within: list[int] = []
+        """The properties of the objects that are being drawn, one in the other, by their identity; 0: of a list."""
 
     def arguments(self, given: dict[str, Any], optional: float) -> dict[str, Any]:
         properties = {name: schema for name, schema in properties_of(self._tool).items() if name not in given}
@@ -213,6 +226,9 @@ class _Draw:
 
     def draw(self, name: str, schema: Mapping[str, Any]) -> Any:
         """Draws a value for a parameter. Raises NoValue."""
+        self._count += 1
+        if self._count > DRAWN:
+            raise Endless(f"{self._tool.name}'s {name} has more than {DRAWN} values")
         schema = plain(schema, self._tool.input_schema)
         listed = self._values._listed(self._tool, name, schema)
         if listed:
@@ -223,10 +239,15 @@ class _Draw:
             return not default if isinstance(default, bool) else self._rng.random() < 0.7
         if kind in ("integer", "number"):
             return self._fresh(lambda: self._number(name, schema))
-        if kind == "array":
-            return self._list(name, schema)
-        if kind == "object":
-            return self._object(schema)
+        if kind in ("array", "object"):
+            own = id(schema["properties"]) if kind == "object" and schema.get("properties") else 0
+            if len(self._within) == NESTED or (own and own in self._within):
+                raise Endless(f"{self._tool.name}'s {name} contains itself, or more than {NESTED} levels")
+            self._within.append(own)
+            try:
+                return self._list(name, schema) if kind == "array" else self._object(schema)
+            finally:
+                self._within.pop()
         if kind in ("string", None) and (drawn := self._text(name, schema)) is not None:
             return drawn
         if "default" in schema and schema["default"] is not None:
@@ -257,7 +278,12 @@ class _Draw:
         most = max(least, 1 if inner.get("type") == "object" else self._rng.choice((1, 1, 2)))
         drawn: list[Any] = []
         for _ in range(most):
-            value = self.draw(singular(name), item)
+            try:
+                value = self.draw(singular(name), item)
+            except Endless:
+                if schema.get("minItems"):
+                    raise
+                break  # an empty list is its end
             if value not in drawn:
                 drawn.append(value)
         return drawn

@@ -11,7 +11,7 @@ from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.draft import Draft, Tried, paired, parted, tried
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.sql import Sql
-from art_mcp.scenarios.drafting.values import NoValue
+from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
 from art_mcp.scenarios.phrasing.lexicon import VERBS
 from art_mcp.scenarios.plan import HELD_OUT
@@ -87,6 +87,7 @@ class Producer:
         self._held: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._idle: set[str] = set()
+        self._endless: dict[str, Endless] = {}
         self.dropped: list[Dropped] = []
 
     async def produce(
@@ -130,7 +131,7 @@ class Producer:
                     self._kept.add(self._composer.unexecuted(draft))
 
     def notes(self) -> list[str]:
-        """Which held-out sets could not be made, and why."""
+        """Which held-out sets could not be made, which tools no call was made of, and why."""
         why = {
             "values": "no argument has several values that calls can take, so that some could be held out",
             "phrasings": "no task was made for training",
@@ -139,7 +140,8 @@ class Producer:
         if len(self._names) < 2:
             why["combinations"] = "only one tool may be called, and a combination needs two"
         missing = [name for name in HELD_OUT if self._kept.held and not self._kept.size(name)]
-        return [f"no held-out {name}: {why[name]}" for name in missing]
+        uncalled = [f"no call of {name}: {why}" for name, why in self._endless.items() if not self._drawn[name]]
+        return [*(f"no held-out {name}: {why[name]}" for name in missing), *uncalled]
 
     async def _wave(self, trials: Trials, drafts: Sequence[Draft], fail: bool = False) -> bool:
         """Executes drafts, and keeps those that worked. Returns whether there were any."""
@@ -192,6 +194,9 @@ class Producer:
                 held = lacking and attempt < DRAWS // 2
                 try:
                     draft = self._sql.draft(name, held) if name in self._sql.tools else self._drafter.single(name, held)
+                except Endless as error:
+                    self._endless[name] = error
+                    return drafts
                 except NoValue:
                     continue
                 if draft is not None and self._is_new(draft):

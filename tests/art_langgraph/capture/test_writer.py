@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sqlite3
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -94,6 +96,23 @@ def test_when_too_many_wait_they_go_to_a_file_at_once(
     messages = [text for text in (*caplog.messages, writer.close()) if text and "import" in text]
     assert {one.id: one for text in messages for one in saved(text)} == {one.id: one for one in ended}
     assert len(store) == 0
+
+
+def test_nobody_can_put_a_link_where_the_file_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, victim = tmp_path / "shared", tmp_path / "victim"
+    shared.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(shared))
+    store = TrajectoryStore(tmp_path / "runs" / "s.sqlite")
+    shutil.rmtree(tmp_path / "runs")
+    (shared / f"s.not-stored-{os.getpid()}.jsonl").symlink_to(victim)
+    writer, one = Writer(store), run(1)
+    writer.finished(one)
+    message = writer.close()
+    assert saved(message or "") == [one]
+    assert not victim.exists()
+    (file,) = (path for path in shared.iterdir() if not path.is_symlink())
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert str(os.getpid()) not in file.name.removeprefix("s.not-stored-").split(".")[0].split("-")
 
 
 def test_without_a_place_for_a_file_the_number_of_lost_runs_is_said(

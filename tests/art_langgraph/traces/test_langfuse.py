@@ -174,6 +174,88 @@ def test_failed_observations(tmp_path: Path) -> None:
     assert (run.error, run.calls[0].error, run.demonstrations()) == ("RateLimitError", "RateLimitError", [])
 
 
+def test_messages_that_are_texts_of_python(tmp_path: Path) -> None:
+    (run,), left_out = read(
+        tmp_path, enriched("o1", "GENERATION", 0, str(CONVERSATION[:4]), str(ANSWER), metadata={"a": 1})
+    )
+    assert left_out == []
+    assert essence(run.demonstrations()[0].messages) == essence(CONVERSATION)
+    pairs = str([("system", "Use tools."), ("human", "Weather in Oslo?")])
+    (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, pairs, ANSWER["content"]))
+    assert run.calls[0].messages == ASKED
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("[SystemMessage(content='Use tools.'), HumanMessage(content='Hi')]", ANSWER),
+        ("{'messages': [HumanMessage(content='Hi', additional_kwargs={})]}", ANSWER),
+        (ASKED, "content='It rains.' additional_kwargs={} response_metadata={} id='run-1'"),
+        (ASKED, "AIMessage(content='It rains.', additional_kwargs={})"),
+        (ASKED, "ChatCompletion(id='c1', choices=[Choice(finish_reason='stop', index=0)])"),
+        (ASKED, "<openai.types.chat.ChatCompletion object at 0x7f>"),
+        (ASKED, '{"role": "assistant", "content": "It rai'),
+        ('[{"role": "user", "content": "Weather in Os', ANSWER),
+        ("[{'role': 'user', 'content': 'Weather in Os", ANSWER),
+        ("[{'role': 'user', 'content': " + "[" * 100_000, ANSWER),
+    ],
+)
+def test_texts_of_objects_are_left_out_and_never_imitated(tmp_path: Path, given: Any, said: Any) -> None:
+    runs, (left_out,) = read(tmp_path, enriched("o1", "GENERATION", 0, given, said))
+    assert not runs
+    assert left_out.startswith("with messages that are Python's text of objects, or were cut off (1: line 1)")
+
+
+@pytest.mark.parametrize(
+    "text", ["{'a': 1}", "[1, 2]", "print(x=1)", "['a', 'b']", "Message sent.", "content is king", "{x}", "[a](b)"]
+)
+def test_an_answer_that_only_looks_like_one_stays_as_it_was_said(tmp_path: Path, text: str) -> None:
+    said = text if not text.startswith("[1") else json.dumps({"role": "assistant", "content": text})
+    (run,), left_out = read(tmp_path, enriched("o1", "GENERATION", 0, ASKED, said))
+    assert left_out == []
+    assert (run.calls[0].answer or {})["content"] == text
+
+
+def test_generations_of_amazon_bedrock(tmp_path: Path) -> None:
+    use = {"toolUse": {"toolUseId": "call_1", "name": "weather", "input": {"city": "Oslo"}}}
+    result = {"toolResult": {"toolUseId": "call_1", "content": [{"json": {"sky": "rain"}}]}}
+    given = {
+        "messages": [
+            {"role": "user", "content": [{"text": "Weather in Oslo?"}]},
+            {"role": "assistant", "content": [{"reasoningContent": {"reasoningText": {"text": "Hm."}}}, use]},
+            {"role": "user", "content": [result, {"cachePoint": {"type": "default"}}]},
+        ],
+        "toolConfig": {
+            "tools": [
+                {
+                    "toolSpec": {
+                        "name": "weather",
+                        "description": WEATHER["function"]["description"],
+                        "inputSchema": {"json": WEATHER["function"]["parameters"]},
+                    }
+                }
+            ]
+        },
+    }
+    said = {
+        "output": {"message": {"role": "assistant", "content": [{"text": ANSWER["content"]}]}},
+        "stopReason": "end_turn",
+    }
+    (run,), left_out = read(tmp_path, enriched("o1", "GENERATION", 0, given, said))
+    assert left_out == []
+    (demonstration,) = run.demonstrations()
+    rain = {**RAIN, "content": '{"sky": "rain"}'}
+    assert essence(demonstration.messages) == essence([ASKED[1], CALLS, rain, ANSWER])
+    assert demonstration.tools == [WEATHER]
+
+
+def test_a_response_of_an_unknown_form_is_no_answer(tmp_path: Path) -> None:
+    said = {"results": [{"outputText": "It rains."}], "usage": {}}
+    runs, (left_out,) = read(tmp_path, enriched("o1", "GENERATION", 0, ASKED, said))
+    assert not runs
+    assert left_out.startswith("with answers of an unknown form (1: line 1)")
+
+
 @pytest.mark.parametrize(
     ("records", "why"),
     [

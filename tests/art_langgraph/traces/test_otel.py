@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from art_langgraph.traces import ForeignRun, read_runs
+from art_langgraph.traces import ForeignRun, import_runs, read_runs
 from art_langgraph.traces.problems import Skips
 from tests.support.runs.foreign_runs import (
     ANSWER,
@@ -230,3 +230,214 @@ def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], 
         numbers, row = counted("otel", what, tmp_path / what, *records, {"resourceMetrics": []})
         assert numbers == (1, 1, 1, 0)
         record_property(COUNTS, row)
+
+
+def flat(prefix: str, value: Any) -> dict[str, Any]:
+    """Attributes of which each is a part of a value."""
+    if isinstance(value, (dict, list)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return {name: part for key, inner in pairs for name, part in flat(f"{prefix}.{key}", inner).items()}
+    return {prefix: value}
+
+
+def inference(message: dict[str, Any]) -> dict[str, Any]:
+    """A message in OpenInference's form."""
+    calls = [{"tool_call": {key: call[key] for key in ("id", "function")}} for call in message.get("tool_calls", ())]
+    kept = {key: message[key] for key in ("role", "content", "tool_call_id") if message.get(key) is not None}
+    return {"message": {**kept, **({"tool_calls": calls} if calls else {})}}
+
+
+def inference_span(id: str, asked: list[Any], said: dict[str, Any], **more: Any) -> Any:
+    values = {
+        "openinference.span.kind": "LLM",
+        "llm.model_name": "gpt-4o",
+        "metadata": json.dumps({"langgraph_node": "model"}),
+        "input.value": json.dumps({"messages": asked}),
+        **flat("llm.input_messages", list(map(inference, asked))),
+        **flat("llm.output_messages", [inference(said)]),
+        **flat("llm.tools", [{"tool": {"json_schema": json.dumps(WEATHER)}}]),
+    }
+    return span(id, values, parent="1", **more)
+
+
+def test_messages_of_openinference(tmp_path: Path) -> None:
+    state = {"messages": [["user", "Weather in Oslo?"]]}
+    chain = {"openinference.span.kind": "CHAIN", "input.value": json.dumps(state), "output.value": "done"}
+    chain |= flat("llm.input_messages", [inference(ASKED[1])])  # of a node: it is no call of a model
+    used = {"openinference.span.kind": "TOOL", "tool.name": "weather", "input.value": '{"city": "Oslo"}'}
+    used["output.value"] = json.dumps({"type": "tool", "data": {**RAIN, "type": "tool"}})
+    (run,), left_out = read(
+        tmp_path,
+        traces(
+            span("1", {**chain, "session.id": "th-1"}, name="LangGraph"),
+            inference_span("2", ASKED, CALLS, at=1),
+            span("3", used, parent="1", at=2),
+            inference_span("4", CONVERSATION[:4], ANSWER, at=3),
+        ),
+    )
+    assert left_out == []
+    (demonstration,) = run.demonstrations()
+    assert demonstration.messages == [*ASKED, CALLS, RAIN, ANSWER], "with the ids of calls"
+    assert (demonstration.tools, demonstration.answers("all")) == ([WEATHER], [2, 4])
+    assert [(call.model, call.node) for call in run.calls] == [("gpt-4o", "model")] * 2
+    assert [(call.tool, call.arguments, call.result) for call in run.tool_calls] == [
+        ("weather", {"city": "Oslo"}, RAIN["content"])
+    ]
+    assert (run.input, run.thread_id) == ({"messages": ASKED[1:]}, "th-1")
+
+
+def test_contents_of_openinference(tmp_path: Path) -> None:
+    parts = [
+        {"message_content": {"type": "text", "text": "Weather in "}},
+        {"message_content": {"type": "text", "text": "Oslo?"}},
+    ]
+    values = flat("llm.input_messages", [{"message": {"role": "user", "contents": parts}}])
+    (run,), _ = read(tmp_path, traces(span("1", {**values, **flat("llm.output_messages", [inference(ANSWER)])})))
+    assert run.calls[0].messages == ASKED[1:]
+
+
+def langchain(kind: str, **fields: Any) -> dict[str, Any]:
+    """A message as LangChain dumps it."""
+    return {"lc": 1, "type": "constructor", "id": ["langchain", "schema", "messages", kind], "kwargs": fields}
+
+
+def test_spans_of_langsmiths_exporter(tmp_path: Path) -> None:
+    asked = [langchain("SystemMessage", content="Use tools."), langchain("HumanMessage", content="Weather in Oslo?")]
+    calls = langchain(
+        "AIMessage", content="", tool_calls=[{"name": "weather", "args": {"city": "Oslo"}, "id": "call_1"}]
+    )
+    rain = langchain("ToolMessage", content=RAIN["content"], tool_call_id="call_1")
+
+    def called(id: str, given: list[Any], said: dict[str, Any], at: int) -> Any:
+        values = {
+            "langsmith.span.kind": "llm",
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "gpt-4o",
+            "gen_ai.prompt": json.dumps({"messages": [given]}),
+            "gen_ai.completion": json.dumps({"generations": [[{"text": "", "message": said}]]}),
+            "langsmith.metadata.langgraph_node": "model",
+            **TOOLS,
+        }
+        return span(id, values, parent="1", at=at)
+
+    state = {"messages": [{"type": "human", "content": "Weather in Oslo?"}]}
+    graph = {"langsmith.span.kind": "chain", "gen_ai.operation.name": "chain", "gen_ai.prompt": json.dumps(state)}
+    used = {
+        "langsmith.span.kind": "tool",
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "weather",
+        "gen_ai.tool.call.id": "call_1",
+        "gen_ai.prompt": '{"city": "Oslo"}',
+        "gen_ai.completion": json.dumps(
+            {"output": {"type": "tool", **{key: RAIN[key] for key in ("content", "tool_call_id")}}}
+        ),
+    }
+    answer = langchain("AIMessage", content=ANSWER["content"])
+    spans = [span("1", graph), called("2", asked, calls, 1), span("3", used, parent="1", at=2)]
+    (run,), left_out = read(tmp_path, traces(*spans, called("4", [*asked, calls, rain], answer, 3)))
+    assert left_out == []
+    (demonstration,) = run.demonstrations()
+    assert essence(demonstration.messages) == essence(CONVERSATION)
+    assert (demonstration.tools, demonstration.answers("all")) == ([WEATHER], [2, 4])
+    assert run.input == {"messages": ASKED[1:]}
+    assert [(call.tool, call.arguments, call.result, call.tool_call_id) for call in run.tool_calls] == [
+        ("weather", {"city": "Oslo"}, RAIN["content"], "call_1")
+    ]
+
+
+def test_events_in_an_attribute(tmp_path: Path) -> None:
+    listed = [{"event.name": name, **body} for name, body in events(role="assistant")]
+    for written in (json.dumps(listed), listed):
+        (run,), left_out = read(tmp_path, traces(span("1", {**CHAT, **TOOLS, "events": written})))
+        assert left_out == []
+        assert essence(run.demonstrations()[0].messages) == essence(CONVERSATION)
+
+
+def blocks(message: dict[str, Any]) -> list[dict[str, Any]]:
+    """The content of a message in the form of Amazon Bedrock."""
+    if message["role"] == "tool":
+        return [{"toolResult": {"toolUseId": "call_1", "status": "success", "content": [{"text": message["content"]}]}}]
+    uses = [{"toolUse": {"toolUseId": "call_1", "name": "weather", "input": {"city": "Oslo"}}}]
+    return uses if message.get("tool_calls") else [{"text": message["content"]}]
+
+
+@pytest.mark.parametrize("form", ["log records in CloudWatch", "events of spans"])
+def test_agents_of_aws(tmp_path: Path, form: str) -> None:
+    facts = {"traceId": "a" * 32, "spanId": "1" * 16}
+    seen = {**facts, "parentSpanId": None, "name": "chat", "startTimeUnixNano": 10**18, "endTimeUnixNano": 10**18,
+            "attributes": {**CHAT, **TOOLS}, "status": {"code": "UNSET"}}  # fmt: skip
+    texts = [
+        ("user" if message["role"] == "tool" else message["role"], json.dumps(blocks(message)))
+        for message in CONVERSATION
+    ]
+    if form == "events of spans":
+        names = ["gen_ai.system.message", "gen_ai.user.message", "gen_ai.assistant.message", "gen_ai.tool.message"]
+        inside = [
+            {"name": name, "timeUnixNano": str(at), "attributes": attributes({"content": text, "id": "call_1"})}
+            for at, (name, (_, text)) in enumerate(zip(names, texts, strict=False))
+        ]
+        said = attributes({"message": texts[4][1], "finish_reason": "end_turn"})
+        inside.append({"name": "gen_ai.choice", "timeUnixNano": "9", "attributes": said})
+        lines = [traces(span("1", {**CHAT, **TOOLS}, events=inside))]
+    else:
+        given = [{"role": role, "content": {"content": text}} for role, text in texts[:4]]
+        answered = [{"role": "assistant", "content": {"message": texts[4][1], "finish_reason": "end_turn"}}]
+        body = {"input": {"messages": given}, "output": {"messages": answered}}
+        event = {"event.name": "strands.telemetry.tracer"}
+        lines = [seen, {**facts, "timeUnixNano": 10**18, "body": body, "attributes": event}]
+    (run,), left_out = read(tmp_path, *lines)
+    assert left_out == []
+    (demonstration,) = run.demonstrations()
+    assert essence(demonstration.messages) == essence(CONVERSATION)
+    assert demonstration.tools == [WEATHER]
+
+
+def test_an_unknown_form_is_named_by_its_attributes(tmp_path: Path) -> None:
+    values = {**CHAT, "ai.prompt.messages": "[]", "acme.3.said": "x", "acme.4.said": "y", "http.url": "z"}
+    event = {"name": "acme.event", "timeUnixNano": "1", "attributes": []}
+    runs, (left_out,) = read(tmp_path, traces(span("1", values, events=[event])))
+    assert not runs
+    found = "found were acme.N.said, acme.event, ai.prompt.messages, and none of them is known to have messages"
+    assert left_out.startswith(f"traces whose spans have no messages (1: line 1); {found}")
+
+
+def test_no_role_is_guessed(tmp_path: Path) -> None:
+    last = flat("gen_ai.completion", [ANSWER])
+    named = [*ASKED, CALLS, {key: RAIN[key] for key in ("content", "tool_call_id")}]
+
+    def fields(messages: list[Any]) -> dict[str, Any]:
+        calls = [{**CALL, **CALL["function"]} for CALL in CALLS["tool_calls"]]
+        listed = [{**m, "tool_calls": calls} if m.get("tool_calls") else m for m in messages]
+        return {k: v for k, v in flat("gen_ai.prompt", listed).items() if v is not None}
+
+    (run,), left_out = read(tmp_path, traces(span("1", {**fields(named), **last})))
+    assert left_out == []
+    assert run.calls[0].messages[3] == RAIN
+    nameless = {**fields([ASKED[0], {"content": "Weather in Oslo?"}]), **last}
+    parts = {"gen_ai.input.messages": json.dumps([{"parts": [{"type": "text", "content": "Hi"}]}])}
+    inferred = flat("llm.input_messages", [{"message": {"content": "Hi"}}])
+    for values in (nameless, {**CHAT, **parts}, inferred):
+        runs, (left_out,) = read(tmp_path, traces(span("1", values)))
+        assert not runs
+        assert left_out.startswith("with messages that have no role (1: line 1)")
+
+
+def test_calls_without_definitions_of_their_tools_are_counted(tmp_path: Path) -> None:
+    values = {**CHAT, "gen_ai.input.messages": json.dumps(PARTS), "gen_ai.output.messages": json.dumps(SAID)}
+    file = write(
+        tmp_path / "x.jsonl", traces(span("1", values)), traces(span("1", {**values, **TOOLS}, trace="b" * 32))
+    )
+    found = import_runs("otel", file, demonstrations=tmp_path / "d.jsonl")
+    assert found.demonstrations.new == 2
+    assert found.skips.counts == {
+        "runs that call tools without their definitions, which their demonstrations lack too": 1
+    }
+
+
+def test_a_trace_that_bedrock_returns_is_left_out(tmp_path: Path) -> None:
+    text = {"text": '{"messages":[{"content":"[{text=Hi}]","role":"user"}]}'}
+    part = {"agentId": "a", "agentAliasId": "b", "sessionId": "s",
+            "trace": {"orchestrationTrace": {"modelInvocationInput": text}}}  # fmt: skip
+    runs, (left_out,) = read(tmp_path, part)
+    assert not runs
+    assert left_out.startswith("traces that Amazon Bedrock's agents return, in which messages are texts of objects (1")

@@ -92,6 +92,10 @@ def main() -> None:
             version = params["protocolVersion"]
             send({"id": number, "result": {"protocolVersion": version, "capabilities": capabilities,
                                            "serverInfo": info, "instructions": "Handle with care."}})  # fmt: skip
+        elif method == "tools/list" and KIND == "written":  # by hand, in a file: JSON that no library would write
+            with open(sys.argv[2]) as file:
+                sys.stdout.write(f'{{"jsonrpc":"2.0","id":{number},"result":{{"tools":{file.read()}}}}}\n')
+            sys.stdout.flush()
         elif method == "tools/list":
             one_page = int(params.get("cursor") or 0)
             names = TOOLS[one_page : one_page + 4]
