@@ -58,5 +58,5 @@ def test_a_damaged_token_is_named_with_the_remedy(
 ) -> None:
     monkeypatch.delenv("ART_API_KEY", raising=False)
     (tmp_path / "token").write_bytes(content)
-    with pytest.raises(ConfigError, match="token .*delete it, and a new token is made"):
+    with pytest.raises(ConfigError, match=r"token .*delete it, and a new token is made"):
         ensure_token(Home(tmp_path))
