@@ -430,12 +430,12 @@ class VLLMClient:
 
 def _most_bytes(request: Mapping[str, Any]) -> int:
     """How large the answer to a request can be."""
-    if (limit := request.get("max_tokens")) is None:
+    if request.get("max_tokens") is None:
         return _MOST_ANSWER
-    tokens = limit * request.get("n", 1)
+    tokens = int(request["max_tokens"]) * int(request.get("n", 1))
     if "prompt_logprobs" in request:
         tokens += len(request["prompt"])
-    alternatives = request.get("top_logprobs") or request.get("logprobs") or 0  # `logprobs`: that of text completions
+    alternatives = int(request.get("top_logprobs") or request.get("logprobs") or 0)  # text completions: `logprobs`
     return min(MOST_BYTES + tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER)
 
 
