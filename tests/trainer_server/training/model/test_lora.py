@@ -32,7 +32,8 @@ def calls(graph: torch.fx.GraphModule) -> Iterator[str]:
     """Names of what a traced graph computes, with the graphs in it: an autograd function's two are such."""
     for module in graph.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
-            yield getattr(node.target, "__name__", str(node.target))
+            if node.op in ("call_function", "call_method"):
+                yield getattr(node.target, "__name__", str(node.target))
 
 
 @pytest.fixture(autouse=True)
@@ -40,9 +41,8 @@ def fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_and_plain_layers_have_the_same_gradients(backend: str) -> None:
-    for found, expected in zip(gradients(torch.compile(layer, backend=backend)), gradients(layer), strict=True):
+def test_compiled_and_plain_layers_have_the_same_gradients() -> None:
+    for found, expected in zip(gradients(torch.compile(layer, backend="aot_eager")), gradients(layer), strict=True):
         assert expected.norm() > 1
         torch.testing.assert_close(found, expected)
 
@@ -57,4 +57,4 @@ def test_nothing_is_traced_that_computes_in_place() -> None:
 
     gradients(torch.compile(layer, backend=backend))
     assert "addmm" in traced
-    assert not [name for name in traced if name.endswith("_") and not name.endswith("__")]
+    assert not [name for name in traced if name.endswith("_")]
