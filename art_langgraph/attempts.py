@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
-if TYPE_CHECKING:
-    from art_langgraph.trajectory import CompletionCall, NodeRun
+from pydantic import BaseModel, Field
 
 Superseded = Literal["retry", "resume", "fork"]
 """Why something does not count: a retry after an error, a resume after an interrupt, or a fork, in which the thread
@@ -23,6 +22,48 @@ def parent_namespace(namespace: str) -> str:
     """
     node, _, number = namespace.rpartition("|")
     return (node if number.isdigit() else namespace).rpartition("|")[0]
+
+
+class Place(BaseModel):
+    """Where in a graph something happened. Empty outside of any node."""
+
+    node: str | None = None
+    agent: str | None = None
+    """Name of the agent that the node belongs to: of `create_agent(name=…)`, or of a sub-agent of deepagents."""
+    path: list[str] = Field(default_factory=list)
+    """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
+    node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
+    namespace: str = ""
+    """LangGraph's checkpoint namespace, which differs between branches, and between calls of a graph in one node."""
+    step: int | None = None
+    branch: int | None = None
+    """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
+    attempt: str | None = None
+    """Id of the node's run. A retry or a resume of the node gets another id."""
+    parent: str | None = None
+    """Id of the run of the enclosing graph's node, inside a subgraph."""
+
+
+class NodeRun(Place):
+    """A run of a node, or of a task of the functional API."""
+
+    error: str | None = None
+    interrupted: bool = False
+    """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
+    caller: str | None = None
+    """Id of the graph's run that ran the node; of a task, its `parent`, which called it. A retry has the same caller, a
+    run that goes on from a checkpoint another. None: it was not recorded."""
+    thread: str | None = None
+    """LangGraph's thread."""
+    resumes: Literal["newest", "checkpoint"] | None = None
+    """As that of `Trajectory`, for the graph's run."""
+    started: float
+    seconds: float = 0.0
+
+    @property
+    def is_task(self) -> bool:
+        """Whether it is a task of the functional API, or of a node that calls tasks."""
+        return self.parent is not None and self.caller == self.parent
 
 
 class Attempts:
@@ -160,7 +201,12 @@ def _unfinished(run: NodeRun) -> bool:
     return run.error is not None or run.interrupted or not run.seconds
 
 
-def remark(calls: Iterable[CompletionCall], before: Mapping[Any, Superseded], now: Mapping[Any, Superseded]) -> None:
+class _Marked(Protocol):
+    attempt: str | None
+    superseded: Superseded | None
+
+
+def remark(calls: Iterable[_Marked], before: Mapping[Any, Superseded], now: Mapping[Any, Superseded]) -> None:
     """Marks calls as superseded where the node runs are that made them, and takes back what held before.
 
     Args:

@@ -15,6 +15,8 @@ from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
 from art_langgraph.attempts import Attempts, Superseded, remark
+from art_langgraph.attempts import NodeRun as NodeRun
+from art_langgraph.attempts import Place as Place
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 from trainer_server.wire import ConfigError, VersionRef
 
@@ -86,26 +88,6 @@ class Scenario(BaseModel):
         return [cls.of(task) for task in given]
 
 
-class Place(BaseModel):
-    """Where in a graph something happened. Empty outside of any node."""
-
-    node: str | None = None
-    agent: str | None = None
-    """Name of the agent that the node belongs to: of `create_agent(name=…)`, or of a sub-agent of deepagents."""
-    path: list[str] = Field(default_factory=list)
-    """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
-    node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
-    namespace: str = ""
-    """LangGraph's checkpoint namespace, which differs between branches, and between calls of a graph in one node."""
-    step: int | None = None
-    branch: int | None = None
-    """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
-    attempt: str | None = None
-    """Id of the node's run. A retry or a resume of the node gets another id."""
-    parent: str | None = None
-    """Id of the run of the enclosing graph's node, inside a subgraph."""
-
-
 class CompletionCall(Place):
     """A call of a chat model, with its answer."""
 
@@ -173,28 +155,6 @@ class ToolCall(Place):
     server_version: str | None = None
     started: float
     seconds: float = 0.0
-
-
-class NodeRun(Place):
-    """A run of a node, or of a task of the functional API."""
-
-    error: str | None = None
-    interrupted: bool = False
-    """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
-    caller: str | None = None
-    """Id of the graph's run that ran the node; of a task, its `parent`, which called it. A retry has the same caller, a
-    run that goes on from a checkpoint another. None: it was not recorded."""
-    thread: str | None = None
-    """LangGraph's thread."""
-    resumes: Literal["newest", "checkpoint"] | None = None
-    """As that of `Trajectory`, for the graph's run."""
-    started: float
-    seconds: float = 0.0
-
-    @property
-    def is_task(self) -> bool:
-        """Whether it is a task of the functional API, or of a node that calls tasks."""
-        return self.parent is not None and self.caller == self.parent
 
 
 _OF_THE_REWARD = (

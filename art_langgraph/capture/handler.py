@@ -14,6 +14,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableWithFallbacks
 from langgraph.errors import GraphBubbleUp, GraphInterrupt
 
 from art_langgraph.background.release import release
@@ -81,6 +82,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         """Tools under way, each with name and version of the MCP server behind it, where it says so."""
         self._raised: dict[tuple[str | None, str], UUID] = {}
         """Tools that raised, by the node's attempt and the model's tool call."""
+        self._fallbacks: dict[UUID, UUID | None] = {}
+        """By run of LangChain's `with_fallbacks`: its newest branch, which has failed when another one starts."""
         self._asking: set[UUID] = set()
         """Runs of the node in which an agent asks its model."""
         self._spans: dict[UUID, tracing.Span] = {}
@@ -160,6 +163,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         metadata = metadata or {}
         self._note_root(run_id, parent_run_id, inputs, kwargs.get("name"), metadata)
         opens = self._runs.chain(run_id, parent_run_id, metadata, resumed_state(inputs, metadata))
+        if str(kwargs.get("name")).startswith(RunnableWithFallbacks.__name__):  # of a generic class: its parameters too
+            self._fallbacks[run_id] = None
         self._note_repeat(run_id, parent_run_id, tags)
         if not opens or kwargs.get("name") != metadata.get("langgraph_node") or _HIDDEN in (tags or []):
             return
@@ -183,10 +188,16 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self.graph.started(run_id, inputs, name, metadata)
 
     def _note_repeat(self, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None) -> None:
-        """A run starts. What it repeats, as LangChain's `with_retry` does, no longer counts."""
+        """A run starts. What it repeats, as LangChain's `with_retry` and `with_fallbacks` do, no longer counts."""
         if any(tag.startswith(_REPEATS) for tag in tags or ()):
             self._runs.repeat(run_id, parent_run_id)
             self._drop_repeated()
+        above = enclosing_run()[0] if self._fallbacks else None  # a branch has the same parent as the fallbacks
+        if above in self._fallbacks and above != run_id:
+            if (failed := self._fallbacks[above]) is not None:
+                self._runs.again(failed)
+                self._drop_repeated()
+            self._fallbacks[above] = run_id
 
     def _drop_repeated(self) -> None:
         """Completions inside of runs that were repeated no longer count."""
@@ -261,6 +272,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             started=self._clock.now(),
             **self._runs.place(parent_run_id, metadata or {}),
         )
+        self._note_repeat(run_id, parent_run_id, None)
         with self._lock:
             self._models[run_id] = parent_run_id, call
         if tracing.on():

@@ -109,6 +109,33 @@ async def test_langchains_retry_of_a_graph_or_of_a_chain_repeats_what_it_enclose
     assert marks(found) == [("draft", "retry"), ("check", "retry"), ("draft", None), ("check", None)]
 
 
+async def test_a_branch_that_failed_before_a_fallback_does_not_count() -> None:
+    first, second = Answering(says="first"), Answering(says="second")
+
+    async def fails(answer: Any) -> str:
+        raise ValueError("not parsed")
+
+    for fallback in (second, second | RunnableLambda(lambda answer: answer)):
+        chain = (first | RunnableLambda(fails)).with_fallbacks([fallback])
+
+        async def node(state: Said, chain: Any = chain) -> dict[str, list[str]]:
+            return {"said": [(await chain.ainvoke("x")).text]}
+
+        found = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+        assert found.output["said"] == ["second"]
+        assert [call.superseded for call in found.completions] == ["retry", None]
+
+
+async def test_of_calls_made_at_once_those_that_were_not_chosen_count_too() -> None:
+    async def node(state: Said) -> dict[str, list[str]]:
+        answers = await asyncio.gather(*(Answering(says=said).ainvoke("x") for said in ("good", "better")))
+        return {"said": [max(answer.text for answer in answers)]}
+
+    found = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+    assert found.output["said"] == ["good"]
+    assert len(found.completion_ids) == 2, "nobody but the graph knows which was used: see what-counts.md"
+
+
 async def test_langchains_retry_of_a_tool_repeats_what_it_encloses() -> None:
     model, tries = Answering(), iter(range(100))
 
