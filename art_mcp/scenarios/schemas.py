@@ -105,7 +105,11 @@ def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
 def _forgiving(validator: Any) -> Any:
     """The class of a validator whose patterns are those of `fits_pattern`, and which does not follow references without
     end. What it follows by itself, to know which values no other keyword has looked at, is left to the server."""
-    own = {"pattern": _check_pattern, "unevaluatedProperties": _unchecked, "unevaluatedItems": _unchecked}
+    own: dict[str, Any] = {
+        "pattern": _check_pattern,
+        "unevaluatedProperties": _unchecked,
+        "unevaluatedItems": _unchecked,
+    }
     for keyword in ("$ref", "$dynamicRef", "$recursiveRef"):
         if (follow := validator.VALIDATORS.get(keyword)) is not None:
             own[keyword] = partial(_follow, follow)
