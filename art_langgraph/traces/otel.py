@@ -42,8 +42,8 @@ from art_langgraph.trajectory import ToolCall
 
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _DETAILS = "gen_ai.client.inference.operation.details"
-_NO_CALLS = {"invoke_agent", "create_agent", "execute_tool", "embeddings", "invoke_workflow", "retrieval", "chain"}
-"""Operations that are no call of a model."""
+_NO_CALLS = re.compile(r"(?:execute|invoke|create)_.*|embeddings|retrieval|chain")
+"""Operations that are no call of a model, but of what calls one."""
 _SWITCH_ON = (
     "switch the capture of content on: OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT=true (or span_and_event), "
     "and export logs as well where it writes events"
@@ -254,7 +254,7 @@ def _kind(attributes: Mapping[str, Any]) -> str | None:
     kind = attributes.get("openinference.span.kind") or attributes.get("langsmith.span.kind")
     operation = attributes.get("gen_ai.operation.name")
     if kind is None and operation is not None:
-        kind = "tool" if operation == "execute_tool" else "chain" if operation in _NO_CALLS else "llm"
+        kind = "tool" if operation == "execute_tool" else "chain" if _NO_CALLS.fullmatch(str(operation)) else "llm"
     return None if kind is None else str(kind).lower()
 
 
@@ -266,18 +266,19 @@ def _call(span: Mapping[str, Any], spans: Mapping[str, Mapping[str, Any]]) -> Mo
     messages, answer = _messages(span)
     if not messages:
         return None
-    agent = attributes.get("gen_ai.agent.name")
+    agent, tools = attributes.get("gen_ai.agent.name"), _tools(attributes)
     above, seen = spans.get(span["parent"] or ""), set[str]()
-    while agent is None and above is not None and above["id"] not in seen:
+    while (agent is None or tools is None) and above is not None and above["id"] not in seen:
         seen.add(above["id"])
         if above["attributes"].get("gen_ai.operation.name") == "invoke_agent":
-            agent = above["attributes"].get("gen_ai.agent.name")
+            agent = agent or above["attributes"].get("gen_ai.agent.name")
+            tools = tools or _tools(above["attributes"])
         above = spans.get(above["parent"] or "")
     models = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
     return ModelCall(
         messages=messages,
         answer=answer,
-        tools=_tools(attributes),
+        tools=tools,
         model=next((attributes[name] for name in models if attributes.get(name)), None),
         started=span["start"],
         seconds=max(span["end"] - span["start"], 0.0),
@@ -308,13 +309,15 @@ def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]] | None:
 def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
     """The messages of a call, and its answer."""
     attributes = span["attributes"]
-    details = [event["attributes"] for event in span["events"] if event["name"] == _DETAILS]
-    for place in (attributes, *details):
-        if given := place.get("gen_ai.input.messages"):
-            asked = openai_messages(given)
-            if instructions := parsed(place.get("gen_ai.system_instructions")):
-                asked = [*_system(instructions), *asked]
-            return asked, _first(place.get("gen_ai.output.messages"))
+    whole = dict(attributes)
+    for event in span["events"]:  # some write an event for what goes in, and one for what comes out
+        if event["name"] == _DETAILS:
+            whole.update(event["attributes"])
+    if given := whole.get("gen_ai.input.messages"):
+        asked = openai_messages(given)
+        if instructions := parsed(whole.get("gen_ai.system_instructions")):
+            asked = [*_system(instructions), *asked]
+        return asked, _first(whole.get("gen_ai.output.messages"))
     listed = parsed(attributes.get("events"))
     inside = [_listed_event(event) for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
     # Stable, where all have the same time.

@@ -67,7 +67,7 @@ class ToolFilter:
     def _filtered(self, item: Any) -> Any:
         whole = _shallow_answer(item) if isinstance(item, ValidationError) else item
         message = getattr(whole, "message", None)
-        answer = getattr(message, "root", message)  # SDK 1 wraps messages
+        answer: Any = getattr(message, "root", message)  # SDK 1 wraps messages
         result = getattr(answer, "result", None)
         if not isinstance(result, dict):
             return item
@@ -200,8 +200,10 @@ def _shallow_answer(error: ValidationError) -> SessionMessage | None:
         message = mcp.types.JSONRPCResponse.model_validate(fields)
     except ValueError:
         return None
-    wrapped = getattr(mcp.types, "JSONRPCMessage", None)  # SDK 1
-    return SessionMessage(wrapped(message) if isinstance(wrapped, type) and issubclass(wrapped, BaseModel) else message)
+    wrapper: Any = getattr(mcp.types, "JSONRPCMessage", None)
+    if isinstance(wrapper, type) and issubclass(wrapper, BaseModel):  # SDK 1
+        return SessionMessage(wrapper.model_validate(fields))  # type: ignore[arg-type, unused-ignore]
+    return SessionMessage(message)
 
 
 def _shallow(text: str) -> Iterator[str]:

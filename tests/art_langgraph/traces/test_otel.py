@@ -120,6 +120,24 @@ def test_the_event_that_has_the_details_of_an_inference(tmp_path: Path) -> None:
     assert essence(run.demonstrations()[0].messages) == essence(CONVERSATION)
 
 
+def test_an_event_for_what_goes_in_and_one_for_what_comes_out(tmp_path: Path) -> None:
+    sides = {"gen_ai.input.messages": PARTS, "gen_ai.output.messages": SAID}
+    inside = [
+        {
+            "name": "gen_ai.client.inference.operation.details",
+            "timeUnixNano": "1",
+            "attributes": attributes({key: json.dumps(value)}),
+        }
+        for key, value in sides.items()
+    ]
+    cycle = span("2", {"gen_ai.operation.name": "execute_event_loop_cycle"}, parent="1", events=inside)
+    agent = span("1", {"gen_ai.operation.name": "invoke_agent", **TOOLS})
+    (run,), _ = read(tmp_path, traces(agent, cycle, span("3", CHAT, parent="2", events=inside)))
+    assert len(run.calls) == 1
+    assert essence(run.demonstrations()[0].messages) == essence(CONVERSATION)
+    assert run.demonstrations()[0].tools == [WEATHER]
+
+
 def events(**more: Any) -> list[tuple[str, dict[str, Any]]]:
     """Events until version 1.36 of the conventions: names and bodies."""
     return [
