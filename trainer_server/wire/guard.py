@@ -56,11 +56,11 @@ def members(group: int) -> list[int]:
 def descendants(ancestor: int) -> list[int]:
     """Ids of the living processes that a process has started, directly or not, from /proc."""
     processes = _processes(zombies=True)
-    found = [ancestor]
-    for pid in found:  # those that are found on the way are added
-        found += [child for child, (parent, _) in processes.items() if parent == pid]
+    family = [ancestor]
+    for pid in family:  # those that are found on the way are added
+        family += [child for child, (parent, _) in processes.items() if parent == pid]
     living = _processes()
-    return [pid for pid in found[1:] if pid in living]
+    return [pid for pid in family[1:] if pid in living]
 
 
 def _processes(*, zombies: bool = False) -> dict[int, tuple[int, int]]:
@@ -116,12 +116,12 @@ def _adopt_orphans() -> None:
 
 def _reap(child: int) -> int | None:
     """Takes note of children that have ended. Returns the wait status of one of them if it has; else None."""
-    found = None
+    status = None
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] == child:
-                found = ended[1]
-    return found
+                status = ended[1]
+    return status
 
 
 def main(command: list[str], starter: int, *, low_priority: bool = False, grace: float = GRACE) -> int:
