@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import anyio
 import mcp.types
 from mcp.shared.message import SessionMessage
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 MAX_DEPTH = 100
 """Maximum number of levels of a schema, with what its references lead to in their place."""
@@ -200,10 +200,10 @@ def _shallow_answer(error: ValidationError) -> SessionMessage | None:
         message = mcp.types.JSONRPCResponse.model_validate(fields)
     except ValueError:
         return None
-    wrapper: Any = getattr(mcp.types, "JSONRPCMessage", None)
-    if isinstance(wrapper, type) and issubclass(wrapper, BaseModel):  # SDK 1
-        return SessionMessage(wrapper.model_validate(fields))  # type: ignore[arg-type, unused-ignore]
-    return SessionMessage(message)
+    whole: Any = message
+    if hasattr(wrapper := mcp.types.JSONRPCMessage, "model_validate"):  # SDK 1
+        whole = cast(Any, wrapper).model_validate(fields)
+    return SessionMessage(whole)
 
 
 def _shallow(text: str) -> Iterator[str]:
