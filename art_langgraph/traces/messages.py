@@ -70,13 +70,13 @@ def recorded(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    found = parsed(value)
-    if not isinstance(found, str):
-        return found
+    content = parsed(value)
+    if not isinstance(content, str):
+        return content
     text = value.strip()
-    found = literal(text)
-    if _is_conversation(found):
-        return found
+    content = literal(text)
+    if _is_conversation(content):
+        return content
     if _OBJECTS.match(text) or _FIELDS.match(text):
         raise _REPR
     return value
