@@ -64,8 +64,8 @@ def test_the_engine_is_forked_off_the_front_end(real: Real) -> None:
     assert not any("multiprocessing" in command for command in commands), commands
 
 
-async def test_vllm_refuses_an_adapter_of_which_it_would_apply_nothing(real: Real, tmp_path: Path) -> None:
-    """Stock vLLM takes it, and answers from the base model."""
+async def test_vllm_refuses_an_adapter_that_it_would_not_apply_whole(real: Real, tmp_path: Path) -> None:
+    """Stock vLLM takes it, and answers from the base model, or with half of the adapter."""
     async with TrainerClient() as trainer:
         await trainer.create_policy("misnamed")
     adapter = tmp_path / "adapter"
@@ -85,6 +85,12 @@ async def test_vllm_refuses_an_adapter_of_which_it_would_apply_nothing(real: Rea
         assert refused.status_code >= 400
         assert "would apply no weight of this adapter" in refused.text
         assert "language_model.layers.0" in refused.text
+        late = {name.replace("layers.29.", "layers.30."): value for name, value in weights.items()}  # one too far
+        save_file(late, adapter / "adapter_model.safetensors")
+        refused = vllm.post("/v1/load_lora_adapter", json=asked)
+        assert refused.status_code >= 400
+        assert "would apply this adapter in part: " in refused.text
+        assert "model.layers.30." in refused.text
         save_file(weights, adapter / "adapter_model.safetensors")
         assert vllm.post("/v1/load_lora_adapter", json=asked).status_code == 200
         assert vllm.post("/v1/unload_lora_adapter", json={"lora_name": "misnamed"}).status_code == 200
@@ -228,6 +234,7 @@ async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
     assert [call["name"] for call in answer.tool_calls] == ["get_time"]
     async with real.http() as http:
         (engine,) = (await http.get("/api/engines")).json()["engines"]
+        assert engine["missing"] == {}
         assert (engine["tool_parser"], engine["reasoning_parser"], engine["max_model_len"]) == ("hermes", None, 8192)
         assert (await http.get("/ready")).json()["tool_parser"] == "hermes"
     streamed = None

@@ -96,7 +96,8 @@ def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 @functools.cache
 def _kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled where that is worth it."""
-    return flex_attention if device == "cpu" else compiled(flex_attention)
+    plain: Any = flex_attention
+    return plain if device == "cpu" else compiled(plain)  # type: ignore[no-any-return]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
