@@ -166,6 +166,8 @@ def _tell(imported: Imported, scenarios: Path, demonstrations: Path, dry_run: bo
     print(f"rewards: {imported.rewards}")
     for reason in imported.skips:
         print(f"left out: {reason}")
+    for reason in imported.gaps:
+        print(f"read, but: {reason}")
     if dry_run:
         print("nothing was written (--dry-run)")
     elif not imported.read:

@@ -134,7 +134,7 @@ async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, befo
     """
     state = await cast(Any, graph).aget_state(config)
     before.append((configurable(state.config).get("checkpoint_id"), [question.value for question in state.interrupts]))
-    if len(before) > _SAME and all(one == before[-1] for one in before[-1 - _SAME :]):
+    if len(before) > _SAME and all(earlier == before[-1] for earlier in before[-1 - _SAME :]):
         raise ConfigError(
             f"the interrupts {before[-1][1]!r:.200} ask again however often they are answered: the subgraphs that they "
             "are in keep no checkpoints (`checkpointer=False`), and begin anew with other ids. Leave that out"
@@ -143,12 +143,12 @@ async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, befo
 
 def _questions(interrupts: Iterable[Any]) -> list[Question]:
     """The questions of interrupts, each once. Those of a remote graph may be plain data."""
-    found: dict[Any, Question] = {}
+    questions: dict[Any, Question] = {}
     for number, interrupt in enumerate(interrupts):
         plain = isinstance(interrupt, dict)
         id = (interrupt.get("id") or interrupt.get("interrupt_id")) if plain else interrupt.id
-        found.setdefault(id or number, Question(interrupt["value"] if plain else interrupt.value, id))
-    return list(found.values())
+        questions.setdefault(id or number, Question(interrupt["value"] if plain else interrupt.value, id))
+    return list(questions.values())
 
 
 async def thread_scenario(

@@ -51,6 +51,8 @@ class Imported:
     """Runs with a reward; new: those that had none, or another."""
     skips: Skips = field(default_factory=Skips)
     """What was left out, by reason."""
+    gaps: Skips = field(default_factory=Skips)
+    """What the runs that were read lack, by reason."""
 
     @property
     def read(self) -> int:
@@ -64,6 +66,7 @@ class Imported:
             "read": self.read,
             **{name: {"new": tally.new, "known": tally.known} for name, tally in tallies.items()},
             "skipped": self.skips.counts,
+            "lacking": self.gaps.counts,
         }
 
 
@@ -192,7 +195,7 @@ class _Files:
             self._summary.skips.note(problem, run.line)
             return
         if run.undefined:
-            self._summary.skips.note(_UNDEFINED, run.line)
+            self._summary.gaps.note(_UNDEFINED, run.line)
         for conversation in conversations:
             if (name := digest(conversation)) in self._conversations:
                 self._summary.demonstrations.known += 1

@@ -21,7 +21,7 @@ from trainer_server.wire import (
     StepRequest,
     TrainingError,
     Unprocessable,
-    contradiction,
+    wrong_reward,
 )
 from trainer_server.wire.watching import tracing
 
@@ -70,8 +70,8 @@ class Intake:
 
         Raises:
             Conflict: The key was used for another request.
-            Unprocessable: The request holds a value that JSON cannot express, its rewards contradict each other or
-                are too large, or its loss or its teacher is unknown.
+            Unprocessable: The request holds a value that JSON cannot express, a reward is too large, or its loss or its
+                teacher is unknown.
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
         async with self._accepting:
@@ -109,7 +109,7 @@ class Intake:
 
     async def _train(self, policy: str, request: StepRequest | SFTRequest, evaluations: frozenset[str]) -> Job:
         if isinstance(request, StepRequest):
-            if request.config.rewards_count and (wrong := contradiction(request.groups)):
+            if request.config.rewards_count and (wrong := wrong_reward(request.groups)):
                 raise Unprocessable(wrong, code="invalid_reward", param="groups")
             self._check_loss(request.config.loss_type)
             await asyncio.to_thread(self._teachers.check, request.config)

@@ -89,8 +89,8 @@ from trainer_server.wire.steps import (
     StepRequest,
     StepResult,
     TrajectoryRef,
-    contradiction,
     reward_problem,
+    wrong_reward,
 )
 
 __all__ = [
@@ -171,10 +171,10 @@ __all__ = [
     "Version",
     "VersionNumber",
     "VersionRef",
-    "contradiction",
     "names_version",
     "prefix_drift",
     "reward_problem",
     "rollout_path",
     "version_number",
+    "wrong_reward",
 ]

@@ -314,35 +314,14 @@ class GroupRef(BaseModel):
     have no group. Their advantages are not divided by a standard deviation of the group."""
 
 
-def contradiction(groups: Sequence[GroupRef]) -> str | None:
-    """Why the rewards of a step cannot be trained, in words that name the trajectory; None: they can.
-
-    A reward or a baseline is too large; a completion has two rewards in one trajectory; or two trajectories of a group
-    are made of the same completions and have other rewards, so that nothing in them is better or worse.
-    """
-    rewards_of: dict[str, dict[str, float]] = {}
+def wrong_reward(groups: Sequence[GroupRef]) -> str | None:
+    """Which reward or baseline of a step is too large, in words that name the trajectory or the group; None: none."""
     for group in groups:
         if group.baseline is not None and (wrong := reward_problem(group.baseline)):
             return f"the baseline of the group {group.scenario_id!r}: {wrong}"
-        same: dict[frozenset[str], TrajectoryRef] = {}
         for reference in group.trajectories:
-            if reference.reward is None:
-                continue
-            if wrong := reward_problem(reference.reward):
+            if reference.reward is not None and (wrong := reward_problem(reference.reward)):
                 return f"the trajectory {reference.id!r}: {wrong}"
-            rewards = rewards_of.setdefault(reference.trajectory, {})
-            for completion in reference.completions:
-                if (other := rewards.setdefault(completion, reference.reward)) != reference.reward:
-                    return (
-                        f"the trajectory {reference.trajectory!r} gives its completion {completion!r} two rewards, "
-                        f"{other:g} and {reference.reward:g}: give it one"
-                    )
-            twin = same.setdefault(frozenset(reference.completions), reference)
-            if reference.completions and twin.reward != reference.reward:
-                return (
-                    f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "
-                    f"rewards {twin.reward:g} and {reference.reward:g}: send each run once, with one reward"
-                )
     return None
 
 

@@ -447,7 +447,7 @@ def test_calls_without_definitions_of_their_tools_are_counted(tmp_path: Path) ->
     )
     found = import_runs("otel", file, demonstrations=tmp_path / "d.jsonl")
     assert found.demonstrations.new == 2
-    assert found.skips.counts == {
+    assert found.gaps.counts == {
         "runs that call tools without their definitions, which their demonstrations lack too": 1
     }
 

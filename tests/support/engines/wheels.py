@@ -1,7 +1,7 @@
 """Which versions of vLLM have what the plugins change or use: read from the source in their wheels.
 
 `python -m tests.support.engines.wheels` fetches each wheel, 250 MB, one at a time, and compares what it finds with the
-table in docs/scaling/engines.md; `--write` writes the table. Nothing of vLLM is imported.
+table in docs/scaling/vllm-versions.md; `--write` writes the table. Nothing of vLLM is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tests.support.engines.plugins import engine_plugin
 
-PAGE = Path(__file__).parents[3] / "docs" / "scaling" / "engines.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scaling" / "vllm-versions.md"
 BEGIN, END = "<!-- versions of vLLM: `make vllm-table ARGS=--write` -->", "<!-- end of the versions -->"
 OLDEST = (0, 25)
 PLUGINS = ("art_applied", "art_precision", "art_cpu_lora", "art_elementwise", "art_start", "art_registry")

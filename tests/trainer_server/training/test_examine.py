@@ -61,10 +61,11 @@ def test_of_a_mixture_of_experts_only_attention_is_adapted_and_doctor_says_so(tm
     found = examine(written(tmp_path, config), 8)
     assert found["targets"] == ["o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"]
     assert found["adapted"] == 2 * 4
-    (said,) = (finding for finding in _model(found, 8) if finding.check == "experts")
+    (said,) = (finding for finding in _model(found, 8, {}) if finding.check == "experts")
     assert said.state == State.warning
     assert said.text.endswith("only attention does: o_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa")
-    assert not [finding for finding in _model(examine(written(tmp_path, LLAMA), 8), 8) if finding.check == "experts"]
+    dense = examine(written(tmp_path, LLAMA), 8)
+    assert not [finding for finding in _model(dense, 8, {}) if finding.check == "experts"]
 
 
 def test_a_template_without_tools_is_noticed(tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from trainer_server.wire import (
     GRPOConfig,
     TrainingError,
     TrajectoryRef,
-    contradiction,
     prefix_drift,
+    wrong_reward,
 )
 
 
@@ -180,9 +180,10 @@ def gather_batch(
         evaluations: Ids of the completions of rollouts that evaluate a version. Their trajectories are skipped.
 
     Raises:
-        TrainingError: The rewards contradict each other, or one is too large; see `contradiction`.
+        TrainingError: A reward is too large, or rewards contradict each other: a completion has two in one trajectory,
+            or two trajectories of a group are made of the same completions, so that nothing in them is better or worse.
     """
-    if config.rewards_count and (wrong := contradiction(groups)):
+    if config.rewards_count and (wrong := wrong_reward(groups)):
         raise TrainingError(f"{wrong}. No version was made")
     teaching = teaching or Teaching()
     teacher = config.distill.teacher if config.distill else None
@@ -216,7 +217,7 @@ def gather_batch(
     baselines = [group.baseline for group in groups]
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
-    places = itertools.count()
+    places, rewarded = itertools.count(), _Rewarded()
     place_of: dict[str, int] = {}
     for number, (scored, rewards, baseline) in enumerate(scored_groups):
         dead = zero_variance(rewards, baseline) or not config.rewards_count
@@ -251,6 +252,8 @@ def gather_batch(
                 if not any(sample.trained):
                     batch.skip(trajectory.id, completion_id, "forced")
                     continue
+                if config.rewards_count and not dead:
+                    rewarded.add(number, trajectory, completion_id)
                 taught = _taught(sample, trajectory.hint, config, teaching)
                 batch.tokens_unscored += sum(sample.trained)
                 if isinstance(taught, Sample):
@@ -261,25 +264,50 @@ def gather_batch(
     return batch
 
 
+class _Rewarded:
+    """The rewards of the completions that a step trains."""
+
+    def __init__(self) -> None:
+        self._of_runs: dict[tuple[str, str], float | None] = {}
+        self._of_groups: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
+
+    def add(self, group: int, reference: TrajectoryRef, completion: str) -> None:
+        """Raises TrainingError for a completion that is to be made likelier and less likely at once."""
+        run = reference.trajectory
+        if (other := self._of_runs.setdefault((run, completion), reference.reward)) != reference.reward:
+            raise TrainingError(
+                f"the trajectory {run!r} gives its completion {completion!r} two rewards, {other:g} and "
+                f"{reference.reward:g}: give it one. No version was made"
+            )
+        twin = self._of_groups.setdefault((group, frozenset(reference.completions)), reference)
+        if twin.reward != reference.reward:
+            raise TrainingError(
+                f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "
+                f"rewards {twin.reward:g} and {reference.reward:g}: send each run once, with one reward. No version "
+                "was made"
+            )
+
+
 def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) -> list[GroupRef]:
     """The groups without trajectories that evaluate a version, and with each completion of a trajectory once. What is
     left out is counted in the batch."""
-    counted = set[tuple[str, str]]()
+    counted = set[tuple[str, str, float | None]]()
     countable = []
     for group in groups:
         references: list[TrajectoryRef] = []
-        wholes = set[frozenset[str]]()
+        wholes = set[tuple[frozenset[str], float | None]]()
         for reference in group.trajectories:
             texts = list(dict.fromkeys(reference.completions))
-            keys = [(reference.trajectory, text) for text in texts or [reference.id]]
+            keys = [(reference.trajectory, text, reference.reward) for text in texts or [reference.id]]
+            whole = (frozenset(texts), reference.reward)
             new = [text for key, text in zip(keys, texts, strict=False) if key not in counted]
             if not evaluations.isdisjoint(texts):
                 reason = "evaluation"
-            elif counted.issuperset(keys) or (texts and frozenset(texts) in wholes):
+            elif counted.issuperset(keys) or (texts and whole in wholes):
                 reason = "repeated"
             else:
                 counted.update(keys)
-                wholes.add(frozenset(texts))
+                wholes.add(whole)
                 references.append(reference.model_copy(update={"completions": new}))
                 continue
             batch.trajectories_skipped[reason] += 1

@@ -78,9 +78,9 @@ def test_rewards_that_no_step_can_train_are_refused_with_the_run(server: Trainer
         assert "'t0': the reward is 1e+308" in answer.json()["error"]["message"]
         good, bad = group["trajectories"]
         refs = [{**good, "reward": 1.0}, {**good, "id": bad["id"], "reward": 0.0}]
-        answer = http.post("/api/policies/refused/steps", json={"groups": [{**group, "trajectories": refs}]})
-        assert answer.status_code == 422
-        assert "'t0' and 't1' are made of the same completions" in answer.json()["error"]["message"]
+        job = finish(http, http.post("/api/policies/refused/steps", json={"groups": [{**group, "trajectories": refs}]}))
+        assert job["status"] == "failed"
+        assert "'t0' and 't1' are made of the same completions" in job["error"]
         assert http.post("/api/rollouts/ro-huge/reward", json={"reward": 1e30}).status_code == 422
 
 

@@ -119,7 +119,13 @@ def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
     ("refs", "message"),
     [
         ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0"]))], "'a' and 'b' are made of the same completions"),
-        ([of(("a", 1.0, ["c0", "c1"])), of(("a", 0.0, ["c1"]), scenario="t")], "'a' gives its completion 'c1' two"),
+        (
+            [
+                of(("a", 1.0, ["c0", "c1"]), ("b", 0.0, ["c2"])),
+                of(("a", 0.0, ["c1"]), ("b", 1.0, ["c0"]), scenario="t"),
+            ],
+            "'a' gives its completion 'c1' two",
+        ),
         ([of(("a", 1e308, ["c0"]), ("b", 1e308, ["c1"]))], "'a': the reward is 1e\\+308, beyond ±1e\\+06: scale the"),
         ([of(("a", 0.0, ["c0"]), ("b", -1e200, ["c1"]))], "'b': the reward is -1e\\+200, beyond ±1e\\+06"),
     ],

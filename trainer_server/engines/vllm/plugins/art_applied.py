@@ -61,8 +61,8 @@ def check_applied(manager: Any, adapter: Any) -> None:
         manager: vLLM's LoRAModelManager.
         adapter: Its LoRAModel, with weights packed as the model's modules are.
     """
-    found = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
-    applied = {id(weights) for weights in found if weights is not None}
+    looked_up = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
+    applied = {id(weights) for weights in looked_up if weights is not None}
     elsewhere = _elsewhere(manager.model)
     left_out = [
         name
