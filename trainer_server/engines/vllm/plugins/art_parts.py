@@ -87,14 +87,14 @@ def present(part: str) -> bool:
     module, _, rest = part.partition(":")
     name, _, arguments = rest.rstrip(")").partition("(")
     try:
-        found: Any = importlib.import_module(module)
+        definition: Any = importlib.import_module(module)
         for step in name.split(".self.")[0].split("."):
-            found = getattr(found, step)
+            definition = getattr(definition, step)
     except (ImportError, AttributeError):
         return False
     if ".self." in name:
-        return _sets(found, name.partition(".self.")[2])
-    return not arguments or _takes(found, [argument.strip() for argument in arguments.split(",")])
+        return _sets(definition, name.partition(".self.")[2])
+    return not arguments or _takes(definition, [argument.strip() for argument in arguments.split(",")])
 
 
 def _takes(function: Any, arguments: Sequence[str]) -> bool:
