@@ -146,6 +146,7 @@ class Attempts:
             for run in earlier if any((run.step or 0) >= first for run in earlier) else ():
                 self._supersede(run, self.superseded.get(run.parent, "resume"), cause)
         if node.parent is not None:
+            self._supersede_unfinished(node, () if repeated else earlier, cause)
             return
         left = [run for run in earlier if run.attempt not in self.superseded]
         if repeated:
@@ -157,7 +158,12 @@ class Attempts:
         for run in left:
             if (run.step or 0) > last:
                 self._supersede(run, "fork", cause)
-            elif not repeated and _unfinished(run) and run.node == node.node:  # somebody changed the state: another id
+        self._supersede_unfinished(node, () if repeated else left, cause)
+
+    def _supersede_unfinished(self, node: NodeRun, earlier: Iterable[NodeRun], cause: object) -> None:
+        """Supersedes earlier runs of a node that did not end: somebody changed the state, which gave it another id."""
+        for run in earlier:
+            if run.attempt not in self.superseded and _unfinished(run) and run.node == node.node:
                 self._supersede(run, "resume" if run.interrupted else "retry", cause)
 
     def _earlier(

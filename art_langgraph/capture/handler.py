@@ -192,10 +192,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if any(tag.startswith(_REPEATS) for tag in tags or ()):
             self._runs.repeat(run_id, parent_run_id)
             self._drop_repeated()
-        above = enclosing_run()[0] if self._fallbacks else None  # a branch has the same parent as the fallbacks
-        if above in self._fallbacks and above != run_id:
-            if (failed := self._fallbacks[above]) is not None:
-                self._runs.again(failed)
+        above = enclosing_run()[0] if self._fallbacks else None
+        # A branch has the same parent as the fallbacks, or they are its parent. Nodes of a graph that is a branch find
+        # the fallbacks in the context too, but have the graph for a parent.
+        if above in self._fallbacks and above != run_id and parent_run_id in (above, self._runs.parent(above)):
+            if (earlier := self._fallbacks[above]) is not None and self._runs.failed(earlier):
+                self._runs.again(earlier)
                 self._drop_repeated()
             self._fallbacks[above] = run_id
 
@@ -237,6 +239,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
                     self.recorder.tool_refused(refused)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._runs.fail(run_id)
         self._run_ended(run_id, None, error_text(error))
         if node := self._runs.node(run_id):
             node.seconds = self._clock.now() - node.started
@@ -314,6 +317,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             caller, call = self._models.pop(run_id, (None, None))
+        self._runs.fail(run_id)
         self._end_span(run_id, error=error)
         if call:
             call.seconds = self._clock.now() - call.started
@@ -389,6 +393,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         with self._lock:
             call, server = self._tools.pop(run_id, (None, (None, None)))
+        self._runs.fail(run_id)
         self._end_span(run_id, error=None if isinstance(error, GraphBubbleUp) else error)
         if call:
             _name_server(call, server)

@@ -40,6 +40,8 @@ class Runs:
         """By checkpoint namespace: the agent that the node of that namespace belongs to."""
         self._repeated: set[UUID] = set()
         """Chains, tools and retrievers that LangChain ran again: by `with_retry`, or a tool by a middleware."""
+        self._failed: set[UUID] = set()
+        """Chains, tools and model calls that ended with an error."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
@@ -71,9 +73,25 @@ class Runs:
         return bool(namespace) and (above is None or above.namespace != namespace)
 
     def repeat(self, run_id: UUID, parent: UUID | None) -> None:
-        """A run is another attempt at what its parent tried before, which is repeated thereby."""
+        """A run is another attempt at what its parent tried before and what failed, which is repeated thereby. What
+        succeeded beside it, such as another input of a batch, is not."""
         with self._lock:
-            self._repeated |= {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+            siblings = {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+            self._repeated |= siblings & self._failed
+
+    def fail(self, run_id: UUID) -> None:
+        """A run ended with an error."""
+        with self._lock:
+            self._failed.add(run_id)
+
+    def failed(self, run_id: UUID) -> bool:
+        """Whether a run ended with an error."""
+        return run_id in self._failed
+
+    def parent(self, run_id: UUID | None) -> UUID | None:
+        """The run that a run was started in."""
+        run = self._runs.get(run_id) if run_id else None
+        return run.parent if run else None
 
     def again(self, run_id: UUID) -> None:
         """A run was repeated."""

@@ -266,6 +266,18 @@ async def test_a_failed_node_that_runs_on_another_state_is_repeated(whole: Whole
     assert whole.marks() == [*first, ("draft", None), ("flaky", None), ("end", None)]
 
 
+@pytest.mark.parametrize(("trouble", "mark"), [("error", "retry"), ("interrupt", "resume")])
+async def test_a_node_of_a_subgraph_whose_state_was_edited_is_repeated(
+    trouble: Trouble, mark: str, whole: Whole
+) -> None:
+    made = graph(trouble, InMemorySaver())
+    await whole(made, INPUT)
+    (waiting,) = (await made.aget_state(ON, subgraphs=True)).tasks
+    await made.aupdate_state(waiting.state.config, {"said": ["edited"]})
+    await whole(made, None if trouble == "error" else Command(resume="y"))
+    assert whole.marks() == [("begin", None), ("draft", None), ("flaky", mark), ("flaky", None), ("end", None)]
+
+
 async def test_a_function_that_goes_back_in_a_thread_leaves_what_came_after() -> None:
     made = graph("none", InMemorySaver())
     other = graph("none", InMemorySaver())

@@ -126,6 +126,38 @@ async def test_a_branch_that_failed_before_a_fallback_does_not_count() -> None:
         assert [call.superseded for call in found.completions] == ["retry", None]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_graph_before_a_fallback_counts_unless_it_failed(fails: bool) -> None:
+    first, second = drafts(Answering(says="first"), fails=int(fails)), drafts(Answering(says="second"), fails=0)
+
+    async def node(state: Said) -> Any:
+        return await first.with_fallbacks([second]).ainvoke({"said": []})
+
+    found = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+    assert found.output["said"] == [("second" if fails else "first")] * 2
+    assert [call.superseded for call in found.completions] == (["retry"] * 2 if fails else []) + [None] * 2
+
+
+async def test_a_retry_of_a_batch_repeats_the_input_that_failed() -> None:
+    model, tries = Answering(), iter(range(100))
+
+    async def asks(text: str) -> str:
+        answer = await model.ainvoke(text)
+        if text == "first" and next(tries) == 0:
+            raise ValueError("not parsed")
+        return answer.text
+
+    async def node(state: Said) -> dict[str, list[str]]:
+        before = await RunnableLambda(asks).ainvoke("before")
+        chain = RunnableLambda(asks).with_retry(wait_exponential_jitter=False)
+        return {"said": [before, *await chain.abatch(["first", "second"])]}
+
+    found = await rollout(StateGraph(Said).add_node("n", node).add_edge(START, "n").compile(), {"said": []})
+    assert found.error is None
+    texts = sorted((call.messages[0]["content"], str(call.superseded)) for call in found.completions)
+    assert texts == [("before", "None"), ("first", "None"), ("first", "retry"), ("second", "None")]
+
+
 async def test_of_calls_made_at_once_those_that_were_not_chosen_count_too() -> None:
     async def node(state: Said) -> dict[str, list[str]]:
         answers = await asyncio.gather(*(Answering(says=said).ainvoke("x") for said in ("good", "better")))

@@ -253,7 +253,7 @@ def gather_batch(
                     batch.skip(trajectory.id, completion_id, "forced")
                     continue
                 if config.rewards_count and not dead:
-                    rewarded.add(number, trajectory, completion_id)
+                    rewarded.add(number, trajectory, completion_id, completions)
                 taught = _taught(sample, trajectory.hint, config, teaching)
                 batch.tokens_unscored += sum(sample.trained)
                 if isinstance(taught, Sample):
@@ -271,7 +271,7 @@ class _Rewarded:
         self._of_runs: dict[tuple[str, str], float | None] = {}
         self._of_groups: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
 
-    def add(self, group: int, reference: TrajectoryRef, completion: str) -> None:
+    def add(self, group: int, reference: TrajectoryRef, completion: str, ledger: Mapping[str, Completion]) -> None:
         """Raises TrainingError for a completion that is to be made likelier and less likely at once."""
         run = reference.trajectory
         if (other := self._of_runs.setdefault((run, completion), reference.reward)) != reference.reward:
@@ -279,7 +279,8 @@ class _Rewarded:
                 f"the trajectory {run!r} gives its completion {completion!r} two rewards, {other:g} and "
                 f"{reference.reward:g}: give it one. No version was made"
             )
-        twin = self._of_groups.setdefault((group, frozenset(reference.completions)), reference)
+        texts = frozenset(text for text in reference.completions if text in ledger)
+        twin = self._of_groups.setdefault((group, texts), reference)
         if twin.reward != reference.reward:
             raise TrainingError(
                 f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "
@@ -292,10 +293,10 @@ def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) 
     """The groups without trajectories that evaluate a version, and with each completion of a trajectory once. What is
     left out is counted in the batch."""
     counted = set[tuple[str, str, float | None]]()
-    countable = []
-    for group in groups:
+    countable: dict[int, GroupRef] = {}
+    for number in sorted(range(len(groups)), key=lambda number: _is_flat(groups[number])):  # they would take runs away
+        group, wholes = groups[number], set[tuple[frozenset[str], float | None]]()
         references: list[TrajectoryRef] = []
-        wholes = set[tuple[frozenset[str], float | None]]()
         for reference in group.trajectories:
             texts = list(dict.fromkeys(reference.completions))
             keys = [(reference.trajectory, text, reference.reward) for text in texts or [reference.id]]
@@ -312,8 +313,13 @@ def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) 
                 continue
             batch.trajectories_skipped[reason] += 1
             batch.left_out.append(LeftOut(trajectory=reference.id, reason=reason))
-        countable.append(group.model_copy(update={"trajectories": references}))
-    return countable
+        countable[number] = group.model_copy(update={"trajectories": references})
+    return [countable[number] for number in range(len(groups))]
+
+
+def _is_flat(group: GroupRef) -> bool:
+    """Whether a group's rewards teach nothing."""
+    return zero_variance([ref.reward for ref in group.trajectories if ref.reward is not None], group.baseline)
 
 
 def _taught(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teaching) -> Sample | str:

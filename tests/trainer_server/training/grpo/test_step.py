@@ -104,6 +104,14 @@ def test_a_trajectory_that_is_sent_fifty_times_counts_once(tmp_path: Path) -> No
     assert all(torch.equal(weights[name], weight) for name, weight in adapter(often, 1).items())
 
 
+def test_a_run_that_is_sent_alone_too_is_compared_where_it_can_be() -> None:
+    found = {name: completion(name, [5]) for name in ("c0", "c1")}
+    refs = [of(("a", 1.0, ["c0"]), scenario="alone"), of(("a", None, ["c0"]), ("a", 1.0, ["c0"]), ("b", 0.0, ["c1"]))]
+    batch = gather_batch(refs, found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok")
+    assert [sample.completion.id for sample in batch.samples] == ["c0", "c1"]
+    assert batch.trajectories_skipped == {"repeated": 1, "no_reward": 1}
+
+
 def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
     parts = [
         TrajectoryRef(id=f"r/{part}", run="r", reward=1.0, completions=texts)
@@ -119,6 +127,7 @@ def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
     ("refs", "message"),
     [
         ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0"]))], "'a' and 'b' are made of the same completions"),
+        ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0", "unknown"]))], "'a' and 'b' are made of the same completions"),
         (
             [
                 of(("a", 1.0, ["c0", "c1"]), ("b", 0.0, ["c2"])),
