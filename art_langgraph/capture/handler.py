@@ -422,6 +422,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
         self._run_ended(run_id, documents, None)
 
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._runs.fail(run_id)
         self._run_ended(run_id, None, error_text(error))
 
 

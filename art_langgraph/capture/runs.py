@@ -41,7 +41,7 @@ class Runs:
         self._repeated: set[UUID] = set()
         """Chains, tools and retrievers that LangChain ran again: by `with_retry`, or a tool by a middleware."""
         self._failed: set[UUID] = set()
-        """Chains, tools and model calls that ended with an error."""
+        """Chains, tools, retrievers and model calls that ended with an error."""
         self._lock = threading.Lock()
 
     def __contains__(self, run_id: UUID | None) -> bool:
