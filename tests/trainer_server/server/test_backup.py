@@ -59,7 +59,8 @@ def test_a_policy_of_any_name_is_in_a_copy(tmp_path: Path, name: str) -> None:
     back_up(home, tmp_path / "copy")
     restore(tmp_path / "copy", Home(tmp_path / "new"))
     new = AdapterStore(Home(tmp_path / "new").policies)
-    assert new.versions(name) == [0] and new.problem(name, 0) is None
+    assert new.versions(name) == [0]
+    assert new.problem(name, 0) is None
     assert not (new.root / name / "staging").exists()
 
 
