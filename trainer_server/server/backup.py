@@ -64,7 +64,7 @@ def back_up(home: Home, target: Path, progress: Progress = lambda _: None) -> di
             progress(f"copying {name}")
             source, copy = home.root / name, partial / name
             if source.is_dir():
-                _copy_tree(source, copy, link=True)
+                _copy_tree(source, copy, link=True, root=home.root)
             elif name.endswith(".sqlite") and _is_file(source):
                 _copy_database(source, copy, progress)
             else:
@@ -108,7 +108,7 @@ def restore(source: Path, home: Home, progress: Progress = lambda _: None) -> di
     try:
         home.root.parent.mkdir(parents=True, exist_ok=True)
         progress(f"copying {len(sizes)} files")
-        _copy_tree(source, partial, link=False)
+        _copy_tree(source, partial, link=False, root=source)
         (partial / MANIFEST).unlink()
         for path, digest in digests.items():
             progress(f"checking {path}")
@@ -136,14 +136,20 @@ def _refuse_existing(path: Path) -> None:
 
 def _in_order(root: Path) -> list[str]:
     """Names in a home, in the order in which they are copied; see the top of this file."""
-    names = [path.name for path in root.iterdir() if path.name not in _LEFT_OUT and not _passing(path.name)]
+    names = [path.name for path in root.iterdir() if path.name not in _LEFT_OUT and not _passing((path.name,))]
     last = {"policies": 1, "rollouts.sqlite": 2, "ledger.sqlite": 3, "archive": 4}
     return sorted(names, key=lambda name: (-1 if name == "jobs" else last.get(name, 0), name))
 
 
-def _passing(name: str) -> bool:
-    """Whether a file is being written or deleted, or belongs to an open database."""
-    return name.startswith(".") or name.endswith(("-wal", "-shm", "-journal")) or name == "staging"
+def _passing(parts: tuple[str, ...]) -> bool:
+    """Whether a path in a home, in parts, is being written or deleted, or belongs to an open database. Policies may
+    have names such as `staging` and `prod-wal`."""
+    match parts:
+        case (name,) if name.endswith((".sqlite-wal", ".sqlite-shm", ".sqlite-journal")):
+            return True
+        case ("policies", _, "staging"):
+            return True
+    return parts[-1].startswith(".")
 
 
 def _copy_database(source: Path, copy: Path, progress: Progress) -> None:
@@ -169,19 +175,34 @@ def _check_database(db: sqlite3.Connection, path: Path) -> None:
         raise sqlite3.DatabaseError(f"{path.name} is damaged: {verdict}")
 
 
-def _copy_tree(source: Path, copy: Path, *, link: bool) -> None:
-    """Copies a directory. What is deleted meanwhile is left out; a version of a policy then as a whole."""
+def _copy_tree(source: Path, copy: Path, *, link: bool, root: Path, above: frozenset[Path] = frozenset()) -> None:
+    """Copies a directory, and what its links lead to. What is deleted meanwhile is left out; a version of a policy then
+    as a whole.
+
+    Args:
+        source: The directory, in `root`.
+        copy: Its copy, which must not exist.
+        link: Whether weights get hard links.
+        root: The home.
+        above: The directories that it is in, without links.
+
+    Raises:
+        OSError: A link leads to nothing, or to a directory that it is in; a file cannot be copied.
+    """
+    above |= {source.resolve()}
     copy.mkdir(mode=0o700)
     for path in sorted(source.iterdir()):
-        if _passing(path.name) or path.is_symlink():
+        if _passing(path.relative_to(root).parts):
             continue
         try:
             if path.is_dir():
-                _copy_tree(path, copy / path.name, link=link)
+                if path.resolve() in above:
+                    raise OSError(f"{path} is a link to a directory that it is in: remove it")
+                _copy_tree(path, copy / path.name, link=link, root=root, above=above)
             else:
                 _copy_file(path, copy / path.name, link=link)
         except FileNotFoundError:
-            if path.exists():
+            if path.exists() or path.is_symlink():  # a link that leads to nothing: its disk may be missing
                 raise
     if not source.exists():
         shutil.rmtree(copy)
@@ -202,7 +223,7 @@ def _copy_file(source: Path, copy: Path, *, link: bool) -> None:
         return
     if link and source.suffix == _LINKED:
         try:
-            os.link(source, copy)
+            os.link(source.resolve(), copy)
             return
         except FileNotFoundError:
             raise

@@ -64,7 +64,7 @@ class ForeignCompletions:
         Raises:
             Unprocessable: A row is none of this base model and tokenizer, or cannot be what a server recorded.
             Conflict: The ledger has another row of the same id, or a row says that this server recorded it, and it
-                did not.
+                did not, or a row names a rollout that ran here.
             LedgerError: They could not be recorded.
         """
         by_id = await asyncio.to_thread(self._checked, completions)
@@ -86,8 +86,23 @@ class ForeignCompletions:
                 for completion in by_id.values()
                 if completion.id not in known
             ]
+            await asyncio.to_thread(self._refuse_own_rollouts, new)
             await self._ledger.add(*new)
         return Added(added=len(new), known=len(known))
+
+    def _refuse_own_rollouts(self, completions: Sequence[Completion]) -> None:
+        """Raises Conflict for a row of a rollout that ran here: to delete the row's policy would delete the rollout."""
+        by_rollout = {completion.rollout: completion for completion in completions}
+        for rollout, completion in by_rollout.items():
+            if rollout is None:
+                continue
+            if any(row.server_id == self._identity.server_id for row in self._ledger.rollout(rollout)):
+                raise Conflict(
+                    f"{completion.id} names the rollout {rollout!r:.100}, which ran on this server: rows of another "
+                    "server cannot belong to it. Give the row's rollout another id",
+                    code="rollout_of_this_server",
+                    param="rollout",
+                )
 
     def _checked(self, completions: Sequence[Completion]) -> dict[str, Completion]:
         """The rows by id, as they are recorded. Raises as `add` does."""

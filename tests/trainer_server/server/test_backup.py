@@ -49,6 +49,43 @@ def home_with_a_policy(root: Path) -> Home:
     return home
 
 
+@pytest.mark.parametrize("name", ["staging", "prod-wal", "my-shm", "my-journal"])
+def test_a_policy_of_any_name_is_in_a_copy(tmp_path: Path, name: str) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    store = AdapterStore(home.policies)
+    store.register(PolicySpec(name=name), "base")
+    publish(store, name, 0)
+    store.staging(name, 1)
+    back_up(home, tmp_path / "copy")
+    restore(tmp_path / "copy", Home(tmp_path / "new"))
+    new = AdapterStore(Home(tmp_path / "new").policies)
+    assert new.versions(name) == [0]
+    assert new.problem(name, 0) is None
+    assert not (new.root / name / "staging").exists()
+
+
+def test_a_link_is_followed_as_the_server_does(tmp_path: Path) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    (home.policies / "p").rename(tmp_path / "disk")
+    (home.policies / "p").symlink_to(tmp_path / "disk")
+    weights = tmp_path / "disk" / "versions" / "0" / "adapter_model.safetensors"
+    weights.rename(tmp_path / "weights.safetensors")
+    weights.symlink_to(tmp_path / "weights.safetensors")
+    back_up(home, tmp_path / "copy")
+    restore(tmp_path / "copy", Home(tmp_path / "new"))
+    assert AdapterStore(Home(tmp_path / "new").policies).problem("p", 0) is None
+    assert not any(path.is_symlink() for path in (tmp_path / "copy").rglob("*"))
+
+
+@pytest.mark.parametrize("target", ["nothing", "."])
+def test_a_link_that_cannot_be_followed_is_named(tmp_path: Path, target: str) -> None:
+    home = home_with_a_policy(tmp_path / "home")
+    (home.policies / "big").symlink_to(target)
+    with pytest.raises(ConfigError, match="policies/big"):
+        back_up(home, tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
 def test_a_copy_is_whole_while_the_ledger_is_written(tmp_path: Path) -> None:
     home = home_with_a_policy(tmp_path / "home")
     ledger, ended = SQLiteLedger(home.ledger), threading.Event()

@@ -42,6 +42,22 @@ def test_rows_of_another_server_are_kept_under_its_id(server: TrainerServer) -> 
         assert found == {name: value for name, value in rows[0].items() if name != "created"}
 
 
+def test_half_of_a_character_in_an_answer_can_be_read(server: TrainerServer) -> None:
+    with server.http() as http:
+        (own,) = rows_of_another(http, "half", 1)
+        message = {"role": "assistant", "content": "half \ud83d"}
+        row = {**own, "rollout": "ro-half", "message": message}
+        content = json.dumps({"completions": [row]})
+        headers = {"Content-Type": "application/json"}
+        assert http.post("/api/completions", content=content, headers=headers).status_code == 200
+        assert json.loads(http.get(f"/api/completions/{row['id']}").text)["message"] == message
+        many = http.post("/api/completions/find", json={"ids": [row["id"]]})
+        assert json.loads(many.text)["completions"][0]["message"] == message
+        assert http.get("/api/rollouts/ro-half").status_code == 200
+        rewarded = http.post("/api/rollouts/ro-half/reward", json={"reward": 1})
+        assert (rewarded.status_code, len(json.loads(rewarded.text)["rewards"])) == (200, 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "code", "says"),
     [
@@ -78,6 +94,17 @@ def test_no_row_is_overwritten(server: TrainerServer) -> None:
         assert http.get(f"/api/completions/{own['id']}").json() == own
         forged = bring(http, {**own, "id": "chatcmpl-forged"})
         assert (forged.status_code, forged.json()["error"]["code"]) == (409, "not_recorded")
+
+
+def test_a_row_of_another_server_cannot_enter_a_rollout_of_this_one(server: TrainerServer) -> None:
+    with server.http() as http:
+        (foreign,) = rows_of_another(http, "intruder", 1)
+        ask(http, "say victim", "agent", "ro-victim")
+        answer = bring(http, {**foreign, "policy": "zz", "rollout": "ro-victim"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "rollout_of_this_server")
+        assert "'ro-victim'" in answer.json()["error"]["message"]
+        assert http.get(f"/api/completions/{foreign['id']}").status_code == 404
+        assert http.get("/api/rollouts/ro-victim").json()["calls"] == 1
 
 
 def test_a_warm_start_imitates_them_and_a_step_leaves_them_out(server: TrainerServer) -> None:

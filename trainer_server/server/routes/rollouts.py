@@ -77,26 +77,27 @@ async def register(rollout: NewRolloutId, spec: RolloutSpec, server: ServerDep) 
     return Registration(id=rollout, policies=sorted(server.names.newest))
 
 
-@router.get("/{rollout}")
-async def show_rollout(rollout: str, server: ServerDep) -> RolloutRecord:
+@router.get("/{rollout}", response_model=RolloutRecord)
+async def show_rollout(rollout: str, server: ServerDep) -> Response:
     """What a rollout did: its completions in order, its tool calls with their results, its rewards. The JSON is a
     Trajectory of the Python client."""
-    return await asyncio.to_thread(_record, server, rollout)
+    content = await asyncio.to_thread(lambda: to_json(_record(server, rollout)))
+    return Response(content, media_type="application/json")
 
 
-@router.post("/{rollout}/reward")
-async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> RolloutRecord:
+@router.post("/{rollout}/reward", response_model=RolloutRecord)
+async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Response:
     """Gives a rollout a reward. The last one counts, and earlier ones are kept. Answers the whole rollout."""
     if wrong := reward_problem(reward.reward):
         raise Unprocessable(wrong, code="invalid_reward", param="reward")
     check_values(reward.model_dump())
 
-    def give() -> RolloutRecord:
+    def give() -> str:
         completions = _known(server, rollout)
         server.rollouts.reward(rollout, reward, sorted({row.policy for row in completions if row.policy is not None}))
-        return _record(server, rollout)
+        return to_json(_record(server, rollout))
 
-    return await asyncio.to_thread(give)
+    return Response(await asyncio.to_thread(give), media_type="application/json")
 
 
 @router.get("/{rollout}/trace")

@@ -123,6 +123,18 @@ def test_of_many_traces_those_of_other_tokens_are_refused(started: Callable[[str
     assert alice.get("/api/rollouts/his/trace").status_code == 403
 
 
+def test_a_completion_is_read_by_the_token_of_its_rollout(started: Callable[[str], TestClient]) -> None:
+    assert started("alice").put("/api/rollouts/read-hers", json={}).status_code == 200
+    server = started("alice").app.state.server  # type: ignore[attr-defined]
+    asyncio.run(server.ledger.add(row("read").model_copy(update={"rollout": "read-hers"}), row("of-none")))
+    for http in (started("alice"), started("trainer")):
+        assert http.get("/api/completions/read").json()["id"] == "read"
+        assert len(http.post("/api/completions/find", json={"ids": ["read", "of-none"]}).json()["completions"]) == 2
+    assert refused(started("bob").get("/api/completions/read"))
+    assert refused(started("bob").post("/api/completions/find", json={"ids": ["of-none", "read"]}))
+    assert started("bob").get("/api/completions/of-none").status_code == 200
+
+
 def test_a_release_of_many_releases_none_where_one_is_of_another_token(started: Callable[[str], TestClient]) -> None:
     started("alice").put("/api/rollouts/kept", json={})
     started("bob").put("/api/rollouts/own", json={})
