@@ -185,6 +185,12 @@ def test_messages_that_are_texts_of_python(tmp_path: Path) -> None:
     assert run.calls[0].messages == ASKED
 
 
+def test_what_a_failed_call_had_answered_is_not_imitated(tmp_path: Path) -> None:
+    broken = enriched("o2", "GENERATION", 1, ASKED, "partial", parent_observation_id="o1", level="ERROR")
+    (run,), _ = read(tmp_path, enriched("o1", "SPAN", 0, {"messages": ASKED}, "x"), broken)
+    assert (run.error, run.calls[0].error, run.demonstrations()) == (None, "error", [])
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
