@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from art_langgraph.traces.problems import Unreadable
 from trainer_server.wire import ConfigError
@@ -32,6 +32,10 @@ class RunPart:
     """By which other parts refer to it."""
     refers: str | None = None
     line: int = 0
+
+
+Parts: TypeAlias = "Iterator[RunPart | Callable[[], RunPart | Parts]]"
+"""Parts of a record. What is called makes a part, or several: a problem there leaves the parts beside it as they are."""
 
 
 class Grouping:

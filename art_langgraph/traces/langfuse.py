@@ -8,11 +8,12 @@ observations and scores inside. Observations, traces and scores may be in files 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from art_langgraph.traces.grouping import RunPart
+from art_langgraph.traces.grouping import Parts, RunPart
 from art_langgraph.traces.messages import (
     answer_of,
     as_text,
@@ -31,12 +32,12 @@ _NUMBERS = ("NUMERIC", "BOOLEAN", None)
 _NO_SCORE = Unreadable("scores that are no numbers", "categories, texts and corrections are not rewards")
 
 
-def parts(value: Any) -> Iterator[RunPart]:
+def parts(value: Any) -> Parts:
     """The observations, traces and scores of a record."""
     record = {_CAPITAL.sub(r"_\1", name).lower(): item for name, item in dict(value).items()}
     if isinstance(pages := record.get("data"), list) and "id" not in record:
         for item in pages:
-            yield from parts(item)
+            yield partial(parts, item)
         return
     inner = record.get("trace")
     trace: dict[str, Any] = inner if isinstance(inner, dict) else record
@@ -44,10 +45,10 @@ def parts(value: Any) -> Iterator[RunPart]:
         isinstance(observation, dict) for observation in observations
     ):
         whole = {**trace, "observations": None, "scores": None}
-        yield from parts(whole)
+        yield partial(parts, whole)
         for item in (*observations, *(parsed(record.get("scores")) or ())):
             if isinstance(item, dict):
-                yield from parts({"traceId": trace["id"], **item})
+                yield partial(parts, {"traceId": trace["id"], **item})
         return
     if ("name" in record and ("data_type" in record or "string_value" in record)) or "value" in record:
         if record.get("data_type") not in _NUMBERS:

@@ -7,12 +7,13 @@ it) may be among them or in a file of its own; the averages in `feedback_stats` 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from langsmith.schemas import FeedbackBase, Run
 
-from art_langgraph.traces.grouping import RunPart
+from art_langgraph.traces.grouping import Parts, RunPart
 from art_langgraph.traces.messages import answer_of, as_text, openai_messages, openai_tools, parsed, without_dumps
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
@@ -22,7 +23,7 @@ _JSON = ("inputs", "outputs", "extra", "serialized", "events", "feedback_stats",
 """Fields that the bulk export writes as JSON texts."""
 
 
-def parts(value: Any) -> Iterator[RunPart]:
+def parts(value: Any) -> Parts:
     """The runs or the feedback of a record."""
     record = dict(value)
     if "key" in record and ("run_id" in record or "trace_id" in record) and "run_type" not in record:
@@ -42,7 +43,11 @@ def parts(value: Any) -> Iterator[RunPart]:
     whole = {**known.model_dump(mode="json"), "feedback_stats": known.feedback_stats}
     yield RunPart(whole, str(known.trace_id), str(known.id))
     for child in children:
-        yield from parts({"trace_id": str(known.trace_id), **child})
+        yield partial(_child, str(known.trace_id), child)
+
+
+def _child(trace: str, run: Mapping[str, Any]) -> Parts:
+    yield from parts({"trace_id": trace, **run})
 
 
 def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from art_langgraph.traces.grouping import RunPart
+from art_langgraph.traces.grouping import Parts, RunPart
 from art_langgraph.traces.messages import merged, openai_messages, openai_tools
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
@@ -27,12 +28,12 @@ _NO_REQUEST = Unreadable(
 _AMBIGUOUS = Unreadable("custom_ids with more than one request or answer", "import each batch alone")
 
 
-def parts(value: Any) -> Iterator[RunPart]:
+def parts(value: Any) -> Parts:
     """A conversation, a request, an answer, or a message of a stored completion."""
     record = dict(value)
     if record.get("object") == "list" and isinstance(record.get("data"), list):
         for item in record["data"]:
-            yield from parts(item)
+            yield partial(parts, item)
     elif "custom_id" in record:
         kind = "answer" if "response" in record else "request"
         yield RunPart({**record, "is": kind}, run=f"batch {record['custom_id']}")

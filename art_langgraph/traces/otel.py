@@ -22,9 +22,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
-from art_langgraph.traces.grouping import RunPart
+from art_langgraph.traces.grouping import Parts, RunPart
 from art_langgraph.traces.messages import (
     answer_of,
     as_text,
@@ -60,7 +61,7 @@ _LEVELS = 12
 """Levels of the name of an attribute that is a part of a message."""
 
 
-def parts(value: Any) -> Iterator[RunPart]:
+def parts(value: Any) -> Parts:
     """The spans, and the log records that belong to a trace, of a record."""
     record = dict(value)
     if "traceId" in record and "spanId" in record and "resourceSpans" not in record:  # CloudWatch
@@ -71,13 +72,11 @@ def parts(value: Any) -> Iterator[RunPart]:
     elif spans := record.get("resourceSpans", record.get("resource_spans")):
         for scope in _scopes(spans, "scopeSpans"):
             for span in scope.get("spans", ()):
-                yield _span(span)
+                yield partial(_span, span)
     elif logs := record.get("resourceLogs", record.get("resource_logs")):
         for scope in _scopes(logs, "scopeLogs"):
             for log in _get(scope, "logRecords") or ():
-                if _get(log, "traceId"):
-                    event = _event(log)
-                    yield RunPart({"is": "event", "span": _get(log, "spanId"), **event}, run=_get(log, "traceId"))
+                yield partial(_log, log)
     elif isinstance(context := record.get("context"), dict) and "trace_id" in context:
         yield _console_span(record, context)
     elif "agentAliasId" in record or "orchestrationTrace" in (record.get("trace") or ()):
@@ -162,6 +161,11 @@ def _without_messages(spans: Sequence[Mapping[str, Any]]) -> Unreadable:
         f"found were {', '.join(name[:80] for name in unknown[:_NAMED])}{more}, and none of them is known to have "
         f"messages: tell the project which system wrote them; or {_SWITCH_ON}",
     )
+
+
+def _log(log: Mapping[str, Any]) -> Parts:
+    if run := _get(log, "traceId"):
+        yield RunPart({"is": "event", "span": _get(log, "spanId"), **_event(log)}, run=run)
 
 
 def _scopes(resources: Any, name: str) -> Iterator[Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from art_langgraph.traces import langfuse, langsmith, openai_jsonl, otel
-from art_langgraph.traces.grouping import Grouping, RunPart
+from art_langgraph.traces.grouping import Grouping, Parts, RunPart
 from art_langgraph.traces.problems import Skips, Unreadable
 from art_langgraph.traces.records import read_records
 from art_langgraph.traces.run import ForeignRun
@@ -23,7 +23,7 @@ from trainer_server.wire.jsonl import explain
 class Format:
     """How the exports of a system are read."""
 
-    parts: Callable[[Any], Iterable[RunPart]]
+    parts: Callable[[Any], Parts]
     """The parts of runs in one record. Raises Unreadable, and what a record of another form raises."""
     run: Callable[[str, Sequence[RunPart]], ForeignRun]
     """Makes a run of its parts. Raises the same."""
@@ -73,11 +73,8 @@ def read_runs(
         before = 0
         for path in map(Path, paths):
             for line, value in read_records(path, skips, partial(_advance, advance, before)):
-                try:
-                    for part in form.parts(value):
-                        grouping.add(part, line)
-                except (Unreadable, *_OTHER_FORM) as error:
-                    skips.note(_named(error, system), line)
+                for problem in _add(partial(form.parts, value), grouping, line):
+                    skips.note(_named(problem, system), line)
             before += path.stat().st_size
             advance(before)
         for key, parts in grouping.runs():
@@ -105,6 +102,19 @@ _OTHER_FORM = (
     RecursionError,
 )
 """What a reader raises for a record that has not the form of its system."""
+
+
+def _add(read: Callable[[], RunPart | Parts], grouping: Grouping, line: int) -> Iterator[Exception]:
+    """Adds the parts of a record. Yields what is wrong with those that cannot be read."""
+    try:
+        parts = read()
+        for part in (parts,) if isinstance(parts, RunPart) else parts:
+            if isinstance(part, RunPart):
+                grouping.add(part, line)
+            else:
+                yield from _add(part, grouping, line)
+    except (Unreadable, *_OTHER_FORM) as error:
+        yield error
 
 
 def _named(error: Exception, system: str) -> Unreadable:

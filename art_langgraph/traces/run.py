@@ -135,12 +135,12 @@ class ForeignRun:
         """The run's conversations: those of which no other is a continuation.
 
         Only answers that were given in this run are imitated. Others, such as those of an earlier turn of the thread,
-        are context (weight 0).
+        are context (weight 0). What a call that failed had answered by then is left out.
 
         Raises:
             Unreadable: A conversation cannot be imitated, because it has an image, say.
         """
-        answered = [call for call in self.calls if call.answer is not None]
+        answered = [call for call in self.calls if call.answer is not None and call.error is None]
         said = [[*map(_essence, call.messages), _essence(call.answer or {})] for call in answered]
         distinct: dict[str, Conversation] = {}
         for at, call in enumerate(answered):

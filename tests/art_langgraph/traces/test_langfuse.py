@@ -152,6 +152,14 @@ def test_a_downloaded_trace_and_pages_of_the_api(tmp_path: Path) -> None:
         assert (runs[0].metrics, runs[0].fingerprint) == ({"helpful": 1.0}, found[0][0][0].fingerprint)
 
 
+def test_what_lies_beside_a_bad_item_is_read(tmp_path: Path) -> None:
+    tone = score("tone", 0, data_type="CATEGORICAL")
+    trace = {"id": "t1", "timestamp": "2026-03-01T12:00:00Z"}
+    (run,), left_out = read(tmp_path, {**trace, "observations": agent(), "scores": [tone, tone, score("helpful", 0)]})
+    assert run.metrics == {"helpful": 0.0}
+    assert left_out[0].startswith("scores that are no numbers (2: lines 1, 1)")
+
+
 def test_generations_of_the_openai_wrapper(tmp_path: Path) -> None:
     given = {"tools": [WEATHER], "messages": ASKED}
     (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, given, ANSWER["content"]))
@@ -183,6 +191,12 @@ def test_messages_that_are_texts_of_python(tmp_path: Path) -> None:
     pairs = str([("system", "Use tools."), ("human", "Weather in Oslo?")])
     (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, pairs, ANSWER["content"]))
     assert run.calls[0].messages == ASKED
+
+
+def test_what_a_failed_call_had_answered_is_not_imitated(tmp_path: Path) -> None:
+    broken = enriched("o2", "GENERATION", 1, ASKED, "partial", parent_observation_id="o1", level="ERROR")
+    (run,), _ = read(tmp_path, enriched("o1", "SPAN", 0, {"messages": ASKED}, "x"), broken)
+    assert (run.error, run.calls[0].error, run.demonstrations()) == (None, "error", [])
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,12 @@ def attribute_spans(encode: Any) -> list[Any]:
     ]
 
 
+def test_spans_beside_a_bad_one_are_read(tmp_path: Path) -> None:
+    broken = span("9", {}, trace="b" * 32, startTimeUnixNano="soon")
+    (run,), left_out = read(tmp_path, traces(broken, *attribute_spans(json.dumps)))
+    assert (len(run.calls), len(left_out)) == (2, 1)
+
+
 @pytest.mark.parametrize("encode", [json.dumps, lambda value: value], ids=["text", "structured"])
 def test_messages_on_spans(tmp_path: Path, encode: Any) -> None:
     spans = attribute_spans(encode)
