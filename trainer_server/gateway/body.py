@@ -20,6 +20,10 @@ MOST_VALUES = 2**21
 lists, and each takes twenty times its bytes, and time. Token ids and log-probabilities are a value each."""
 MOST_CHAT_VALUES = 2**18
 """The same for requests of conversations. A message of text is about five values, however long its text."""
+MOST_API_VALUES = 2**18
+"""The same for the control API, but for what holds tokens or data sets. A list of 100,000 ids has room in it."""
+MOST_NOTE_VALUES = 2**16
+"""The same for registrations and rewards of rollouts."""
 _MOST_DIGITS = 1000
 """Digits of a number. Python reads whole numbers in the square of their length."""
 _LARGE = 2**16

@@ -88,12 +88,12 @@ def test_the_routes(server: TrainerServer) -> None:
         assert http.get(path).status_code == 404
         assert http.put(f"{path}/tr-1").status_code == 204
         assert http.get(path).json() == {"ended": False, "records": []}
-        for body in (b"[]", b"{", b"[" * 100_000):
+        for body in (b"[]", b"{", b"[" * 100_000, b'{"a": NaN}', b'{"a": 1e999}', b'{"a": "\xff"}'):
             refused = http.put(f"{path}/tr-1", content=body)
             assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_record")
         for ids in (("r" * 201, "c", "r"), ("ro", "c" * 60_000, "r"), ("ro", "c", "r" * 201)):
             assert http.put("/api/rollouts/{}/records/{}/{}".format(*ids)).status_code == 422
-        assert http.put(f"{path}/tr-1", content=b'{"a": 1}').status_code == 204
+        assert http.put(f"{path}/tr-1", content='{"a": 1}'.encode("utf-16")).status_code == 204
         assert http.get(path, params={"wait": 30}).json() == {"ended": True, "records": [{"a": 1}]}
         assert http.get(path, params={"wait": 31}).status_code == 422
         assert http.post("/api/rollouts/release", json=["ro-routes"]).status_code == 204

@@ -21,13 +21,17 @@ log = logging.getLogger("trainer_server")
 _NOTE = "audit"
 """Key of a request's state."""
 _WINDOW = 60.0
-"""Seconds for which refused requests of a kind are counted together."""
+"""Seconds for which refused requests of a kind, or logins, are counted together."""
 _FIRST = 10
-"""Refused requests of a token and an action in that time that have a line each. Others have one, with their number."""
+"""Such requests of a token and an action that have a line each. Others have one, with their number."""
+_FOLDED = {"login", "version.fetch"}
+"""Actions that change nothing: their repetitions are counted as refused requests are, though they were done."""
 _FIRST_OF_NOBODY = 1
 """The same of requests without a token that counts, all together."""
 _MOST_ADDRESSES = 1000
 """Addresses of refused requests that are told apart."""
+
+_Key = tuple[str, str, bool]
 
 
 def note(scope: Scope, *, target: str | None = None, token: Token | None = None) -> None:
@@ -44,7 +48,7 @@ def note(scope: Scope, *, target: str | None = None, token: Token | None = None)
 
 @dataclass(eq=False, slots=True)
 class _Kind:
-    """Requests of one token and one action that were not done, in one window."""
+    """Requests of one token and one action that are counted together, in one window."""
 
     end: float
     lines: int = 0
@@ -58,9 +62,9 @@ class _Kind:
 class RequestLog:
     """Adds lines about requests to the audit log.
 
-    Each request that was done has a line. Of those that were refused or failed, the first of a token and an action in a
-    minute have one; the others have one together, with their number. So nobody who is refused can fill the log, until
-    its older lines are deleted.
+    Each request that changed something has a line. Of those that were refused or failed, and of logins and fetched
+    files, the first of a token and an action in a minute have one; the others have one together, with their number. So
+    nobody can fill the log by repeating them, until its older lines are deleted.
 
     Args:
         audit: The log.
@@ -68,7 +72,8 @@ class RequestLog:
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
-        self._kinds: dict[tuple[str, str], _Kind] = {}
+        self._kinds: dict[_Key, _Kind] = {}
+        """By name of the token, action, and whether it was done."""
         self._writing: set[asyncio.Task[None]] = set()
 
     async def add(self, scope: Scope, token: Token | None, action: str, target: str, status: int | None) -> None:
@@ -82,10 +87,11 @@ class RequestLog:
             status: Of its answer; None: its client left before.
         """
         line = _line(scope, token, action, target, status)
-        if line["result"] == "ok":
+        done = line["result"] == "ok"
+        if done and action not in _FOLDED:
             await self._write(line)
             return
-        key = line["who"], action
+        key = line["who"], action, done
         kind = self._kinds.get(key)
         if kind is None or time.monotonic() >= kind.end:
             await self._end(key)
@@ -106,13 +112,13 @@ class RequestLog:
             await self._end(key)
         await asyncio.gather(*self._writing)
 
-    def _run_out(self, key: tuple[str, str], kind: _Kind) -> None:
+    def _run_out(self, key: _Key, kind: _Kind) -> None:
         if self._kinds.get(key) is kind:
             task = asyncio.get_running_loop().create_task(self._end(key))
             self._writing.add(task)
             task.add_done_callback(self._writing.discard)
 
-    async def _end(self, key: tuple[str, str]) -> None:
+    async def _end(self, key: _Key) -> None:
         """Ends a window, and writes how many requests in it have no line."""
         kind = self._kinds.pop(key, None)
         if kind is not None and kind.more:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from functools import partial
 
@@ -10,7 +11,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trainer_server.gateway.body import check_size, off_loop
+from trainer_server.gateway.body import MOST_API_VALUES, MOST_NOTE_VALUES, MOST_VALUES, check_size, off_loop
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.layer import Layer
@@ -21,6 +22,13 @@ connection for ever."""
 _LEAST_RATE = 1024
 """Bytes of a body that must come in a second, after the first BODY_TIMEOUT seconds. A client that sends a byte now and
 then would hold its connection for as long as it likes."""
+_VALUES = (
+    (re.compile(r"PUT /api/rollouts/[^/]*|POST /api/rollouts/[^/]*/reward"), MOST_NOTE_VALUES),
+    (re.compile(r"POST /api/(completions|policies/[^/]*/(steps|sft))"), MOST_VALUES),
+    (re.compile(r"PUT /api/rollouts/[^/]*/trace|POST /api/rollouts/traces"), 2 * MOST_API_VALUES),  # of 100 runs
+    (re.compile(r"[A-Z]+ /api/.*", re.DOTALL), MOST_API_VALUES),
+)
+"""Values that bodies may have, by method and path. FastAPI reads bodies of the control API on the event loop."""
 
 
 class Bodies(Layer):
@@ -54,13 +62,18 @@ class Bodies(Layer):
                 "--max-body-mib",
                 code="body_too_large",
             )
-        await off_loop(len(body), partial(check_size, body))
+        await off_loop(len(body), partial(check_size, body, _most_values(scope)))
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
         async def read_before() -> Message:
             return whole.pop() if whole else await receive()
 
         await self.app(scope, read_before, send)
+
+
+def _most_values(scope: Scope) -> int:
+    request = f"{scope['method']} {scope['path']}"
+    return next((most for form, most in _VALUES if form.fullmatch(request)), MOST_VALUES)
 
 
 async def read_body(receive: Receive, most: int) -> bytes | None:

@@ -20,6 +20,8 @@ log = logging.getLogger("trainer_server.requests")
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 """An id that a client may give. Others are replaced: an id stands in the log as it is."""
+_MOST_PATH = 500
+"""Characters of a path in the log."""
 _PATH = re.compile(r"(?:/api)?/rollouts/([^/]+)")
 
 
@@ -59,14 +61,14 @@ class RequestIds:
             try:
                 await self.app(scope, receive, named)
             except Exception as error:  # at the edge of a request: it is logged with its id, and answered
-                log.exception("the server failed on %s %s", scope["method"], scope["path"])
+                log.exception("the server failed on %s %s", scope["method"], scope["path"][:_MOST_PATH])
                 if status:
                     raise  # in the middle of an answer: the connection is closed, which the client notices
                 said = f"the server failed on this request: {type(error).__name__}. Its log has more, under {request}"
                 await APIError(500, said, code="fault").response(scope["path"])(scope, receive, named)
             finally:
                 if self._logged:
-                    facts = {"method": scope["method"], "path": scope["path"], "status": status}
+                    facts = {"method": scope["method"], "path": scope["path"][:_MOST_PATH], "status": status}
                     seconds = round(time.perf_counter() - began, 4)
                     log.info("request", extra={**facts, "seconds": seconds})
 

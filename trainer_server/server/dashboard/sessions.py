@@ -137,7 +137,10 @@ def _own_page(headers: Headers) -> bool:
     if (site := headers.get("Sec-Fetch-Site")) is not None:
         return site == "same-origin"
     origin = headers.get("Origin")
-    return origin is not None and urlsplit(origin).netloc.lower() == headers.get("Host", "").lower()
+    try:
+        return origin is not None and urlsplit(origin).netloc.lower() == headers.get("Host", "").lower()
+    except ValueError:  # no address, so none of this server
+        return False
 
 
 def _cookie(text: str, name: str) -> str:

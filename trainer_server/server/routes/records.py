@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from trainer_server.gateway.body import MOST_API_VALUES, check_values, read_json
+from trainer_server.gateway.errors import APIError
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.wire import NotFound, Unprocessable
+from trainer_server.wire.jsonl import to_json
 
 router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"])
 
@@ -23,9 +25,7 @@ MAX_WAIT = 30.0
 async def put_record(rollout: Id, call: Id, run: Id, request: Request, server: ServerDep) -> None:
     """Takes the record of a run that has ended, a JSON object. An empty body says that the run has begun."""
     body = await request.body()
-    if body and not await asyncio.to_thread(_is_object, body):
-        raise Unprocessable("a record is a JSON object", code="invalid_record", param="body")
-    server.records.put(rollout, call, run, body or None)
+    server.records.put(rollout, call, run, await asyncio.to_thread(_record, body) if body else None)
 
 
 @router.get("")
@@ -44,8 +44,13 @@ async def get_records(
     return Response(body, media_type="application/json")
 
 
-def _is_object(body: bytes) -> bool:
+def _record(body: bytes) -> bytes:
+    """A record in UTF-8, as strict JSON: it is answered together with others, which it must not spoil."""
     try:
-        return isinstance(json.loads(body), dict)
-    except (ValueError, RecursionError):
-        return False
+        record = read_json(body, MOST_API_VALUES)
+        if not isinstance(record, dict):
+            raise APIError(400, "the body is no object")
+        check_values(record, halves=True)
+        return to_json(record).encode()
+    except APIError as error:
+        raise Unprocessable(f"a record is a JSON object: {error}", code="invalid_record", param="body") from None

@@ -71,8 +71,12 @@ async def list_rollouts(
 async def register(rollout: NewRolloutId, spec: RolloutSpec, server: ServerDep) -> Registration:
     """Says what a rollout is, before its first request: its scenario, and the version and temperature that all its
     requests are answered with. The same request again changes nothing; another one takes the place of the first."""
-    check_values(spec.model_dump())
-    await asyncio.to_thread(server.rollouts.register, rollout, spec)
+
+    def take() -> None:
+        check_values(spec.model_dump())
+        server.rollouts.register(rollout, spec)
+
+    await asyncio.to_thread(take)
     await server.names.refresh()
     return Registration(id=rollout, policies=sorted(server.names.newest))
 
@@ -90,9 +94,9 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Respon
     """Gives a rollout a reward. The last one counts, and earlier ones are kept. Answers the whole rollout."""
     if wrong := reward_problem(reward.reward):
         raise Unprocessable(wrong, code="invalid_reward", param="reward")
-    check_values(reward.model_dump())
 
     def give() -> str:
+        check_values(reward.model_dump())
         completions = _known(server, rollout)
         server.rollouts.reward(rollout, reward, sorted({row.policy for row in completions if row.policy is not None}))
         return to_json(_record(server, rollout))

@@ -117,6 +117,24 @@ async def test_refused_requests_of_a_minute_have_a_few_lines_and_a_number(
     ]
 
 
+@pytest.mark.parametrize(("action", "status"), [("login", 303), ("version.fetch", 200)])
+async def test_repeated_logins_and_fetches_of_a_token_do_not_fill_the_log(
+    tmp_path: Path, action: str, status: int
+) -> None:
+    home = Home(tmp_path)
+    log, book = RequestLog(AuditLog(home)), TokenBook(home)
+    book.create("tina", Scope.rollout)
+    (tina,) = book.all()
+    for _ in range(60):
+        await log.add({}, tina, action, "", status)
+    await log.add({}, tina, action, "", 403)
+    await log.close()
+    lines = [(target, result) for _, _, target, result, _ in written(home)]
+    assert lines == [("", "ok")] * 10 + [
+        ("", "refused"), ("50 more in the same minute, from the same address", "ok")
+    ]  # fmt: skip
+
+
 async def test_the_number_of_refused_requests_is_written_when_no_other_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,6 +157,18 @@ def test_wrong_logins_keep_nobody_out_and_do_not_fill_the_log(home: Home, http: 
     assert http.post("/ui/login", content="token=key").status_code == 303
     http.cookies.clear()
     assert len(written(home)) <= before + 2
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://a]b", "http://℀.example"])
+def test_what_is_no_address_is_no_page_of_this_server(http: TestClient, origin: str) -> None:
+    headers = {"Origin": origin.encode()}
+    assert http.post("/ui/login", content="token=key", headers=headers).status_code == 403
+    assert http.get("/ui/login", params={"next": origin}).status_code == 200
+    answer = http.post("/ui/login", content="token=key&next=//[")
+    assert (answer.status_code, answer.headers["Location"]) == (303, "/")
+    for path in ("/api/policies", "/ui/logout"):
+        assert http.post(path, headers=headers).status_code in (401, 403)
+    http.cookies.clear()
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,9 @@ async def static(name: str) -> Response:
 
 def _local(address: str) -> str:
     """An address on this server; `/` for any other."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return "/"
     local = address.startswith("/") and not address.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
     return address if local and address.isprintable() and "\\" not in address else "/"
