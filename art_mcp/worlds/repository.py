@@ -40,16 +40,6 @@ def git_directory(path: Path) -> Path:
     return (path.parent / read_line(path).removeprefix("gitdir:").strip()).resolve()
 
 
-def is_object(path: str) -> bool:
-    """Whether a path is an object or a pack of a repository.
-
-    Git names them by their content, makes them read-only, and replaces or removes them, but never writes into them.
-    So copies can share them, as `git clone --local` does.
-    """
-    objects, folder = Path(path).parents[1], Path(path).parent.name
-    return objects.name == "objects" and (len(folder) == 2 or folder == "pack") and is_git_directory(objects.parent)
-
-
 def copy_git(
     source: Path, target: Path, root: Path, copier: Copier, in_copy: InCopy, aliased: Callable[[str], str] = str
 ) -> list[str]:
