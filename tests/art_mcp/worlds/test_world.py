@@ -7,6 +7,8 @@ import re
 import socket
 import sqlite3
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, closing, contextmanager
@@ -195,7 +197,7 @@ def test_no_object_of_a_repository_is_shared_by_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["worktree", "submodule", "bare", "configured", "linked"])
+@pytest.mark.parametrize("how", ["worktree", "submodule", "bare", "configured", "linked", "of-bare"])
 def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) -> None:
     main = make_repository(tmp_path / "main")
     original = main
@@ -208,6 +210,10 @@ def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) 
     elif how == "bare":
         git(tmp_path, "clone", "-q", "--bare", str(main), "bare")
         original = tmp_path / "bare"
+    elif how == "of-bare":
+        git(tmp_path, "clone", "-q", "--bare", str(main), "project/.bare")
+        git(tmp_path / "project" / ".bare", "worktree", "add", "-q", str(tmp_path / "project" / "main"), "main")
+        original = tmp_path / "project" / "main"
     elif how == "linked":
         (main / ".git").rename(tmp_path / "real")
         (main / ".git").symlink_to("../real")
@@ -413,6 +419,27 @@ def test_a_link_through_a_link_leads_into_the_copy(tmp_path: Path) -> None:
         assert digest(tmp_path) == before
         [note] = world.notes
         assert note.endswith("site/up leads to " + f"{tmp_path}, around the world: in the copies it leads to /world")
+
+
+@pytest.mark.slow
+def test_a_repository_without_permission_to_write_is_a_world() -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from art_mcp.worlds.repository import copy_git\n"
+        "from art_mcp.worlds.copying import Copier; source, target = map(Path, sys.argv[1:])\n"
+        "os.getuid() or os.setuid(65534)\n"  # to root nothing is read-only
+        "copy_git(source, target, source.parent, Copier(), lambda path: None)\n"
+        "assert not target.stat().st_mode & 0o222 and (target / 'config').is_file()\n"
+    )
+    directory = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    try:
+        directory.chmod(0o777)
+        repository = make_repository(directory / "repo")
+        subprocess.run(["chmod", "-R", "a-w", str(repository)], check=True)
+        command = [sys.executable, "-c", code, str(repository / ".git"), str(directory / "copy")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    finally:
+        remove_tree(directory)
 
 
 def snapshot_of(copy: Copy) -> Path:
