@@ -56,6 +56,11 @@ def harmless(entries: Iterable[Setting]) -> list[Setting]:
     ]
 
 
+def no_push(starts: Iterable[str | None]) -> list[Setting]:
+    """Settings by which git refuses to push to URLs with these beginnings."""
+    return [(f"url.{NO_PUSH}/.pushinsteadof", start) for start in starts if start]
+
+
 def settings_text(entries: Iterable[Setting]) -> str:
     """The text of a file of settings."""
     lines = []
@@ -152,6 +157,7 @@ class _Remotes:
                 entries.append((name, value))
         # Git takes the name of a remote without a URL for its path.
         self.far += sorted(name for name in self._names if name and name not in self._near | {*self.far})
+        entries += no_push(short for short, _ in self._shortened if not self._moved(short))
         return entries + [(f"remote.{name}.pushurl", NO_PUSH) for name in self.far if name in self._names]
 
     def _reference(self, name: str, value: str | None) -> list[Setting]:
