@@ -33,30 +33,25 @@ Special = Callable[[os.DirEntry[str], Path], bool]
 class Copier:
     """Copies files and trees, and counts what it did.
 
-    Hard links are for files that no program writes in place. A program that opened a linked file for writing would
-    change every copy, so that links are made only where the caller says so, and only of files without write permission.
+    None is a hard link: a run that gave itself the permission to write would change every copy by it.
 
     Args:
         special: Copies some entries in its own way.
-        linkable: Whether a file may be a hard link.
         check: Called before each file and block. It raises to end the copying.
         reflinks: Whether files can share blocks; None: not tried yet. One failure stands for all files, as all of them
             go to the same file system.
         files: Number of files that were copied.
         bytes: Their size.
         shared: Number of files that share blocks with the source.
-        linked: Number of files that are hard links.
         skipped: Sockets, pipes and devices, which are not copied.
     """
 
     special: Special = lambda entry, target: False
-    linkable: Callable[[str], bool] = lambda path: False
     check: Callable[[], None] = lambda: None
     reflinks: bool | None = None
     files: int = 0
     bytes: int = 0
     shared: int = 0
-    linked: int = 0
     skipped: list[str] = field(default_factory=list)
 
     def tree(self, source: Path, target: Path) -> None:
@@ -96,13 +91,6 @@ class Copier:
             status = os.fstat(given.fileno())
             self.files += 1
             self.bytes += status.st_size
-            if not status.st_mode & 0o222 and self.linkable(source):
-                try:
-                    os.link(source, target)
-                    self.linked += 1
-                    return
-                except OSError:  # too many links, or another file system
-                    pass
             with open(target, "wb", buffering=0) as made:
                 if self.reflinks is not False and self._reflink(given, made):
                     self.shared += 1

@@ -40,16 +40,6 @@ def git_directory(path: Path) -> Path:
     return (path.parent / read_line(path).removeprefix("gitdir:").strip()).resolve()
 
 
-def is_object(path: str) -> bool:
-    """Whether a path is an object or a pack of a repository.
-
-    Git names them by their content, makes them read-only, and replaces or removes them, but never writes into them.
-    So copies can share them, as `git clone --local` does.
-    """
-    objects, folder = Path(path).parents[1], Path(path).parent.name
-    return objects.name == "objects" and (len(folder) == 2 or folder == "pack") and is_git_directory(objects.parent)
-
-
 def copy_git(
     source: Path, target: Path, root: Path, copier: Copier, in_copy: InCopy, aliased: Callable[[str], str] = str
 ) -> list[str]:
@@ -84,9 +74,10 @@ def copy_git(
     _wait_for_lock(own / "index.lock")
     common = (own / read_line(linked)).resolve() if linked.exists() else own
     target.mkdir()
+    directories = [(common, target)]
     if common != own:
-        _copy(common, target, copier, leave={"HEAD", "index", "logs", "config.worktree"})
-    _copy(own, target, copier, leave=_OWN if common != own else set())
+        directories += _copy(common, target, copier, leave={"HEAD", "index", "logs", "config.worktree"})
+    directories += _copy(own, target, copier, leave=_OWN if common != own else set())
     notes = []
     for copied in [target, *_modules(target)]:
         module = copied.relative_to(target)
@@ -94,7 +85,9 @@ def copy_git(
         original = own / module if (own / module).exists() else common / module
         top = source.parent if source.name == ".git" and copied == target else original
         notes += settle(original, copied, root, top, in_copy, aliased)
-    shutil.copystat(common, target)
+    for directory, at in reversed(directories):  # at the end: the original may have no permission to write
+        if at.is_dir():
+            shutil.copystat(directory, at)
     return notes
 
 
@@ -114,9 +107,13 @@ def _wait_for_lock(lock: Path) -> None:
         time.sleep(0.05)
 
 
-def _copy(source: Path, target: Path, copier: Copier, leave: set[str]) -> None:
+def _copy(source: Path, target: Path, copier: Copier, leave: set[str]) -> list[tuple[Path, Path]]:
     """Copies the entries of a `.git` directory into another one, objects last, without those to leave out, locks and
-    worktrees. What a link leads to is copied in its place: git writes through links into other repositories."""
+    worktrees. What a link leads to is copied in its place: git writes through links into other repositories.
+
+    Returns:
+        The directories below, with their copies, whose modes and times the caller copies when it has written all.
+    """
     first: list[tuple[Path, Path]] = [(source, target)]
     objects: list[tuple[Path, Path]] = []
     seen: set[str] = set()
@@ -139,12 +136,11 @@ def _copy(source: Path, target: Path, copier: Copier, leave: set[str]) -> None:
                 elif entry.is_dir():
                     directories.append((entry, to))
                 elif entry.is_file():
+                    to.unlink(missing_ok=True)  # of the main repository of a worktree; it may be read-only
                     copier.file(str(entry), str(to))
                 elif not entry.is_symlink():  # a broken link stays out: nothing of git needs one
                     copier.skipped.append(str(entry))
-        for directory, made in reversed(directories):
-            if made.is_dir():
-                shutil.copystat(directory, made)
+    return [pair for pair in first + objects if pair[0] != source]
 
 
 def _borrow_nothing(source: Path, target: Path, copier: Copier) -> None:

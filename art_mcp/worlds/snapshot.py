@@ -83,7 +83,7 @@ class _Snapshot:
     def _special(self, entry: os.DirEntry[str], to: Path) -> bool:
         """Copies links, repositories and databases."""
         path = Path(entry.path)
-        if entry.is_symlink():
+        if entry.is_symlink() and not self._leads_to_git(path):
             copy_link(entry.path, to, self._link(path, to))
         elif (entry.name == ".git" and (entry.is_dir() or entry.is_file())) or is_git_directory(path):
             self._repository(path, to)
@@ -94,6 +94,12 @@ class _Snapshot:
         else:
             return False
         return True
+
+    def _leads_to_git(self, path: Path) -> bool:
+        """Whether a link is a `.git` whose repository is out of the world: a commit in a copy would be one there."""
+        if path.name != ".git" or self._in_copy(Path(os.path.realpath(path))):
+            return False
+        return path.is_file() or is_git_directory(path)
 
     def _repository(self, path: Path, to: Path) -> None:
         """Copies a repository, with remarks about its remotes."""
@@ -173,12 +179,10 @@ class Seal:
 
     Args:
         directory: The snapshot. Nobody may work in it.
-        links: Whether copies have hard links to its files, whose time of change each new link sets.
     """
 
-    def __init__(self, directory: Path, *, links: bool) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._links = links
         self._modes: dict[str, int] = {}
         paths = [str(directory), *(entry.path for entry in walk(directory))]
         for path in paths:
@@ -209,5 +213,4 @@ class Seal:
 
     def _signature(self, path: str) -> _Signature:
         status = os.lstat(path)
-        changed = 0 if self._links and stat.S_ISREG(status.st_mode) else status.st_ctime_ns
-        return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, changed
+        return status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -22,7 +22,7 @@ from art_mcp.worlds.git.environment import git_environment, older_than_needed
 from art_mcp.worlds.observers.observer import Observer, shown
 from art_mcp.worlds.observers.registry import observers_with
 from art_mcp.worlds.place import Worlds, places_of
-from art_mcp.worlds.repository import is_git_directory, is_object
+from art_mcp.worlds.repository import is_git_directory
 from art_mcp.worlds.scratch import Scratch
 from art_mcp.worlds.snapshot import Seal, take
 from art_mcp.worlds.state import State, StateReader, changes
@@ -30,9 +30,6 @@ from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.home import make_directory
 
 log = logging.getLogger("art_mcp")
-
-_LINKS = getattr(os, "geteuid", lambda: 0)() != 0
-"""Whether copies share the objects of a repository by hard links. Root writes into files without write permission."""
 
 SLOW = 1.0
 """Seconds that a copy may take without a remark."""
@@ -104,7 +101,7 @@ class World:
             directory.mkdir(parents=True)
             self._counts, self.notes = take(self.places, directory, self._check)
             self._rooted = _naming(self._snapshot)
-            self._seal = Seal(self._snapshot, links=_LINKS)
+            self._seal = Seal(self._snapshot)
             started = time.monotonic()
             copy = self.copy()
             self._seconds = time.monotonic() - started
@@ -147,7 +144,7 @@ class World:
             OSError: The disk is full, the world was closed, or its snapshot was written.
         """
         root = self._snapshot.with_name(secrets.token_hex(16))
-        copier = Copier(linkable=is_object if _LINKS else _never, check=self._check, reflinks=self._reflinks)
+        copier = Copier(check=self._check, reflinks=self._reflinks)
         assert self._seal
         try:
             copier.tree(self._snapshot, root)
@@ -192,10 +189,6 @@ class World:
     def __str__(self) -> str:
         places = ", ".join(f"{WORLD}/{place.name} ({place.kind} {place.original})" for place in self.places)
         return f"{places}; {self._counts.files:,} files, {self._counts.bytes / 1e6:,.1f} MB"
-
-
-def _never(path: str) -> bool:
-    return False
 
 
 def _naming(root: Path) -> list[Path]:

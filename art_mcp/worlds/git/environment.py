@@ -9,9 +9,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from art_mcp.worlds.git.command import run_git
-from art_mcp.worlds.git.settings import NO_PUSH, Setting, harmless, settings, settings_text
+from art_mcp.worlds.git.settings import Setting, harmless, no_push, settings, settings_text
 
-_REMOTE = ("/", "file://", "~", "ssh://", "git+ssh://", "ssh+git://", "git://", "http://", "https://")
+_REMOTE = (
+    "/",
+    "file://",
+    "~",
+    "ssh://",
+    "git+ssh://",
+    "ssh+git://",
+    "git://",
+    "http://",
+    "https://",
+    "ftp://",
+    "ftps://",
+)
+_HELPERS = ("http::", "https::", "ftp::", "ftps::")
 """How URLs and absolute paths begin. Relative paths are left to the repository that they lead to."""
 
 _LAST: tuple[Setting, ...] = (
@@ -63,9 +76,13 @@ def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[st
     shared = Path(env.get("XDG_CONFIG_HOME") or os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     own = env.get("GIT_CONFIG_GLOBAL")
     files = [Path(own)] if own else [shared / "git" / "config", home / ".gitconfig"]
-    entries = [entry for file in files for entry in harmless(settings(original, "--file", str(file)))]
-    entries = [entry for entry in entries if not entry[0].startswith("receive.")]
-    entries += [(f"url.{NO_PUSH}/.pushinsteadof", start) for start in _REMOTE]
+    entries = [entry for file in files for entry in settings(original, "--file", str(file))]
+    if not env.get("GIT_CONFIG_NOSYSTEM"):
+        system = env.get("GIT_CONFIG_SYSTEM")
+        entries = settings(original, *(("--file", system) if system else ("--system",))) + entries
+    entries = [entry for entry in harmless(entries) if not entry[0].startswith("receive.")]
+    entries += no_push(value for name, value in entries if name.startswith("url.") and name.endswith(".insteadof"))
+    entries += no_push((*_REMOTE, *_HELPERS))
     entries += [(f"url.{start}.pushinsteadof", start) for start in (str(copy), f"file://{copy}")]
     entries += [("receive.hiderefs", "refs"), ("receive.advertisepushoptions", "false")]
     entries += [(f"includeif.gitdir:{copy}/.path", str(directory / "inside"))]
@@ -79,6 +96,7 @@ def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[st
     count = int(env.get("GIT_CONFIG_COUNT") or 0)
     variables = {
         "GIT_CONFIG_GLOBAL": str(directory / "config"),
+        "GIT_CONFIG_NOSYSTEM": "1",  # its settings are in that file, without those that would lead elsewhere
         "GIT_CONFIG_COUNT": str(count + len(_LAST)),
         "GIT_SSH_COMMAND": shlex.quote(str(ssh)),
         "GIT_TERMINAL_PROMPT": "0",

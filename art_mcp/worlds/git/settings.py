@@ -56,6 +56,11 @@ def harmless(entries: Iterable[Setting]) -> list[Setting]:
     ]
 
 
+def no_push(starts: Iterable[str | None]) -> list[Setting]:
+    """Settings by which git refuses to push to URLs with these beginnings."""
+    return [(f"url.{NO_PUSH}/.pushinsteadof", start) for start in starts if start]
+
+
 def settings_text(entries: Iterable[Setting]) -> str:
     """The text of a file of settings."""
     lines = []
@@ -99,12 +104,15 @@ def settle(
     named = [value for name, value in entries if name == "core.worktree" and value]
     if named and not (original / "commondir").exists():  # it is that of the main working tree, not of a linked one
         top = Path(os.path.realpath(original / os.path.expanduser(named[-1])))
-    entries = [(name, value) for name, value in harmless(entries) if name != "core.worktree"]
+    # A linked worktree may be of a bare repository. Its copy is none.
+    dropped = {"core.worktree", "core.bare"} if (original / "commondir").exists() else {"core.worktree"}
+    entries = [(name, value) for name, value in harmless(entries) if name not in dropped]
     at = in_copy(top) if top.is_relative_to(root) else None
     if at and at not in (copy, copy.parent):
         entries.append(("core.worktree", os.path.relpath(at, copy)))
     moved = _Remotes(entries, top, at or copy, in_copy)
     entries = [(aliased(name), value and aliased(value)) for name, value in moved.entries()]
+    (copy / "config").unlink(missing_ok=True)  # it may be read-only
     (copy / "config").write_text(settings_text(entries), encoding="utf-8", errors="surrogateescape")
     return [f"the remote {name} of {original} is not in the world: its copies cannot push to it" for name in moved.far]
 
@@ -149,6 +157,7 @@ class _Remotes:
                 entries.append((name, value))
         # Git takes the name of a remote without a URL for its path.
         self.far += sorted(name for name in self._names if name and name not in self._near | {*self.far})
+        entries += no_push(short for short, _ in self._shortened if not self._moved(short))
         return entries + [(f"remote.{name}.pushurl", NO_PUSH) for name in self.far if name in self._names]
 
     def _reference(self, name: str, value: str | None) -> list[Setting]:

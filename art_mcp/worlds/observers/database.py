@@ -18,6 +18,10 @@ CELLS = 20_000
 digest of its rows."""
 
 
+LONGEST_VALUE = 64_000_000
+"""Bytes of a value or row that are read at most: a view of a few bytes may make values of gigabytes."""
+
+
 class DatabaseObserver:
     """Names are `table users` for the schema, and `users[id=3].name` for a value. A row is known by its primary key,
     else by its row id."""
@@ -40,6 +44,7 @@ class DatabaseObserver:
         try:
             sizes = _sizes(before)
             with closing(read_only(path)) as database:
+                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
                 return dict(_entries(database, sizes, show))
         except sqlite3.Error as error:
             raise OSError(f"it is no database any more: {error}") from None
@@ -77,7 +82,7 @@ def _entries(database: sqlite3.Connection, sizes: Mapping[str, int], show: Show)
             try:
                 size = sizes[name] if name in sizes else _size(database, name)
                 yield from _rows(database, name, size > CELLS, show)
-            except sqlite3.OperationalError as error:  # a virtual table of a module that is not here
+            except (sqlite3.OperationalError, sqlite3.DataError) as error:  # a module that is not here, or a long value
                 yield f"rows of {name}", f"cannot be read: {error}"
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from art_mcp.worlds.copying import Copier
 from art_mcp.worlds.files import remove_tree
-from art_mcp.worlds.repository import is_object
 from tests.support.mcp.originals import digest
 
 
@@ -35,7 +34,7 @@ def test_a_copy_has_the_contents_modes_and_times_of_its_source(tmp_path: Path) -
     copier = Copier()
     copier.tree(source, tmp_path / "copy")
     assert relative(tmp_path / "copy") == relative(source)
-    assert (copier.files, copier.bytes, copier.linked) == (2, 10, 0)
+    assert (copier.files, copier.bytes) == (2, 10)
 
 
 def test_where_blocks_cannot_be_shared_bytes_are_copied_and_it_is_tried_once(
@@ -54,18 +53,6 @@ def test_where_blocks_cannot_be_shared_bytes_are_copied_and_it_is_tried_once(
     assert (tmp_path / "copy" / "sub" / "run").read_text() == "#!/bin/sh"
 
 
-def test_only_what_may_not_be_written_is_linked(tmp_path: Path) -> None:
-    for name, mode in (("fixed", 0o444), ("free", 0o644), ("other", 0o444)):
-        (tmp_path / name).write_text(name)
-        os.chmod(tmp_path / name, mode)
-    copier = Copier(linkable=lambda path: not path.endswith("other"))
-    (tmp_path / "to").mkdir()
-    for name in ("fixed", "free", "other"):
-        copier.file(str(tmp_path / name), str(tmp_path / "to" / name))
-    assert [(tmp_path / "to" / name).stat().st_nlink for name in ("fixed", "free", "other")] == [2, 1, 1]
-    assert copier.linked == 1
-
-
 def test_pipes_are_left_out_and_named(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     os.mkfifo(tmp_path / "source" / "pipe")
@@ -82,13 +69,3 @@ def test_what_may_not_be_written_is_removed_too(tmp_path: Path) -> None:
     remove_tree(source)
     assert not source.exists()
     remove_tree(source)
-
-
-def test_only_objects_of_a_repository_are_objects(tmp_path: Path) -> None:
-    for name in ("repo/.git", "data"):
-        (tmp_path / name / "objects" / "ab").mkdir(parents=True)
-        (tmp_path / name / "objects" / "ab" / "c").touch()
-    (tmp_path / "repo" / ".git" / "refs").mkdir()
-    (tmp_path / "repo" / ".git" / "HEAD").touch()
-    assert is_object(str(tmp_path / "repo" / ".git" / "objects" / "ab" / "c"))
-    assert not is_object(str(tmp_path / "data" / "objects" / "ab" / "c"))

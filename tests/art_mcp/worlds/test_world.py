@@ -7,6 +7,8 @@ import re
 import socket
 import sqlite3
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, closing, contextmanager
@@ -178,19 +180,13 @@ def test_what_a_run_broke_is_a_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("links", [True, False])
-def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_them(
-    links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("art_mcp.worlds.world._LINKS", links)
+def test_no_object_of_a_repository_is_shared_by_copies(tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repo")
     with opened(World(repository, scratch=tmp_path / "w")) as world:
         first, second = world.copy(), world.copy()
-        shared = [path for path in (first.home / ".git" / "objects").rglob("*") if path.is_file()]
-        assert shared
-        expected = 3 if links else 1
-        assert all(path.stat().st_nlink == expected for path in shared), "the snapshot and two copies"
-        assert all(path.stat().st_nlink == 1 for path in (repository / ".git" / "objects").rglob("*") if path.is_file())
+        objects = [path for path in (first.home / ".git" / "objects").rglob("*") if path.is_file()]
+        assert objects
+        assert all(path.stat().st_nlink == 1 for path in objects)
         before = digest(second.root)
         git(first.home, "commit", "-q", "-a", "-m", "more")
         git(first.home, "gc", "-q", "--prune=now", "--aggressive")
@@ -201,7 +197,7 @@ def test_objects_of_a_repository_are_shared_and_a_run_cannot_reach_another_by_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["worktree", "submodule", "bare", "configured"])
+@pytest.mark.parametrize("how", ["worktree", "submodule", "bare", "configured", "linked", "of-bare"])
 def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) -> None:
     main = make_repository(tmp_path / "main")
     original = main
@@ -214,6 +210,13 @@ def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) 
     elif how == "bare":
         git(tmp_path, "clone", "-q", "--bare", str(main), "bare")
         original = tmp_path / "bare"
+    elif how == "of-bare":
+        git(tmp_path, "clone", "-q", "--bare", str(main), "project/.bare")
+        git(tmp_path / "project" / ".bare", "worktree", "add", "-q", str(tmp_path / "project" / "main"), "main")
+        original = tmp_path / "project" / "main"
+    elif how == "linked":
+        (main / ".git").rename(tmp_path / "real")
+        (main / ".git").symlink_to("../real")
     else:
         git(main, "config", "core.worktree", str(main))
         git(main, "worktree", "add", "-q", str(tmp_path / "linked"), "feature")
@@ -416,6 +419,27 @@ def test_a_link_through_a_link_leads_into_the_copy(tmp_path: Path) -> None:
         assert digest(tmp_path) == before
         [note] = world.notes
         assert note.endswith("site/up leads to " + f"{tmp_path}, around the world: in the copies it leads to /world")
+
+
+@pytest.mark.slow
+def test_a_repository_without_permission_to_write_is_a_world() -> None:
+    code = (
+        "import os, sys; from pathlib import Path; from art_mcp.worlds.repository import copy_git\n"
+        "from art_mcp.worlds.copying import Copier; source, target = map(Path, sys.argv[1:])\n"
+        "os.getuid() or os.setuid(65534)\n"  # to root nothing is read-only
+        "copy_git(source, target, source.parent, Copier(), lambda path: None)\n"
+        "assert not target.stat().st_mode & 0o222 and (target / 'config').is_file()\n"
+    )
+    directory = Path(tempfile.mkdtemp())  # pytest's own is closed to others
+    try:
+        directory.chmod(0o777)
+        repository = make_repository(directory / "repo")
+        subprocess.run(["chmod", "-R", "a-w", str(repository)], check=True)
+        command = [sys.executable, "-c", code, str(repository / ".git"), str(directory / "copy")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+    finally:
+        remove_tree(directory)
 
 
 def snapshot_of(copy: Copy) -> Path:

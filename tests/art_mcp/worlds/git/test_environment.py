@@ -265,3 +265,20 @@ def test_a_repository_that_has_parts_elsewhere_writes_nothing_there(how: str, or
             assert (done := run(*words, at=at)).returncode == 0, done.stderr
         assert "branch made" in {change.what for change in copy.changes()}
     assert digest(originals) == before
+
+
+@pytest.mark.slow
+def test_no_spelling_of_a_url_in_settings_leads_a_push_to_another_host(originals: Path) -> None:
+    host = "http://127.0.0.1:1/"
+    (originals / ".gitconfig").write_text(f'[url "{host}"]\n\tinsteadOf = user:\n')
+    (originals / "system").write_text(f'[url "{host}"]\n\tpushInsteadOf = system://\n\tinsteadOf = sys:\n')
+    git(originals / "site", "config", f"url.{host}.insteadOf", "own:")
+    with closing(world_of(originals)) as world:
+        world.open()
+        copy = world.copy()
+        env = copy.git_environment({"GIT_CONFIG_SYSTEM": str(originals / "system")})
+        for url in (f"http::{host}up", f"https::{host}up", "user:up", "system://up", "sys:up", "own:up"):
+            command = ["git", "push", url, "HEAD:new"]
+            done = subprocess.run(command, cwd=copy.home, env={**os.environ, **env}, capture_output=True, text=True)
+            assert done.returncode != 0
+            assert "127.0.0.1" not in done.stderr or "no-push" in done.stderr, url

@@ -90,3 +90,12 @@ def test_the_form_of_a_table_is_that_of_before_the_run(tmp_path: Path, monkeypat
     assert grown["t[row 4].a"] == "4"
     shrunk = observe(tmp_path / "small.db", tmp_path / "large.db", shown)
     assert shrunk["rows of t"].startswith("3 rows, sha256 ")
+
+
+def test_a_value_that_a_schema_makes_is_not_read_without_a_limit(tmp_path: Path) -> None:
+    seen = made(
+        tmp_path / "a.db",
+        "create view v as select 1 as id, zeroblob(100000000) as b",
+        "create virtual table f using fts5(b, content='v', content_rowid='id')",
+    )
+    assert "cannot be read" in seen["rows of f"]
