@@ -74,6 +74,13 @@ def attribute_spans(encode: Any) -> list[Any]:
     ]
 
 
+def test_the_text_of_a_part_in_a_field_of_that_name(tmp_path: Path) -> None:
+    answer = json.dumps([{"role": "assistant", "parts": [{"type": "text", "text": "Hello"}]}])
+    values = {**CHAT, "gen_ai.input.messages": json.dumps(PARTS[:2]), "gen_ai.output.messages": answer}
+    (run,), _ = read(tmp_path, traces(span("1", values)))
+    assert (run.calls[0].answer or {})["content"] == "Hello"
+
+
 def test_spans_beside_a_bad_one_are_read(tmp_path: Path) -> None:
     broken = span("9", {}, trace="b" * 32, startTimeUnixNano="soon")
     (run,), left_out = read(tmp_path, traces(broken, *attribute_spans(json.dumps)))
