@@ -145,6 +145,24 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
     return complete_calls([message for item in items for message in _openai(item)])
 
 
+def system_messages(instructions: Any) -> list[dict[str, Any]]:
+    """What a system prompt beside the messages is among them: a text, or a list of texts or of parts with a text.
+
+    Raises:
+        Unreadable: It is something else.
+    """
+    instructions = parsed(instructions)
+    if not instructions:
+        return []
+    if isinstance(instructions, dict):
+        instructions = instructions.get("parts", [instructions])
+    parts = instructions if isinstance(instructions, list) else [instructions]
+    texts = [part.get("content", part.get("text")) if isinstance(part, dict) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise _NO_MESSAGES
+    return [{"role": "system", "content": "\n".join(texts)}]
+
+
 def answer_of(value: Any) -> dict[str, Any] | None:
     """The answer of a model in OpenAI's form; None: there is none.
 

@@ -167,6 +167,19 @@ def test_generations_of_the_openai_wrapper(tmp_path: Path) -> None:
     assert (run.calls[0].tools, run.scenario().input) == ([WEATHER], {"messages": ASKED})
 
 
+@pytest.mark.parametrize("system", ["Use tools.", [{"text": "Use tools."}], ["Use tools."]])
+def test_a_system_prompt_beside_the_messages(tmp_path: Path, system: Any) -> None:
+    given = {"system": system, "messages": ASKED[1:]}
+    (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, given, ANSWER))
+    assert run.calls[0].messages == ASKED
+
+
+def test_the_result_of_a_tool_is_no_definition(tmp_path: Path) -> None:
+    result = {**RAIN, "content": '{"parameters": 1}'}
+    (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, [*ASKED, CALLS, result], ANSWER))
+    assert (run.calls[0].messages[-1], run.calls[0].tools) == (result, None)
+
+
 def test_tool_definitions_of_the_export(tmp_path: Path) -> None:
     definitions = {
         "weather": json.dumps({"description": "d", "parameters": json.dumps(WEATHER["function"]["parameters"])})
