@@ -386,7 +386,8 @@ def _of_agent(side: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
     """A message of an event until version 1.36 of the conventions."""
     if not isinstance(content, dict):
-        return [{"role": role, "content": as_text(content or "")}]
+        return [{"role": role, "content": as_text(recorded(content) or "")}]
+    recorded(content.get("content"))  # raises for the text of objects
     message = {
         key: parsed(content[key]) if key == "tool_calls" or _is_blocks(content[key]) else content[key]
         for key in ("content", "tool_calls")
@@ -451,7 +452,7 @@ def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str
     contents = [_inner(part, "message_content") for part in _numbered(message.get("contents"))]
     if name := message.get("function_call_name"):
         calls.append({"name": name, "arguments": message.get("function_call_arguments_json")})
-    content = message.get("content")
+    content = recorded(message.get("content"))
     if content is None and contents:
         content = [
             {"type": str(part.get("type")), **({"text": part["text"]} if "text" in part else {})} for part in contents
@@ -463,7 +464,7 @@ def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str
 def _of_fields(fields: Mapping[str, Any], role: str | None = None) -> dict[str, Any]:
     """A message of OpenLLMetry. role: that of a message whose place says it."""
     whole = {key: fields.get(key) for key in ("role", "tool_call_id", "name")}
-    return _message({**whole, "content": parsed(fields.get("content"))}, _numbered(fields.get("tool_calls")), role)
+    return _message({**whole, "content": recorded(fields.get("content"))}, _numbered(fields.get("tool_calls")), role)
 
 
 def _message(fields: dict[str, Any], calls: Sequence[Mapping[str, Any]], role: str | None) -> dict[str, Any]:
