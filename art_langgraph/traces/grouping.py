@@ -35,7 +35,7 @@ class RunPart:
 
 
 Parts: TypeAlias = "Iterator[RunPart | Callable[[], RunPart | Parts]]"
-"""Parts of a record. What is called makes a part, or several: a problem there leaves the parts beside it as they are."""
+"""Parts of a record. What is called makes one or more: a problem there leaves the parts beside it as they are."""
 
 
 class Grouping:

@@ -21,6 +21,7 @@ from art_langgraph.traces.messages import (
     openai_tools,
     parsed,
     recorded,
+    system_messages,
     without_dumps,
 )
 from art_langgraph.traces.problems import Unreadable
@@ -108,7 +109,9 @@ def _call(observation: Mapping[str, Any]) -> ModelCall | None:
     tools: Any = observation.get("tool_definitions")
     if isinstance(tools, dict):
         tools = [{"name": name, **_object(tool)} for name, tool in tools.items()]
+    system: list[dict[str, Any]] = []
     if isinstance(given, dict) and "role" not in given:
+        system = system_messages(given.get("system") or given.get("instructions"))
         tools = given.get("tools") or _object(given.get("toolConfig")).get("tools") or tools
         given = given.get("messages") or given.get("input") or given.get("prompt") or given
     if isinstance(given, list):  # LangChain's handler writes the definitions of tools among the messages
@@ -118,7 +121,7 @@ def _call(observation: Mapping[str, Any]) -> ModelCall | None:
     answer = answer_of(observation.get("output"))
     metadata = _object(observation.get("metadata"))
     return ModelCall(
-        messages=openai_messages(given),
+        messages=[*system, *openai_messages(given)],
         answer=answer,
         tools=openai_tools(tools),
         model=observation.get("provided_model_name") or observation.get("model") or observation.get("name"),
@@ -131,7 +134,9 @@ def _call(observation: Mapping[str, Any]) -> ModelCall | None:
 
 
 def _is_definition(message: Any) -> bool:
-    content = parsed(message.get("content")) if isinstance(message, dict) and message.get("role") == "tool" else None
+    if not isinstance(message, dict) or message.get("role") != "tool" or message.get("tool_call_id"):
+        return False
+    content = parsed(message.get("content"))
     return isinstance(content, dict) and (content.get("type") == "function" or "parameters" in content)
 
 

@@ -32,7 +32,9 @@ _UNKNOWN_ANSWER = Unreadable(
 )
 _BLOCKS = {"text", "toolUse", "toolResult", "reasoningContent", "cachePoint", "image", "document", "video"}
 """Fields of content blocks of Amazon Bedrock, of which each block has one and no `type`."""
-_RESPONSE = {"usage", "usageMetadata", "stopReason", "stop_reason", "ResponseMetadata", "results", "generation"}
+_RESPONSE = {"usage", "usageMetadata", "stopReason", "stop_reason", "ResponseMetadata", "results", "generation"} | {
+    *("llm_output", "completion", "generated_text", "promptFeedback")
+}
 """Fields of a whole response of a model, which is no answer by itself."""
 _LITERAL = 1_000_000
 """Maximum number of characters of a Python literal that is read."""
@@ -45,11 +47,22 @@ _OBJECTS = re.compile(
     re.DOTALL,
 )
 """Python's text of messages that are objects of some class."""
+_REPRS = re.compile(
+    r"\w+(?:\[[\w.]+\]\(\w+=|\(\w+=\w+\(|\(\w+=\[\w+\(|Result\(output=)"  # Response(message=Message(…
+    r"|\w+=(?:'[^']*'|\"[^\"]*\"|\[.*\]) \w+=[\[{'\"\w]"  # id='msg_1' content=[TextBlock(…
+    r"|<[\w.]+ object |b'[\[{]|b\"[\[{]",
+    re.DOTALL,
+)
+"""Python's text of other objects, and of bytes."""
 _FIELDS = re.compile(
     r"[\[({]+\s*(?P<quote>['\"])(?:role|messages|parts|lc|kwargs|generations|choices|tool_calls|toolUse|content|type)"
     r"(?P=quote)\s*:"
 )
 """The beginning of a text of messages, as JSON or as Python's dictionaries."""
+
+
+_CUT = re.compile(r"[\[{]+\s*(?P<quote>['\"])(?:id|index|additional_kwargs|candidates|output|error)(?P=quote)\s*:")
+"""The beginning of a text of a response, which was cut off where it can no longer be read."""
 
 
 def parsed(value: Any) -> Any:
@@ -77,7 +90,9 @@ def recorded(value: Any) -> Any:
     content = literal(text)
     if _is_conversation(content):
         return content
-    if _OBJECTS.match(text) or _FIELDS.match(text):
+    if isinstance(content, dict) and set(content) & {"ResponseMetadata", "choices", "candidates", "generations"}:
+        return content
+    if _OBJECTS.match(text) or _FIELDS.match(text) or _REPRS.match(text) or (content is None and _CUT.match(text)):
         raise _REPR
     return value
 
@@ -130,6 +145,24 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
     return complete_calls([message for item in items for message in _openai(item)])
 
 
+def system_messages(instructions: Any) -> list[dict[str, Any]]:
+    """What a system prompt beside the messages is among them: a text, or a list of texts or of parts with a text.
+
+    Raises:
+        Unreadable: It is something else.
+    """
+    instructions = parsed(instructions)
+    if not instructions:
+        return []
+    if isinstance(instructions, dict):
+        instructions = instructions.get("parts", [instructions])
+    parts = instructions if isinstance(instructions, list) else [instructions]
+    texts = [part.get("content", part.get("text")) if isinstance(part, dict) else part for part in parts]
+    if not all(isinstance(text, str) for text in texts):
+        raise _NO_MESSAGES
+    return [{"role": "system", "content": "\n".join(texts)}]
+
+
 def answer_of(value: Any) -> dict[str, Any] | None:
     """The answer of a model in OpenAI's form; None: there is none.
 
@@ -147,6 +180,8 @@ def answer_of(value: Any) -> dict[str, Any] | None:
         return {"role": "assistant", "content": value}
     if isinstance(value, dict):
         output = value.get("output")
+        if any(name in value and not value[name] for name in ("generations", "choices", "candidates")):
+            return None
         if generations := value.get("generations"):
             first = generations[0][0] if isinstance(generations[0], list) else generations[0]
             return answer_of(first.get("message") or first.get("text"))
@@ -161,7 +196,9 @@ def answer_of(value: Any) -> dict[str, Any] | None:
                 return answer_of(messages)
             if "content" in value or "tool_calls" in value:
                 return answer_of({"role": "assistant", **value})
-            if set(value) & _RESPONSE:
+            ollama, response = {"response", "done"} <= set(value), value.get("object") == "response"
+            alone = set(value) == {"text"} or (set(value) == {"error"} and isinstance(value["error"], dict))
+            if set(value) & _RESPONSE or ollama or response or alone:
                 raise _UNKNOWN_ANSWER
             return {"role": "assistant", "content": as_text(value)}
     answers = [message for message in merged(openai_messages(value)) if message["role"] == "assistant"]
@@ -295,7 +332,7 @@ def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
         if kind is None and isinstance(part, dict) and set(part) == {"text"}:
             texts.append(as_text(part["text"]))
         elif kind == "text":
-            texts.append(as_text(part.get("content") or ""))
+            texts.append(as_text(part.get("content", part.get("text")) or ""))
         elif kind == "reasoning":
             thoughts.append(as_text(part.get("content") or ""))
         elif kind == "tool_call":

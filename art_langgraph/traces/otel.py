@@ -34,6 +34,7 @@ from art_langgraph.traces.messages import (
     openai_tools,
     parsed,
     recorded,
+    system_messages,
     tool_call,
     without_dumps,
 )
@@ -319,8 +320,7 @@ def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, 
             whole.update(event["attributes"])
     if given := whole.get("gen_ai.input.messages"):
         asked = openai_messages(given)
-        if instructions := parsed(whole.get("gen_ai.system_instructions")):
-            asked = [*_system(instructions), *asked]
+        asked = [*system_messages(whole.get("gen_ai.system_instructions")), *asked]
         return asked, _first(whole.get("gen_ai.output.messages"))
     listed = parsed(attributes.get("events"))
     inside = [_listed_event(event) for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
@@ -335,9 +335,11 @@ def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, 
         answers = [_of_fields(entry, "assistant") for entry in _listed(attributes, "gen_ai.completion")]
         return asked, answers[0] if answers else None
     if given := recorded(attributes.get("gen_ai.prompt")):
+        system: list[dict[str, Any]] = []
         if isinstance(given, dict) and "role" not in given:
+            system = system_messages(given.get("system") or given.get("instructions"))
             given = given.get("messages") or given.get("input") or given.get("prompt") or given
-        return openai_messages(given), answer_of(attributes.get("gen_ai.completion"))
+        return [*system, *openai_messages(given)], answer_of(attributes.get("gen_ai.completion"))
     return [], None
 
 
@@ -384,7 +386,8 @@ def _of_agent(side: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
     """A message of an event until version 1.36 of the conventions."""
     if not isinstance(content, dict):
-        return [{"role": role, "content": as_text(content or "")}]
+        return [{"role": role, "content": as_text(recorded(content) or "")}]
+    recorded(content.get("content"))  # raises for the text of objects
     message = {
         key: parsed(content[key]) if key == "tool_calls" or _is_blocks(content[key]) else content[key]
         for key in ("content", "tool_calls")
@@ -400,13 +403,6 @@ def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
 def _is_blocks(content: Any) -> bool:
     """Whether a content is the text of blocks, as AWS's agents write it."""
     return isinstance(content, str) and content.startswith('[{"') and isinstance(parsed(content), list)
-
-
-def _system(instructions: Any) -> list[dict[str, Any]]:
-    if isinstance(instructions, str):
-        return [{"role": "system", "content": instructions}]
-    texts = [str(part.get("content") or "") for part in instructions if isinstance(part, dict)]
-    return [{"role": "system", "content": "\n".join(texts)}]
 
 
 def _first(answers: Any) -> dict[str, Any] | None:
@@ -456,7 +452,7 @@ def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str
     contents = [_inner(part, "message_content") for part in _numbered(message.get("contents"))]
     if name := message.get("function_call_name"):
         calls.append({"name": name, "arguments": message.get("function_call_arguments_json")})
-    content = message.get("content")
+    content = recorded(message.get("content"))
     if content is None and contents:
         content = [
             {"type": str(part.get("type")), **({"text": part["text"]} if "text" in part else {})} for part in contents
@@ -468,7 +464,7 @@ def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str
 def _of_fields(fields: Mapping[str, Any], role: str | None = None) -> dict[str, Any]:
     """A message of OpenLLMetry. role: that of a message whose place says it."""
     whole = {key: fields.get(key) for key in ("role", "tool_call_id", "name")}
-    return _message({**whole, "content": parsed(fields.get("content"))}, _numbered(fields.get("tool_calls")), role)
+    return _message({**whole, "content": recorded(fields.get("content"))}, _numbered(fields.get("tool_calls")), role)
 
 
 def _message(fields: dict[str, Any], calls: Sequence[Mapping[str, Any]], role: str | None) -> dict[str, Any]:

@@ -167,6 +167,19 @@ def test_generations_of_the_openai_wrapper(tmp_path: Path) -> None:
     assert (run.calls[0].tools, run.scenario().input) == ([WEATHER], {"messages": ASKED})
 
 
+@pytest.mark.parametrize("system", ["Use tools.", [{"text": "Use tools."}], ["Use tools."]])
+def test_a_system_prompt_beside_the_messages(tmp_path: Path, system: Any) -> None:
+    given = {"system": system, "messages": ASKED[1:]}
+    (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, given, ANSWER))
+    assert run.calls[0].messages == ASKED
+
+
+def test_the_result_of_a_tool_is_no_definition(tmp_path: Path) -> None:
+    result = {**RAIN, "content": '{"parameters": 1}'}
+    (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, [*ASKED, CALLS, result], ANSWER))
+    assert (run.calls[0].messages[-1], run.calls[0].tools) == (result, None)
+
+
 def test_tool_definitions_of_the_export(tmp_path: Path) -> None:
     definitions = {
         "weather": json.dumps({"description": "d", "parameters": json.dumps(WEATHER["function"]["parameters"])})
@@ -209,6 +222,15 @@ def test_what_a_failed_call_had_answered_is_not_imitated(tmp_path: Path) -> None
         (ASKED, "ChatCompletion(id='c1', choices=[Choice(finish_reason='stop', index=0)])"),
         (ASKED, "<openai.types.chat.ChatCompletion object at 0x7f>"),
         (ASKED, '{"role": "assistant", "content": "It rai'),
+        (ASKED, "content=[{'text': 'Hi', 'type': 'text'}] additional_kwargs={}"),
+        (ASKED, "id='msg_1' content=[TextBlock(text='Hi')]"),
+        (ASKED, "ChatResponse(message=ChatMessage(role='assistant'))"),
+        (ASKED, "GenerateContentResponse(candidates=[Candidate(index=0)])"),
+        (ASKED, "ParsedChatCompletion[Foo](id='x')"),
+        (ASKED, "AgentRunResult(output='Hi')"),
+        (ASKED, "<generator object stream at 0x7f>"),
+        (ASKED, """b'{"role": "assistant"}'"""),
+        (ASKED, '{"id": "chatcmpl-1", "content": "Hel'),
         ('[{"role": "user", "content": "Weather in Os', ANSWER),
         ("[{'role': 'user', 'content': 'Weather in Os", ANSWER),
         ("[{'role': 'user', 'content': " + "[" * 100_000, ANSWER),
@@ -221,7 +243,19 @@ def test_texts_of_objects_are_left_out_and_never_imitated(tmp_path: Path, given:
 
 
 @pytest.mark.parametrize(
-    "text", ["{'a': 1}", "[1, 2]", "print(x=1)", "['a', 'b']", "Message sent.", "content is king", "{x}", "[a](b)"]
+    "text",
+    [
+        "{'a': 1}",
+        "{'id': 1}",
+        "print(output=x)",
+        "[1, 2]",
+        "print(x=1)",
+        "['a', 'b']",
+        "Message sent.",
+        "content is king",
+        "{x}",
+        "[a](b)",
+    ],
 )
 def test_an_answer_that_only_looks_like_one_stays_as_it_was_said(tmp_path: Path, text: str) -> None:
     said = text if not text.startswith("[1") else json.dumps({"role": "assistant", "content": text})
@@ -263,8 +297,27 @@ def test_generations_of_amazon_bedrock(tmp_path: Path) -> None:
     assert demonstration.tools == [WEATHER]
 
 
-def test_a_response_of_an_unknown_form_is_no_answer(tmp_path: Path) -> None:
-    said = {"results": [{"outputText": "It rains."}], "usage": {}}
+@pytest.mark.parametrize(
+    "said", [{"generations": [], "llm_output": None}, {"choices": []}, {"candidates": [], "promptFeedback": {}}]
+)
+def test_a_response_without_an_answer_is_none(tmp_path: Path, said: Any) -> None:
+    (run,), _ = read(tmp_path, enriched("o1", "GENERATION", 0, ASKED, said))
+    assert (run.calls[0].answer, run.demonstrations()) == (None, [])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"results": [{"outputText": "It rains."}], "usage": {}},
+        {"error": {"message": "no"}},
+        {"object": "response", "output": []},
+        {"response": "Hi", "done": True},
+        {"completion": "Hi"},
+        {"text": "Hi"},
+        {"generated_text": "Hi"},
+    ],
+)
+def test_a_response_of_an_unknown_form_is_no_answer(tmp_path: Path, said: Any) -> None:
     runs, (left_out,) = read(tmp_path, enriched("o1", "GENERATION", 0, ASKED, said))
     assert not runs
     assert left_out.startswith("with answers of an unknown form (1: line 1)")

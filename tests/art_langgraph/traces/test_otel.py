@@ -74,6 +74,29 @@ def attribute_spans(encode: Any) -> list[Any]:
     ]
 
 
+def test_the_text_of_a_part_in_a_field_of_that_name(tmp_path: Path) -> None:
+    answer = json.dumps([{"role": "assistant", "parts": [{"type": "text", "text": "Hello"}]}])
+    values = {**CHAT, "gen_ai.input.messages": json.dumps(PARTS[:2]), "gen_ai.output.messages": answer}
+    (run,), _ = read(tmp_path, traces(span("1", values)))
+    assert (run.calls[0].answer or {})["content"] == "Hello"
+
+
+def test_texts_of_objects_in_attributes_and_events_are_left_out(tmp_path: Path) -> None:
+    said = "AIMessage(content='It rains.', additional_kwargs={})"
+    asked = {**CHAT, "gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi"}
+    inference = {**CHAT, "llm.input_messages.0.message.role": "user", "llm.input_messages.0.message.content": "Hi"}
+    line = traces(
+        span("1", {**asked, "gen_ai.completion.0.content": said}),
+        span("2", {**inference, "llm.output_messages.0.message.content": said}, trace="b" * 32),
+        span("3", CHAT, trace="c" * 32),
+    )
+    choice = log("gen_ai.choice", {"message": {"content": said}}, span="3", trace="c" * 32)
+    question = log("gen_ai.user.message", {"content": "Hi"}, span="3", trace="c" * 32)
+    runs, (left_out,) = read(tmp_path, line, logs(question, choice))
+    assert not runs
+    assert left_out.startswith("with messages that are Python's text of objects, or were cut off (3")
+
+
 def test_spans_beside_a_bad_one_are_read(tmp_path: Path) -> None:
     broken = span("9", {}, trace="b" * 32, startTimeUnixNano="soon")
     (run,), left_out = read(tmp_path, traces(broken, *attribute_spans(json.dumps)))
