@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
 import jsonschema
@@ -22,14 +22,16 @@ from referencing.exceptions import Unresolvable
 
 LONGEST = 10_000
 """Characters of a pattern that are read at most."""
-FOLLOWED = 10_000
-"""Maximum number of references that the check of a value follows."""
+STEPS = 50_000
+"""Maximum number of schemas that a value and its parts are compared with. Long lists and texts count as several."""
 CHECKED = 100_000
 """Maximum number of characters of a schema, as JSON, that values are checked against."""
 
 _INVALID = (re.error, OverflowError, AttributeError, TypeError, KeyError, ValueError)
 """What `jsonschema` raises for schemas that are none."""
-_followed: ContextVar[int] = ContextVar("followed", default=0)
+_steps: ContextVar[float] = ContextVar("steps", default=0)
+_PART = 1 / 30
+"""Steps that a value counts as where it is compared with others."""
 
 
 def fits_pattern(pattern: Any, text: str) -> bool:
@@ -46,8 +48,8 @@ def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
     """How a value violates a schema. None: it does not, or the schema itself is invalid.
 
     References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema. A schema
-    that asks for more than FOLLOWED references to be followed is not checked to the end, and one with more than CHECKED
-    characters not at all: the call decides.
+    that needs more than STEPS steps is not checked to the end, and one with more than CHECKED characters not at all:
+    the call decides.
     """
     if len(json.dumps(schema, default=str)) > CHECKED:
         return None
@@ -55,7 +57,7 @@ def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
     try:
         # Without formats, of which one says that a pattern is one of Python's `re`.
         validator.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
-        _followed.set(0)
+        _steps.set(0)
         validator(schema, registry=Registry()).validate(value)
     except jsonschema.ValidationError as error:
         return str(error.message)[:300]
@@ -110,21 +112,59 @@ def _forgiving(validator: Any) -> Any:
         "additionalProperties": additional,
         "unevaluatedProperties": _unchecked,
         "unevaluatedItems": _unchecked,
-        **{name: partial(_follow, keywords.get(name)) for name in ("$ref", "$dynamicRef", "$recursiveRef")},
+        "uniqueItems": _unique,
+        "enum": _enum,
+        "const": lambda validator, const, value, schema: _enum(validator, [const], value, schema),
     }
-    return jsonschema.validators.extend(validator, {name: check for name, check in own.items() if name in keywords})
+    forgiving: Any = jsonschema.validators.extend(
+        validator, {name: check for name, check in own.items() if name in keywords}
+    )
+    evolve = forgiving.evolve
+
+    def counted(validator: Any, **changes: Any) -> Any:
+        schema = changes.get("schema", validator.schema)
+        _count(1)
+        if isinstance(schema, Mapping):
+            _count(_PART * sum(len(part) for part in schema.values() if isinstance(part, list | dict)))
+            # A part of a schema that names a version would get a validator that does not count.
+            changes["schema"] = {key: part for key, part in schema.items() if key != "$schema"}
+        return evolve(validator, **changes)
+
+    forgiving.evolve = counted  # every schema inside another gets its validator by it
+    return forgiving
 
 
 class _TooMany(Exception):
-    """More than FOLLOWED references were followed."""
+    """More than STEPS steps."""
 
 
-def _follow(follow: Any, validator: Any, reference: Any, value: Any, schema: Any) -> Iterator[Any]:
-    """A keyword that refers to another schema, as `jsonschema` calls it."""
-    _followed.set(_followed.get() + 1)
-    if _followed.get() > FOLLOWED:
+def _count(steps: float) -> None:
+    _steps.set(_steps.get() + steps)
+    if _steps.get() > STEPS:
         raise _TooMany
-    yield from follow(validator, reference, value, schema) or ()
+
+
+def _comparable(value: Any) -> Any:
+    """A JSON value as one that can be in a set: 1 is 1.0, but not true."""
+    _count(_PART)
+    if isinstance(value, Mapping):
+        return frozenset((key, _comparable(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(_comparable, value))
+    return (bool, value) if isinstance(value, bool) else value
+
+
+def _unique(_: Any, unique: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """The keyword `uniqueItems`, as `jsonschema` calls it, in linear time."""
+    if unique and isinstance(value, list) and len(set(map(_comparable, value))) < len(value):
+        yield jsonschema.ValidationError(f"{value!r} has non-unique elements")
+
+
+def _enum(_: Any, values: Any, value: Any, __: Any) -> Iterator[jsonschema.ValidationError]:
+    """The keyword `enum`, as `jsonschema` calls it."""
+    own = _comparable(value)
+    if all(own != _comparable(each) for each in values):
+        yield jsonschema.ValidationError(f"{value!r} is not one of {values!r}")
 
 
 def _unchecked(*_: Any) -> None:

@@ -51,6 +51,25 @@ def test_names_are_checked_by_patterns_too() -> None:
     assert violation([1], schema) is None
 
 
+def test_the_steps_of_a_check_have_a_limit() -> None:
+    consts = {"items": {"anyOf": [{"const": number} for number in range(2_000)]}}
+    assert violation([*range(2_000), "x"], consts) is None, "the call decides"
+    assert violation(["x"], consts) is not None
+    for inner in ({}, {"$schema": "http://json-schema.org/draft-07/schema#"}):
+        items = {"items": {**inner, "items": {"allOf": [{"type": "integer"}] * 100}}}
+        assert violation([[0] * 2_000 + ["x"]], items) is None
+        assert violation([["x"]], items) == "'x' is not of type 'integer'"
+
+
+def test_unique_items_are_compared_in_linear_time() -> None:
+    unique = {"uniqueItems": True}
+    objects = [{"number": number} for number in range(3_000)]
+    assert violation(objects, unique) is None
+    assert violation([*objects, {"number": 7.0}], unique) is not None
+    assert violation([1, True, [1], [True], "1"], unique) is None
+    assert violation(True, {"enum": [1]}) == "True is not one of [1]"
+
+
 @pytest.mark.slow
 def test_no_pattern_takes_exponential_time() -> None:
     text = "a" * 60 + "!"

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, cast
+from urllib.parse import unquote
 
 import anyio
 import mcp.types
@@ -23,6 +24,8 @@ LEFT_OUT = "art-langgraph/left-out"
 
 _LEVELS = MAX_DEPTH + 20
 """Levels of a message whose JSON is nested too deeply to be parsed; what is below is left out."""
+_DIGITS = 4000
+"""Digits of the number of an item at most: Python reads no more of them."""
 _SHOWN = 200
 """Maximum number of characters of a name or reason."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
@@ -179,11 +182,19 @@ def _excess(schema: Any) -> str | None:
 
 
 def _target(reference: str, schema: Any) -> Any:
-    """What a reference leads to; None where it leads nowhere in the schema."""
+    """What a reference leads to; None where it leads nowhere in the schema. Its steps may be numbers of items, and
+    escaped or not: readers differ."""
     root, *steps = reference.split("/")
     target = schema if root == "#" else None
     for step in steps:
-        target = target.get(step) if isinstance(target, Mapping) else None
+        if isinstance(target, list):
+            at = int(step) if step.isdecimal() and len(step) <= _DIGITS else len(target)
+            target = target[at] if at < len(target) else None
+        elif isinstance(target, Mapping):
+            plain = unquote(step).replace("~1", "/").replace("~0", "~")
+            target = target.get(step, target.get(plain))
+        else:
+            return None
     return target
 
 

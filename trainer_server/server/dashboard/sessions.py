@@ -129,6 +129,8 @@ def _network(address: str) -> str:
         parsed = ipaddress.ip_address(address)
     except ValueError:
         return address
+    if mapped := getattr(parsed, "ipv4_mapped", None):  # a socket that takes both has addresses of IPv6 only
+        return str(mapped)
     return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
 
 

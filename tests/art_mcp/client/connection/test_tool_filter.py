@@ -83,3 +83,13 @@ def test_references_count_as_what_they_lead_to() -> None:
     assert unreadable({"inputSchema": json.loads(nested(MAX_DEPTH // 2 - 1))}) is None
     defined = {"$defs": {"deep": json.loads(nested(MAX_DEPTH))}}
     assert "nested" in (unreadable({"inputSchema": defined}) or "")
+
+
+@pytest.mark.parametrize(("key", "step"), [("allOf", "allOf/{}"), ("a/b", "a~1b/{}"), ("a~ b", "a~0%20b/000{}")])
+def test_references_are_followed_however_they_are_written(key: str, step: str) -> None:
+    levels: list[Any] = [{"type": "string"}]
+    for level in range(24, 0, -1):
+        reference = {"$ref": f"#/{step.format(level)}"}
+        levels.insert(0, {"properties": {"a": reference, "b": reference}})
+    assert "more than 100,000 values" in (unreadable({"inputSchema": {key: levels}}) or "")
+    assert unreadable({"inputSchema": {key: levels[-4:]}}) is None

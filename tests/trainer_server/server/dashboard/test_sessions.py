@@ -131,5 +131,12 @@ def test_addresses_that_one_client_may_have_count_together_and_are_not_all_remem
     assert sessions.too_many("2001:db9::ffff")
 
 
+def test_an_ipv4_address_counts_by_itself_in_a_socket_that_takes_both(sessions: Sessions) -> None:
+    for _ in range(11):
+        sessions.login("guess", "::ffff:10.0.0.1")
+    assert sessions.too_many("::ffff:10.0.0.1")
+    assert not sessions.too_many("::ffff:10.0.0.2")
+
+
 def test_servers_on_one_host_have_cookies_of_their_own() -> None:
     assert Sessions(Keyring("one")).cookie != Sessions(Keyring("two")).cookie
