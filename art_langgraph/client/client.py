@@ -49,7 +49,7 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
 
     async def completion(self, completion_id: str) -> Completion:
         """The ledger's record of a completion: exact tokens, log-probabilities, version."""
-        return Completion.model_validate_json((await self._ask("GET", f"/api/completions/{completion_id}")).content)
+        return from_json(Completion, (await self._ask("GET", f"/api/completions/{completion_id}")).text)
 
     async def completions(self, ids: Sequence[str]) -> dict[str, Completion]:
         """The same for many completions, by id. Those that the ledger does not have are left out."""

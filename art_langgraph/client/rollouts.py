@@ -33,7 +33,7 @@ class RolloutAPI(ServerAPI):
 
     async def rollout(self, rollout_id: str) -> Trajectory:
         """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward."""
-        return Trajectory.model_validate_json((await self._ask("GET", _path(rollout_id))).content)
+        return from_json(Trajectory, (await self._ask("GET", _path(rollout_id))).text)
 
     async def trace(self, rollout_id: str) -> RunTrace:
         """What a client told the server of a run that has ended: its nodes, calls and rewards.
@@ -65,7 +65,7 @@ class RolloutAPI(ServerAPI):
         """
         body = to_json(Reward(reward=reward, metrics=dict(metrics or {}), **more))
         answer = await self._ask("POST", f"{_path(rollout_id)}/reward", content=body, headers=_JSON)
-        return Trajectory.model_validate_json(answer.content)
+        return from_json(Trajectory, answer.text)
 
     async def erase(self, rollout_ids: Sequence[str], completion_ids: Sequence[str] = ()) -> Erased:
         """Deletes rollouts with all that the server has of them: requests, answers, tokens, rewards, traces, and files

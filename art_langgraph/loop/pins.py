@@ -15,6 +15,7 @@ from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion, RolloutCalls, names_version
 from trainer_server.wire.completions import effective_temperature
+from trainer_server.wire.jsonl import from_json
 
 _REMEDY = (
     "Let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI with the trainer server's address and key"
@@ -106,7 +107,7 @@ def _all_marked(scope: Scope, trajectory: Trajectory, answers: Sequence[Completi
 async def _completion(completion_id: str) -> Completion | None:
     """A row of the ledger of any server that this process knows; None where none has it."""
     async for answer in _answers(f"/api/completions/{completion_id}"):
-        return Completion.model_validate_json(answer)
+        return from_json(Completion, answer.decode())
     warn_once(
         "the version or temperature of a rollout could not be checked: no trainer server that this process knows has "
         "its answers",

@@ -27,7 +27,7 @@ from trainer_server.wire import (
     ServerError,
     ServerUnreachable,
 )
-from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.jsonl import from_json, to_json
 
 log = logging.getLogger("art_langgraph")
 
@@ -164,7 +164,7 @@ async def add_ledger(run: Run, trajectory: Trajectory) -> None:
         except ServerError as error:
             _raise_unless_unknown(error)
         else:
-            _add(trajectory, Trajectory.model_validate_json(answer), run.scope)
+            _add(trajectory, from_json(Trajectory, answer.decode()), run.scope)
 
 
 def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
@@ -175,7 +175,7 @@ def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
         except ServerError as error:
             _raise_unless_unknown(error)
         else:
-            _add(trajectory, Trajectory.model_validate_json(answer), run.scope)
+            _add(trajectory, from_json(Trajectory, answer.decode()), run.scope)
 
 
 def _registration(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> str:

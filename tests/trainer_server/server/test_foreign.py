@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 import uuid
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from art_langgraph import TrainerClient
 from tests.support.fuzzing import json_values, no_traceback, spoiled, thorough
 from tests.support.homes.jobs import ask, finish
 from tests.support.servers.trainer_server import TrainerServer
@@ -56,6 +58,13 @@ def test_half_of_a_character_in_an_answer_can_be_read(server: TrainerServer) -> 
         assert http.get("/api/rollouts/ro-half").status_code == 200
         rewarded = http.post("/api/rollouts/ro-half/reward", json={"reward": 1})
         assert (rewarded.status_code, len(json.loads(rewarded.text)["rewards"])) == (200, 1)
+
+    async def read() -> None:
+        async with TrainerClient(server.url, server.headers["Authorization"].split()[1]) as client:
+            assert (await client.completion(row["id"])).message == message
+            assert (await client.rollout("ro-half")).rollout_id == "ro-half"
+
+    asyncio.run(read())
 
 
 @pytest.mark.parametrize(
