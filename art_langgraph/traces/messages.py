@@ -158,9 +158,10 @@ def system_messages(instructions: Any) -> list[dict[str, Any]]:
         instructions = instructions.get("parts", [instructions])
     parts = instructions if isinstance(instructions, list) else [instructions]
     texts = [part.get("content", part.get("text")) if isinstance(part, dict) else part for part in parts]
-    if not all(isinstance(text, str) for text in texts):
+    readable = [text for text in texts if isinstance(text, str)]
+    if len(readable) < len(texts):
         raise _NO_MESSAGES
-    return [{"role": "system", "content": "\n".join(texts)}]
+    return [{"role": "system", "content": "\n".join(readable)}]
 
 
 def answer_of(value: Any) -> dict[str, Any] | None:
