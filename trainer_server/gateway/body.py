@@ -22,7 +22,7 @@ MOST_CHAT_VALUES = 2**18
 """The same for requests of conversations. A message of text is about five values, however long its text."""
 MOST_API_VALUES = 2**18
 """The same for the control API, but for what holds tokens or data sets. A list of 100,000 ids has room in it."""
-MOST_NOTE_VALUES = 2**16
+MOST_NOTE_VALUES = 2**17
 """The same for registrations and rewards of rollouts."""
 _MOST_DIGITS = 1000
 """Digits of a number. Python reads whole numbers in the square of their length."""

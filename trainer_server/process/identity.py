@@ -21,9 +21,9 @@ def server_id(home: Home) -> str:
     if not home.identity.exists():
         write_atomic(home.identity, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
     try:
-        found = json.loads(home.identity.read_text())["server_id"]
-        if not isinstance(found, str) or not 0 < len(found) <= _MOST:
-            raise ValueError(f"{found!r:.50} is no id")
+        server_id = json.loads(home.identity.read_text())["server_id"]
+        if not isinstance(server_id, str) or not 0 < len(server_id) <= _MOST:
+            raise ValueError(f"{server_id!r:.50} is no id")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ConfigError(
             f"{home.identity} cannot be read as the id of this server ({type(error).__name__}: {error}). Put the file "
@@ -31,4 +31,4 @@ def server_id(home: Home) -> str:
             "server. If the file is deleted, the server takes a new id, and does not train its earlier completions, "
             "which are then those of another server"
         ) from None
-    return found
+    return server_id

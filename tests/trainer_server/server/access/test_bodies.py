@@ -95,10 +95,10 @@ def test_the_values_of_every_body_have_a_bound(http: TestClient, monkeypatch: An
 @pytest.mark.parametrize(
     ("method", "path", "most"),
     [
-        ("PUT", "/api/rollouts/x", 2**16),
-        ("POST", "/api/rollouts/x/reward", 2**16),
-        ("PUT", "/api/rollouts/x/trace", 2**18),
-        ("POST", "/api/rollouts/traces", 2**18),
+        ("PUT", "/api/rollouts/x", 2**17),
+        ("POST", "/api/rollouts/x/reward", 2**17),
+        ("PUT", "/api/rollouts/x/trace", 2**19),
+        ("POST", "/api/rollouts/traces", 2**19),
         ("POST", "/api/completions/find", 2**18),
         ("POST", "/api/policies", 2**18),
     ],
