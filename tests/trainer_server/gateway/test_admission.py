@@ -67,5 +67,5 @@ async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatc
                 await asyncio.sleep(0.01)
         second = await model.ainvoke("say two")
         assert [(await first).text, second.text] == ["one", "two"]
-    assert sorted(statuses) == [200, 200, 429]
-    assert places.refused == 1
+    assert sorted(statuses)[:3] == [200, 200, 429]  # once, or more often where the first takes its time
+    assert places.refused == statuses.count(429) == len(statuses) - 2
