@@ -43,6 +43,19 @@ from tests.support.mcp.commands import ODD
           "hunter-hunter": "[Authorization]"}),
         (Http("https://ghp_0123456789abcdef:x-oauth-basic@h/mcp"),
          {"ghp_0123456789abcdef": "[URL]", "x-oauth-basic": "[URL]"}),
+        (Stdio(("s",), {"OPENAPI_MCP_HEADERS": '{"Authorization": "Bearer abcdefghij", "Accept": ["text/plain"]}'}),
+         {"Bearer abcdefghij": "[Authorization]", "abcdefghij": "[Authorization]"}),
+        (Stdio(("s", "--header=Authorization: Bearer abcdefghij", "-HX-Api-Key: klmnopqrst",
+                "--env=MY_TOKEN=uvwxyzuvwxyz", "-token", "0123456789", "--name", "n" * 20)),
+         {"Bearer abcdefghij": "[Authorization]", "uvwxyzuvwxyz": "[MY_TOKEN]", "abcdefghij": "[Authorization]",
+          "klmnopqrst": "[X-Api-Key]", "0123456789": "[token]"}),
+        (Stdio(("s",), {"STORE": "DefaultEndpointsProtocol=https;AccountName=ada;AccountKey=abcdefghij==;Pwd=klmnopqrs",
+                        "DSN": "host=database.example user=postgres password=tuvwxyz0"}),
+         {"abcdefghij==": "[AccountKey]", "klmnopqrs": "[Pwd]", "tuvwxyz0": "[password]"}),
+        (Http("https://hooks.example/services/T00000000/abcdefghijklmnopqrst1234/mcp"),
+         {"abcdefghijklmnopqrst1234": "[URL]"}),
+        (Stdio(("s", "--db", "sqlite:////tmp/abcdefghijklmnopqrst1234/a.db", "--about=tokens and passwords")), {}),
+        (Stdio(("s", "[" * 5000)), {}),
     ],
 )  # fmt: skip
 def test_secrets_are_known_by_the_names_of_their_variables(target: Target, secrets: dict[str, str]) -> None:
@@ -80,6 +93,20 @@ async def test_texts_keys_errors_and_progress_name_the_secret_instead() -> None:
     with pytest.raises(MCPError, match="PIN_TOKEN") as refused:
         await masked.request("refuse", {"a": "hunter2-hunter2"})
     assert (refused.value.failure, refused.value.code) == ("limited", 429)
+
+
+def test_secrets_in_the_command_of_a_shell_are_known() -> None:
+    secrets = secrets_of(Stdio(("bash", "-c", "SHOP_TOKEN=abcdefghij server --api-key 'klmnopqrst' --city Rotterdam")))
+    assert secrets["abcdefghij"] == "[SHOP_TOKEN]"
+    assert secrets["klmnopqrst"] == "[api-key]"
+    assert "Rotterdam" not in secrets
+
+
+async def test_secrets_are_masked_as_urls_and_json_spell_them() -> None:
+    masked = Masked(Telling(), {'a/b"c d+e': "[TOKEN]"})
+    for spelled in ('a/b"c d+e', "a/b%22c%20d%2Be", "a%2Fb%22c%20d%2Be", "a%2Fb%22c+d%2Be", 'a/b\\"c d+e'):
+        answer = await masked.request("tools/call", {"text": f"x {spelled} y"})
+        assert answer["structuredContent"] == {"text": "x [TOKEN] y"}
 
 
 @pytest.mark.slow
