@@ -68,15 +68,15 @@ class ToolFilter:
         await self._stream.aclose()
 
     def _filtered(self, item: Any) -> Any:
-        whole = _shallow_answer(item) if isinstance(item, ValidationError) else item
+        whole = _readable_answer(item) or item if isinstance(item, ValidationError) else item
         message = getattr(whole, "message", None)
         answer: Any = getattr(message, "root", message)  # SDK 1 wraps messages
         result = getattr(answer, "result", None)
         if not isinstance(result, dict):
-            return item
+            return whole
         self._version = result.get("protocolVersion", self._version)
         if not isinstance(result.get("tools"), list) or "content" in result:
-            return item
+            return whole
         tools, left_out = [], {}
         for at, tool in enumerate(result["tools"]):
             reason = unreadable(tool) or self._refused(result, tool)
@@ -198,23 +198,34 @@ def _target(reference: str, schema: Any) -> Any:
     return target
 
 
-def _shallow_answer(error: ValidationError) -> SessionMessage | None:
-    """The list of tools in a message that is nested too deeply to be parsed. None: it is another one.
+def _readable_answer(error: ValidationError) -> SessionMessage | None:
+    """What stands for an answer that cannot be parsed. None: the message is no answer.
 
-    The tools that are nested so deeply have a part of their schema, which is still too deep to be read.
+    A list of tools stands for itself: tools that are nested too deeply have a part of their schema, which is still
+    too deep to be read. For any other answer there is an error, since its request would wait for it.
     """
     text = error.errors()[0]["input"]
-    if not isinstance(text, str) or '"tools"' not in text:
+    if not isinstance(text, str):
         return None
     try:
-        fields = json.loads("".join(_shallow(text)))
-        message = mcp.types.JSONRPCResponse.model_validate(fields)
+        fields = json.loads(shallow := "".join(_shallow(text)))
     except ValueError:
         return None
-    whole: Any = message
-    if hasattr(wrapper := mcp.types.JSONRPCMessage, "model_validate"):  # SDK 1
-        whole = cast(Any, wrapper).model_validate(fields)
-    return SessionMessage(whole)
+    if not isinstance(fields, dict) or not fields.keys() & {"result", "error"}:
+        return None
+    result = fields.get("result")
+    if not isinstance(result, dict) or not isinstance(result.get("tools"), list):
+        reason = "breaks the protocol" if shallow == text else f"is nested more than {_LEVELS} levels deep"
+        reason = f"the answer cannot be read: it {reason}"
+        fields = {"jsonrpc": "2.0", "id": fields.get("id"), "error": {"code": mcp.types.PARSE_ERROR, "message": reason}}
+    kind = mcp.types.JSONRPCResponse if "result" in fields else mcp.types.JSONRPCError
+    try:
+        message: Any = kind.model_validate(fields)
+        if hasattr(wrapper := mcp.types.JSONRPCMessage, "model_validate"):  # SDK 1
+            message = cast(Any, wrapper).model_validate(fields)
+    except ValidationError:
+        return None
+    return SessionMessage(message)
 
 
 def _shallow(text: str) -> Iterator[str]:

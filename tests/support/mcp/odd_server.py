@@ -107,6 +107,12 @@ def main() -> None:
             if KIND == "restless" and not more and "echo" in TOOLS:
                 grow()
             send({"id": number, "result": {"tools": tools, **more}})
+        elif method == "tools/call" and KIND == "deep":
+            deep = "[" * 10_000 + "]" * 10_000
+            answer = {"echo": f'"result":{{"content":[],"structuredContent":{{"deep":{deep}}}}}',
+                      "count": f'"error":{{"code":-32000,"message":"no","data":{deep}}}'}[params["name"]]  # fmt: skip
+            sys.stdout.write(f'{{"jsonrpc":"2.0","id":{number},{answer}}}\n')
+            sys.stdout.flush()
         elif method == "tools/call" and params["name"] in TOOLS:
             token = (params.get("_meta") or {}).get("progressToken")
             send({"id": number, "result": call(params["name"], params.get("arguments") or {}, token)})

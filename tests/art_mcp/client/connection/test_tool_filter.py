@@ -73,6 +73,15 @@ async def test_an_answer_that_breaks_the_protocol_is_named_with_the_place(tmp_pa
             await server.tools()
 
 
+async def test_an_answer_that_cannot_be_parsed_is_a_failure_and_no_wait(tmp_path: Path) -> None:
+    """A request to which nobody can read the answer would end at its time limit only."""
+    async with connect([*ODD, "deep"], timeout=60) as server:
+        for tool in ("echo", "count"):
+            result = await server.call(tool, {})
+            assert result.text == "odd: the answer cannot be read: it is nested more than 120 levels deep"
+            assert result.failure == "protocol"
+
+
 def test_references_count_as_what_they_lead_to() -> None:
     for schema in (AND, laughs(3), crowd(4), *READABLE.values()):
         assert unreadable({"inputSchema": schema, "outputSchema": schema}) is None
