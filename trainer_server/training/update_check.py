@@ -9,6 +9,7 @@ import torch
 
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
+from trainer_server.training.ranks import Ranks
 from trainer_server.wire import TrainingError
 
 MOST_WEIGHT = 1e3
@@ -39,15 +40,19 @@ def _remedy(lr: float) -> str:
 class UpdateCheck:
     """Compares the weights with those that were in place before the updates, by the log-probs of one text.
 
-    All ranks make it and call it with the same weights and text, and come to the same result.
+    All ranks make it and call it with the same weights and text.
 
     Args:
         model: Before its first update.
         ids: A text that is trained. Its last tokens are looked at.
+        ranks: The processes that compute the step.
+
+    Raises:
+        TrainingError: With several ranks, for the errors of any, as `verify`.
     """
 
-    def __init__(self, model: PolicyModel, ids: Sequence[int]) -> None:
-        self._model = model
+    def __init__(self, model: PolicyModel, ids: Sequence[int], ranks: Ranks) -> None:
+        self._model, self._ranks = model, ranks
         tail = np.array(ids[-_TOKENS:], dtype=np.int64)
         middle = max(1, len(tail) // 2)
         (self._row,) = pack([tail[:middle]], [tail[middle:]], budget=_TOKENS, share=model.share).rows
@@ -59,13 +64,16 @@ class UpdateCheck:
         Args:
             lr: The learning rate of the updates, for the message.
         """
-        check_weights(self._model, lr)
+        with self._ranks.agreed():
+            check_weights(self._model, lr)
         after = self._mean_logprob()
-        if not after >= self._before - MOST_FALL:
-            fall = f"from {self._before:.3g} to {after:.3g} nats per token"
-            raise TrainingError(f"the mean log-prob of a text fell {fall}: {_remedy(lr)}")
+        with self._ranks.agreed():
+            if not after >= self._before - MOST_FALL:
+                fall = f"from {self._before:.3g} to {after:.3g} nats per token"
+                raise TrainingError(f"the mean log-prob of a text fell {fall}: {_remedy(lr)}")
 
     def _mean_logprob(self) -> float:
         """Of the text's second half. With gradients, for which a GPU has compiled its kernels anyway."""
-        logp_R, _ = self._model.logprobs(self._row, torch.ones(len(self._row.target_R)))
+        with self._ranks.computing():
+            logp_R, _ = self._model.logprobs(self._row, torch.ones(len(self._row.target_R)))
         return float(logp_R.detach().mean())

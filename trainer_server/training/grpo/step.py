@@ -95,7 +95,7 @@ def optimise(
 
     losses, norms, forward = [], [], 0.0
     text = batch.samples[0].completion
-    check = UpdateCheck(model, [*text.prompt_token_ids, *text.token_ids])
+    check = UpdateCheck(model, [*text.prompt_token_ids, *text.token_ids], ranks)
     weights = [weight for _, weight in model.parameters()]
     update = first_update = _updates(optimizer)
     for minibatch in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
