@@ -23,6 +23,7 @@ from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
+from trainer_server.process.hardware import cpu_dtype
 from trainer_server.training import update_check
 from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
 from trainer_server.training.model.policy import PolicyModel
@@ -360,7 +361,8 @@ def first_layers(path: Path, count: int, where: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.usefixtures("two_threads")
 def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tmp_path: Path) -> None:
-    """bf16, two threads, a prefix that branches: twice in a row, and resumed by a process that begins anew.
+    """In the numbers that trainers compute with on this processor, with two threads and a prefix that branches: twice
+    in a row, and resumed by a process that begins anew.
 
     Its first layers only: all layers are computed by the same kernels, on matrices of the same shapes.
     """
@@ -372,19 +374,21 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
         for i in range(4)
     ]
 
+    def new_worker(home: Home, ledger: SQLiteLedger) -> Worker:
+        model = PolicyModel(str(path), dtype=getattr(torch, cpu_dtype()), device="cpu")
+        return Worker(home, model, ledger=ledger, base_model="tiny", tokenizer="tok")
+
     def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
         home = Home(where)
         ledger = SQLiteLedger(home.ledger)
         asyncio.run(ledger.add(*found))
         ledger.close()
-        worker = Worker(home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok")
+        worker = new_worker(home, ledger)
         worker.store.register(PolicySpec(name="p"), "tiny")
         worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
         for at in range(2):
             if again and at == 1:
-                worker = Worker(
-                    home, PolicyModel(str(path), device="cpu"), ledger=ledger, base_model="tiny", tokenizer="tok"
-                )
+                worker = new_worker(home, ledger)
             trained = step(worker, groups(*(i % 3 / 2 for i in range(4))), lr=1e-3, num_iterations=2, num_minibatches=2)
             assert trained.error is None
         return adapter(worker, 2)
