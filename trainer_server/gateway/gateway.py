@@ -17,7 +17,7 @@ from trainer_server.engines.base import RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.body import check_values, off_loop, read_json
+from trainer_server.gateway.body import check_values, read_json
 from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Dialect, Exchange
@@ -31,6 +31,7 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
+from trainer_server.wire.json_size import off_loop
 from trainer_server.wire.network.headers import ROLLOUT
 from trainer_server.wire.rollouts import hinted_messages
 

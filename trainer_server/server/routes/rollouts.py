@@ -194,7 +194,7 @@ def _traces(server: Server, traces: Mapping[str, dict[str, Any]], foreign: Mappi
 def _read(kind: type[M], body: bytes) -> M:
     """The record in a body. Raises Unprocessable for a body that has none."""
     try:
-        return from_json(kind, body.decode("utf-8", "replace"))
+        return from_json(kind, body.decode())
     except ValidationError as error:
         raise _unprocessable(error) from None
     except ValueError as error:
