@@ -118,7 +118,7 @@ async def _completion(completion_id: str) -> Completion | None:
 
 async def _ignored_remotely(scope: Scope) -> str | None:
     calls = RolloutCalls()
-    async for answer in _answers(f"/api/rollouts/{scope.rollout_id}"):
+    async for answer in _answers(f"/api/rollouts/{scope.rollout_id}?messages=false"):
         if (calls := RolloutCalls.model_validate_json(answer)).calls:
             break
     wanted = {"version": scope.version, "temperature": scope.temperature}

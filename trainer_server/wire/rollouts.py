@@ -311,7 +311,8 @@ class RunTrace(BaseModel):
     @field_validator("reward")
     @classmethod
     def _bounded(cls, reward: float | None, info: ValidationInfo) -> float | None:
-        if info.context == ARRIVAL and reward is not None and math.isfinite(reward) and (wrong := reward_problem(reward)):
+        finite = reward if reward is not None and math.isfinite(reward) else 0.0
+        if info.context == ARRIVAL and (wrong := reward_problem(finite)):
             raise ValueError(wrong)
         return reward
 
