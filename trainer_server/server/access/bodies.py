@@ -24,7 +24,7 @@ _LEAST_RATE = 1024
 """Bytes of a body that must come in a second, after the first BODY_TIMEOUT seconds. A client that sends a byte now and
 then would hold its connection for as long as it likes."""
 _VALUES = (
-    (re.compile(r"PUT /api/rollouts/[^/]*|POST /api/rollouts/[^/]*/reward"), MOST_NOTE_VALUES),
+    (re.compile(r"PUT /api/rollouts/[^/]*|POST /api/rollouts/.*/reward", re.DOTALL), MOST_NOTE_VALUES),
     (re.compile(r"POST /api/(completions|policies/[^/]*/(steps|sft))"), MOST_VALUES),
     (re.compile(r"PUT /api/rollouts/[^/]*/trace|POST /api/rollouts/traces"), 2 * MOST_API_VALUES),  # of 100 runs
     (re.compile(r"[A-Z]+ /api/.*", re.DOTALL), MOST_API_VALUES),

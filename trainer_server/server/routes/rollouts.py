@@ -17,6 +17,7 @@ from trainer_server.ledger.run_book import Told
 from trainer_server.server.access.audited import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import ServerDep
+from trainer_server.server.rollout_paths import RolloutRoute
 from trainer_server.server.server import Server
 from trainer_server.wire import (
     ROLLOUT_PATTERN,
@@ -42,7 +43,7 @@ from trainer_server.wire.numbers import ARRIVAL
 
 M = TypeVar("M", bound=BaseModel)
 
-router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
+router = APIRouter(prefix="/api/rollouts", tags=["rollouts"], route_class=RolloutRoute)
 
 NewRolloutId = Annotated[str, Path(pattern=ROLLOUT_PATTERN)]
 _LATEST = 2**62
