@@ -8,12 +8,13 @@ from typing import Any
 from art_langgraph.client.jobs import JobAPI
 from art_langgraph.client.policies import PolicyAPI
 from art_langgraph.client.rollouts import RolloutAPI
-from trainer_server.wire import Added, Completion, Completions
+from trainer_server.wire import Added, Completion, Completions, ServerError
+from trainer_server.wire.bounds import ANSWER_TOO_LARGE
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.watching.status import ServerStatus
 
 _FOUND = 100
-"""Completions that one request asks for."""
+"""Completions that one request asks for; fewer where the answer would be too large."""
 _BODY = 8 * 2**20
 """Bytes of completions that one request brings, about."""
 
@@ -53,11 +54,17 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
 
     async def completions(self, ids: Sequence[str]) -> dict[str, Completion]:
         """The same for many completions, by id. Those that the ledger does not have are left out."""
-        wanted, completions = list(dict.fromkeys(ids)), dict[str, Completion]()
-        for start in range(0, len(wanted), _FOUND):
-            answer = await self._ask(
-                "POST", "/api/completions/find", json={"ids": wanted[start : start + _FOUND]}, timeout=600
-            )
+        wanted, completions, most = list(dict.fromkeys(ids)), dict[str, Completion](), _FOUND
+        while wanted:
+            part = wanted[:most]
+            try:
+                answer = await self._ask("POST", "/api/completions/find", json={"ids": part}, timeout=600)
+            except ServerError as error:
+                if error.code != ANSWER_TOO_LARGE or len(part) == 1:
+                    raise
+                most = len(part) // 2
+                continue
+            wanted = wanted[most:]
             completions.update(
                 {completion.id: completion for completion in from_json(Completions, answer.text).completions}
             )

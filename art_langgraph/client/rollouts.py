@@ -31,9 +31,18 @@ class RolloutAPI(ServerAPI):
         """
         await self._ask("PUT", _path(rollout_id), content=to_json(redacted(spec)), headers=_JSON)
 
-    async def rollout(self, rollout_id: str) -> Trajectory:
-        """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward."""
-        return from_json(Trajectory, (await self._ask("GET", _path(rollout_id))).text)
+    async def rollout(self, rollout_id: str, *, messages: bool = True) -> Trajectory:
+        """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward.
+
+        Args:
+            rollout_id: Its id.
+            messages: Whether with the messages of its requests, and the results of tool calls that are in them.
+
+        Raises:
+            ServerError: 413, the messages are too large for one answer (64 MiB).
+        """
+        asked = {} if messages else {"messages": False}
+        return from_json(Trajectory, (await self._ask("GET", _path(rollout_id), params=asked)).text)
 
     async def trace(self, rollout_id: str) -> RunTrace:
         """What a client told the server of a run that has ended: its nodes, calls and rewards.

@@ -95,12 +95,16 @@ class AnswerStream:
         response: The answer.
         most_bytes: Size up to which its body is read.
 
+    Attributes:
+        status: Its HTTP status.
+        most_bytes: As the argument.
+
     Raises:
         Unreadable: It is compressed, though it was not to be: a few bytes could become any number.
     """
 
     def __init__(self, response: aiohttp.ClientResponse, most_bytes: int = MOST_BYTES) -> None:
-        self._response, self._most_bytes = response, most_bytes
+        self._response, self.most_bytes = response, most_bytes
         self.status = response.status
         if (encoding := response.headers.get("Content-Encoding", "identity").lower()) != "identity":
             raise Unreadable(
@@ -126,8 +130,8 @@ class AnswerStream:
         with _unanswered():
             async for chunk in self._response.content.iter_any():
                 size += len(chunk)
-                if size > self._most_bytes:
-                    most = f"{self._most_bytes / 2**20:.0f} MiB"
+                if size > self.most_bytes:
+                    most = f"{self.most_bytes / 2**20:.0f} MiB"
                     raise Unreadable(f"the answer has more than {most}, which no answer to this request has")
                 yield chunk
 

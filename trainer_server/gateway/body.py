@@ -2,91 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.wire.json_size import MOST_VALUES, TooManyDigits, TooManyValues, count_values
 
-T = TypeVar("T")
-
-MOST_VALUES = 2**21
-"""Values that a body may hold: numbers, texts, names of fields, lists and objects. A body of 1 MiB may be 350,000 empty
-lists, and each takes twenty times its bytes, and time. Token ids and log-probabilities are a value each."""
 MOST_CHAT_VALUES = 2**18
-"""The same for requests of conversations. A message of text is about five values, however long its text."""
+"""Values of requests of conversations; see MOST_VALUES. A message of text is about five, however long its text."""
 MOST_API_VALUES = 2**18
 """The same for the control API, but for what holds tokens or data sets. A list of 100,000 ids has room in it."""
 MOST_NOTE_VALUES = 2**17
 """The same for registrations and rewards of rollouts."""
-_MOST_DIGITS = 1000
-"""Digits of a number. Python reads whole numbers in the square of their length."""
-_LARGE = 2**16
-"""Bytes of a body from which on it is read in a thread."""
-_PIECE = 2**18
-"""Bytes that are looked at without a break: other threads wait."""
-_DIGITS = re.compile(rb"[0-9]+")
-_readers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="body")
-"""Few, so that bodies which are read do not take all the time from the event loop."""
-
 MAX_DEPTH = 100
 """Levels of lists and objects in a body. Python's JSON reader and writer, and pydantic's, fail at a few hundred."""
 
 
-async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Computes something of a body: in a thread where the body is large, so that other requests go on meanwhile.
-
-    Args:
-        size: Bytes of the body.
-        work: Is called once. It may raise.
-    """
-    return work() if size <= _LARGE else await asyncio.get_running_loop().run_in_executor(_readers, work)
-
-
 def check_size(raw: bytes, most: int = MOST_VALUES) -> None:
-    """Counts the values in a JSON body without reading it.
+    """Checks that a JSON body is in no other encoding than UTF-8, and counts its values without reading it.
 
     Args:
         raw: The body. Where it is no JSON, what stands before the fault is counted right.
         most: Values that it may have.
 
     Raises:
-        APIError: 413 for more values; 400 for a number of too many digits.
+        APIError: 413 for more values; 400 for a number of too many digits, and for UTF-16, UTF-32 or a byte order mark.
     """
-    if len(raw) <= most:  # each value has a byte of its own
-        return
-    count = 1
-    for part in _outside_texts(raw):
-        count += sum(map(part.count, (b",", b":", b"[", b"{")))
-        if count > most:
-            raise APIError(
-                413,
-                f"the body has more than {most:,} values (numbers, texts, names of fields, lists and objects): send "
-                "less at once",
-                code="too_many_values",
-            )
-        if max(map(len, _DIGITS.findall(part)), default=0) > _MOST_DIGITS:
-            raise APIError(400, f"a number in the body has more than {_MOST_DIGITS} digits: send what 64 bits can hold")
-
-
-def _outside_texts(raw: bytes) -> Iterator[bytes]:
-    """What stands outside of the texts in a JSON body, in pieces. All of a body that is not in UTF-8."""
-    utf8, inside, rest = json.detect_encoding(raw).startswith("utf-8"), 0, b""
-    for start in range(0, len(raw), _PIECE):
-        piece = raw[start : start + _PIECE]
-        if not utf8:
-            yield piece
-            continue
-        piece = (rest + piece).replace(rb"\\", b"")
-        rest = b"\\" if piece.endswith(b"\\") else b""  # it belongs to the first character of the next piece
-        texts = piece.removesuffix(rest).replace(rb"\"", b"").split(b'"')
-        yield b"".join(texts[inside::2])
-        inside ^= (len(texts) - 1) & 1
+    if json.detect_encoding(raw) != "utf-8":  # Python's JSON reader takes others, in which values are not counted right
+        what = "the body is in another encoding than UTF-8, or begins with a byte order mark: send JSON in UTF-8"
+        raise APIError(400, what, code="not_utf8")
+    try:
+        count_values(raw, most)
+    except TooManyValues as error:
+        raise APIError(413, f"the body has {error}: send less at once", code="too_many_values") from None
+    except TooManyDigits as error:
+        raise APIError(400, f"the body has {error}: send what 64 bits can hold") from None
 
 
 def read_json(raw: bytes, most: int = MOST_VALUES) -> object:
@@ -101,7 +54,7 @@ def read_json(raw: bytes, most: int = MOST_VALUES) -> object:
     """
     check_size(raw, most)
     try:
-        return json.loads(raw)
+        return json.loads(raw.decode())
     except RecursionError:
         raise APIError(400, f"the body is nested deeper than {MAX_DEPTH} levels: send it flatter") from None
     except ValueError as error:

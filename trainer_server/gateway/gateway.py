@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from trainer_server.engines.base import RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
 from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.body import check_values, off_loop, read_json
+from trainer_server.gateway.body import check_values, read_json
 from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Dialect, Exchange
@@ -31,6 +31,7 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
+from trainer_server.wire.json_size import off_loop
 from trainer_server.wire.network.headers import ROLLOUT
 from trainer_server.wire.rollouts import hinted_messages
 
@@ -54,6 +55,8 @@ class Gateway:
         engine_wait: Seconds that a request waits for an engine that is starting or restarting.
         media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
         splicer: Splices prompts with the tokens of earlier turns.
+        check_owner: Called with a request and the rollout of the answer that it continues; raises APIError, 403, if the
+            rollout belongs to another token.
 
     Attributes:
         splicer: As the argument.
@@ -77,13 +80,14 @@ class Gateway:
         engine_wait: float = 180.0,
         media_domains: Collection[str] = (),
         splicer: Splicer,
+        check_owner: Callable[[Request, str], Awaitable[None]],
     ) -> None:
         self._recorder = recorder
         self._store, self._names, self._slots = store, names, slots
         self._leases, self._engines, self._pins = leases, engines, pins
         self._canary = canary
         self._admission, self._media_domains = admission, media_domains
-        self.splicer = splicer
+        self.splicer, self._check_owner = splicer, check_owner
         self._max_tokens, self._engine_wait = max_tokens, engine_wait
         self.stopping = asyncio.Event()
         self._noted: set[str] = set()
@@ -191,6 +195,8 @@ class Gateway:
                 why = "this server has no such answer" if earlier is None else f"that answer is {earlier.status}"
                 message = f"{why} ({wanted}), or no longer: send the whole conversation instead of the answer's id"
                 raise APIError(404, message, code="previous_response_not_found", param="previous_response_id")
+            if earlier.rollout is not None:
+                await self._check_owner(request, earlier.rollout)
         return await off_loop(len(raw), partial(dialect.read, body, earlier)), len(raw)
 
     def _checked(self, exchange: Exchange, temperature: float | None) -> ChatRequest:

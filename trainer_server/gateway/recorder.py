@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
@@ -14,11 +15,17 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger, LedgerError
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.wire import Completion, CompletionStatus, Continuation
+from trainer_server.wire.text import beginning
 
 log = logging.getLogger("trainer_server")
 
 _ERROR = 2000
 """Characters of an error that are recorded: an engine may repeat the whole request in it."""
+_REFUSED_TEXT, _REFUSED_TEXTS = 2000, 2**18
+"""Characters of each text of a refused request that are recorded, and of all together: it may be as large as bodies may
+be, and a client may send it again and again."""
+_SHORT = 40
+"""Characters of a text that are recorded in any case: roles, names and ids."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +133,7 @@ class Recorder:
             prompt_token_ids=answer.prompt_token_ids,
             token_ids=answer.token_ids,
             logprobs=answer.logprobs,
-            request=chat.recorded(),
+            request=_shortened(chat.recorded()) if status == CompletionStatus.refused else chat.recorded(),
             message=answer.message,
             continues=continues,
             continuation=continuation,
@@ -181,3 +188,20 @@ class Recorder:
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""
         await asyncio.gather(*self._background, return_exceptions=True)
+
+
+def _shortened(request: dict[str, Any]) -> dict[str, Any]:
+    """A refused request with the beginnings of its texts."""
+    left = _REFUSED_TEXTS
+
+    def short(value: Any) -> Any:
+        nonlocal left
+        if isinstance(value, str):
+            kept = beginning(value, min(_REFUSED_TEXT, max(left, _SHORT)))
+            left -= min(len(value), _REFUSED_TEXT, left)
+            return kept
+        if isinstance(value, dict):
+            return {name: short(part) for name, part in value.items()}
+        return [short(part) for part in value] if isinstance(value, list) else value
+
+    return {name: short(value) for name, value in request.items()}

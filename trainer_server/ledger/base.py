@@ -169,7 +169,8 @@ class ErasesCompletions(Protocol):
             policy: Name of a policy; None: of none.
 
         Returns:
-            By id: the completion's rollout; None: it has none.
+            By id: the completion's rollout; None: it has none. Those of a single rollout are in the order of their
+            creation.
 
         Raises:
             LedgerError: The ledger could not be read.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trainer_server.ledger.base import ErasesCompletions, Ledger
 from trainer_server.wire import (
     Completion,
     CompletionStatus,
@@ -15,13 +17,62 @@ from trainer_server.wire import (
     RolloutSpec,
     RolloutToolCall,
 )
+from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.tool_arguments import arguments_input
 
+ROWS_AT_ONCE = 8
+"""Rows of the ledger that are read at once for an answer: each may be as large as the body of a request."""
 _ERRORS = {
     CompletionStatus.aborted: "aborted: the client went away before the answer was complete",
     CompletionStatus.failed: "failed: the engine went away, or answered without exact tokens",
     CompletionStatus.refused: "refused: the engine took no such request",
 }
+
+
+def rows_of(
+    ledger: Ledger, rollout_id: str, most_bytes: float = math.inf, *, requests: bool = True
+) -> list[Completion] | None:
+    """The completions of a rollout for its record, in the order of their creation. Of their tokens, the numbers stay.
+
+    Each request has the whole conversation, so that those of a long rollout take many times its text.
+
+    Args:
+        ledger: Has them. A few are read at once, if it can say which they are (ErasesCompletions).
+        rollout_id: The rollout.
+        most_bytes: Size of all messages up to which they are read.
+        requests: Whether with the messages of requests. Without them, the first completion has those of its request,
+            which are the rollout's task; they do not count.
+
+    Returns:
+        None: The messages have more bytes.
+
+    Raises:
+        LedgerError: The ledger could not be read.
+    """
+    rows: list[Completion] = []
+    first, size = None, 0
+    for row in _read(ledger, rollout_id):
+        asked = {name: row.request[name] for name in ("messages", "prompt") if name in row.request}
+        first = row if first is None or row.created < first.created else first
+        numbers = {"prompt_token_ids": range(len(row.prompt_token_ids)), "token_ids": range(len(row.token_ids))}
+        rows.append(row.model_copy(update={**numbers, "logprobs": [], "request": asked if requests else {}}))
+        size += len(to_json([rows[-1].request, row.message]).encode())
+        if size > most_bytes:
+            return None
+    rows.sort(key=lambda row: row.created)
+    if first is not None and not requests:
+        rows[0] = rows[0].model_copy(update={"request": first.request})
+    return rows
+
+
+def _read(ledger: Ledger, rollout_id: str) -> Iterator[Completion]:
+    if not isinstance(ledger, ErasesCompletions):
+        yield from ledger.rollout(rollout_id)
+        return
+    ids = [*ledger.matching(rollouts=[rollout_id])]
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        rows = ledger.read(chunk := ids[start : start + ROWS_AT_ONCE])
+        yield from (rows[completion] for completion in chunk if completion in rows)
 
 
 def record_of(
@@ -31,7 +82,7 @@ def record_of(
 
     Args:
         rollout_id: Its id.
-        completions: Its completions, in the order of their creation.
+        completions: Its completions, in the order of their creation; see `rows_of`.
         spec: What it was registered with.
         rewards: Its rewards, oldest first.
     """

@@ -1,9 +1,13 @@
-"""A base URL for each rollout: `/rollouts/{id}/v1/…` is `/v1/…` with the rollout's id in the header."""
+"""Ids of rollouts in paths. Each has a base URL: `/rollouts/{id}/v1/…` is `/v1/…` with the id in the header."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
+from urllib.parse import unquote
 
+from fastapi.routing import APIRoute
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
@@ -13,6 +17,22 @@ from trainer_server.wire.network.headers import ROLLOUT
 
 _PATH = re.compile(r"/rollouts/([^/]*)(/v1(?:/.*)?)", re.DOTALL)
 _HEADER = ROLLOUT.lower().encode()
+_SLASH = re.compile("%2f", re.IGNORECASE)
+
+
+class RolloutRoute(APIRoute):
+    """A route whose path names a rollout. The id came in a header perhaps, and may have slashes: they are `%2F` in the
+    path. Servers decode paths before routes see them, so that such an id would be several parts."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """See Starlette's `Route.matches`."""
+        raw = (scope.get("raw_path") or b"").decode("latin-1")
+        if not _SLASH.search(raw):
+            return super().matches(scope)
+        path = "%2F".join(unquote(part).replace("%", "%25") for part in _SLASH.split(raw))
+        match, matched = super().matches({**scope, "path": path})
+        params: dict[str, Any] = matched.get("path_params", {})
+        return match, {**matched, "path_params": {name: unquote(value) for name, value in params.items()}}
 
 
 class RolloutPaths(Layer):

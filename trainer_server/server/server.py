@@ -146,6 +146,7 @@ class Server:
             engine_wait=config.engine_wait,
             media_domains=config.media_domains,
             splicer=Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB)),
+            check_owner=lambda request, rollout: self.owners.check(request.scope, [rollout], begins=False),
         )
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

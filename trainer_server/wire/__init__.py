@@ -34,6 +34,7 @@ from trainer_server.wire.errors import (
     Unprocessable,
 )
 from trainer_server.wire.home import DEFAULT_URL, Connection, Home, TokenInfo
+from trainer_server.wire.numbers import reward_problem
 from trainer_server.wire.policies import (
     LATEST,
     MAX_VERSION,
@@ -89,7 +90,6 @@ from trainer_server.wire.steps import (
     StepRequest,
     StepResult,
     TrajectoryRef,
-    reward_problem,
     wrong_reward,
 )
 

@@ -13,6 +13,10 @@ MOST_ENTRIES = 10_000
 """Entries of an object whose values have a type: metrics, for example."""
 MOST_ROWS = 100_000
 """Records of a request: groups of a step, demonstrations, ids."""
+MOST_ANSWER = 64 * 2**20
+"""Bytes of rows of the ledger in an answer, but for a single one."""
+ANSWER_TOO_LARGE = "answer_too_large"
+"""Code of the error where there are more."""
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -144,7 +144,8 @@ class Completion(BaseModel):
     request: dict[str, Any] = Field(default_factory=dict)
     """`messages`, `tools`, `tool_choice` and `stop`, in the form of a chat request; or the text that was the `prompt`
     of a text completion. `api` names the API that was asked, unless it was chat completions: `responses`, `messages` or
-    `completions`. `instructions` is the number of messages that are a response's instructions."""
+    `completions`. `instructions` is the number of messages that are a response's instructions. A refused
+    request has the beginnings of its texts."""
     message: dict[str, Any] | None = None
     """The assistant message; None where the engine sent nothing."""
     continues: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Annotated
 
@@ -16,6 +17,15 @@ _AHEAD = 86400.0
 ARRIVAL = {"arrives": True}
 """The context of a validation in which times are compared with the server's clock: not while stored records are read,
 which were compared when they arrived."""
+
+
+def reward_problem(reward: float) -> str | None:
+    """Why a number cannot be a reward, and what to give instead. None: it can."""
+    if not math.isfinite(reward):
+        return f"the reward is {reward}, not a finite number"
+    if abs(reward) > MOST_REWARD:
+        return f"the reward is {reward:g}, beyond ±{MOST_REWARD:g}: scale the rewards down"
+    return None
 
 
 def _is_past(moment: float, info: ValidationInfo) -> float:

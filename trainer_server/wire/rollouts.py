@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf, MapOf
-from trainer_server.wire.numbers import ARRIVAL, MOST_REWARD, Identifier, Integer, Moment, Seconds
+from trainer_server.wire.numbers import ARRIVAL, Identifier, Integer, Moment, Seconds, reward_problem
 from trainer_server.wire.policies import NAME_PATTERN, VersionNumber, VersionRef
 
 ROLLOUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,199}$"
@@ -311,9 +311,9 @@ class RunTrace(BaseModel):
     @field_validator("reward")
     @classmethod
     def _bounded(cls, reward: float | None, info: ValidationInfo) -> float | None:
-        large = reward is not None and math.isfinite(reward) and abs(reward) > MOST_REWARD
-        if large and info.context == ARRIVAL:
-            raise ValueError(f"{reward:g} is beyond ±{MOST_REWARD:g}: scale the rewards down")
+        finite = reward if reward is not None and math.isfinite(reward) else 0.0
+        if info.context == ARRIVAL and (wrong := reward_problem(finite)):
+            raise ValueError(wrong)
         return reward
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf
-from trainer_server.wire.numbers import MOST_REWARD, Identifier
+from trainer_server.wire.numbers import Identifier, reward_problem
 from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
 LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
@@ -268,15 +268,6 @@ class GRPOConfig(Closed):
         elif self.delta is not None and self.delta <= 1 + (self.epsilon_high or self.epsilon):
             raise ValueError(f"delta={self.delta} must exceed 1 + epsilon_high, or it clips inside the trust region")
         return self
-
-
-def reward_problem(reward: float) -> str | None:
-    """Why a number cannot be a reward, and what to give instead. None: it can."""
-    if not math.isfinite(reward):
-        return f"the reward is {reward}, not a finite number"
-    if abs(reward) > MOST_REWARD:
-        return f"the reward is {reward:g}, beyond ±{MOST_REWARD:g}: scale the rewards down"
-    return None
 
 
 class TrajectoryRef(BaseModel):

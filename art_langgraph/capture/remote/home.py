@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection
+from urllib.parse import quote
 
 import httpx
 from pydantic import ValidationError
@@ -68,7 +69,7 @@ async def _fetched(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRec
             "Set ART_BASE_URL and ART_API_KEY to those of the server that the remote graph asks",
         )
         return RemoteRecords()
-    path = f"/api/rollouts/{scope.rollout_id}/records/{call.id}"
+    path = f"/api/rollouts/{quote(scope.rollout_id, safe='')}/records/{quote(call.id, safe='')}"
     known: RemoteRecords | None = None
     asking = [asyncio.ensure_future(_asked(server, path, patience)) for server in servers]
     try:

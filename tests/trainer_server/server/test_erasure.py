@@ -219,6 +219,36 @@ def test_what_a_client_says_of_a_run_decides_no_deletion(tmp_path: Path, base_mo
     assert http.get("/api/rollouts/ro-pa").status_code == 404
 
 
+def test_rows_of_another_server_decide_nothing_of_a_rollout_that_ran_here(tmp_path: Path, base_model: Path) -> None:
+    """They were brought before the rollout ran, when nothing said whose it would be."""
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    app = create_app(config, "key")
+    server = app.state.server
+    for name in ("pa", "pb"):
+        server.store.register(PolicySpec(name=name), server.identity.base.name, server.fingerprint)
+        publish(server.store, name, 0)
+        server.names.newest[name] = 0
+
+    def made(one: str, policy: str, rollout: str, server_id: str) -> Completion:
+        values = {"policy": policy, "version": 0, "rollout": rollout, "server_id": server_id}
+        return row(one).model_copy(update=values)
+
+    own = server.identity.server_id
+    brought = [made("c-brought", "pa", "ro-pb", "other"), made("c-alone", "pa", "ro-alone", "other")]
+    recorded = [made("c-pb", "pb", "ro-pb", own), made("c-both-a", "pa", "ro-both", own)]
+    asyncio.run(server.ledger.add(*brought, *recorded, made("c-both-b", "pb", "ro-both", own)))
+    http = TestClient(app, base_url="http://127.0.0.1", headers={"x-api-key": "key"})
+    assert http.post("/api/rollouts/ro-pb/reward", json={"reward": 1}).status_code == 200  # it names both policies
+    assert "ro-pb" in http.get("/ui/runs", params={"policy": "pa"}).text
+    erased = http.delete("/api/policies/pa").json()
+    assert (erased["rollouts"], erased["completions"]) == (2, 4)
+    left = http.get("/api/rollouts/ro-pb").json()
+    assert ([row["id"] for row in left["completions"]], left["reward"]) == (["c-pb"], 1)
+    assert "ro-pb" in http.get("/ui/runs", params={"policy": "pb"}).text
+    for gone in ("ro-alone", "ro-both"):
+        assert http.get(f"/api/rollouts/{gone}").status_code == 404
+
+
 def test_a_ledger_that_cannot_delete_says_so(tmp_path: Path, base_model: Path) -> None:
     config = ServerConfig(
         Home(tmp_path),

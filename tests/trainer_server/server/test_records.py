@@ -93,7 +93,7 @@ def test_the_routes(server: TrainerServer) -> None:
             assert (refused.status_code, refused.json()["error"]["code"]) == (422, "invalid_record")
         for ids in (("r" * 201, "c", "r"), ("ro", "c" * 60_000, "r"), ("ro", "c", "r" * 201)):
             assert http.put("/api/rollouts/{}/records/{}/{}".format(*ids)).status_code == 422
-        assert http.put(f"{path}/tr-1", content='{"a": 1}'.encode("utf-16")).status_code == 204
+        assert http.put(f"{path}/tr-1", content=b'{"a": 1}').status_code == 204
         assert http.get(path, params={"wait": 30}).json() == {"ended": True, "records": [{"a": 1}]}
         assert http.get(path, params={"wait": 31}).status_code == 422
         assert http.post("/api/rollouts/release", json=["ro-routes"]).status_code == 204

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 import openai
 import pytest
 
+from art_langgraph import TrainerClient
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
 BODY = {"model": "agent", "messages": [{"role": "user", "content": "say hello"}], "max_tokens": 20}
@@ -57,3 +60,32 @@ def test_the_longest_id_is_fine(server: TrainerServer) -> None:
         rollout = "a" * 200
         assert http.post(f"/rollouts/{rollout}/v1/chat/completions", json=BODY).status_code == 200
         assert http.get(f"/api/rollouts/{rollout}").json()["calls"] == 1
+
+
+@pytest.mark.parametrize("rollout", ["team/run-1", "a/reward", "b/trace", "50%/2%2Fc", "/d/", "e//f", "ä/ö"])
+def test_an_id_with_slashes_is_read_rewarded_and_released(server: TrainerServer, rollout: str) -> None:
+    """A header may have it; in a path, its slashes are quoted."""
+    path = f"/api/rollouts/{quote(rollout, safe='')}"
+    with server.http() as http:
+        headers = {"X-ART-Rollout": rollout.encode("latin-1")}
+        answer = http.post("/v1/chat/completions", json=BODY, headers=headers).json()
+        assert http.get(path).json()["id"] == rollout
+        assert http.post(f"{path}/reward", json={"reward": 0.5}).json()["reward"] == 0.5
+        assert http.put(f"{path}/records/c%2Fd/run", json={"a": 1}).status_code == 204
+        assert http.get(f"{path}/records/c%2Fd").json()["records"] == [{"a": 1}]
+        missing = http.get(f"{path}/trace")
+        assert (missing.status_code, "no client told what" in missing.text) == (404, True)
+        shown = http.get(f"/ui/runs/{quote(rollout, safe='')}")
+        assert (shown.status_code, answer["id"] in shown.text) == (200, True)
+        assert f'href="/ui/runs/{quote(rollout, safe="")}"' in http.get("/ui/runs").text
+        assert http.put(path, json={}).status_code == 422, "it has no base URL"
+        assert http.delete(path).status_code == 204
+        assert http.get(f"{path}/records/c%2Fd").status_code == 404
+
+
+async def test_the_client_quotes_ids(server: TrainerServer) -> None:
+    with server.http() as http:
+        http.post("/v1/chat/completions", json=BODY, headers={"X-ART-Rollout": "client/run"})
+    async with TrainerClient(server.url, TOKEN) as trainer:
+        assert (await trainer.rollout("client/run")).id == "client/run"
+        assert (await trainer.reward_rollout("client/run", 1.0)).reward == 1.0

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ from trainer_server.engines.vllm.replies import (
     TextReply,
     Tokenized,
     VLLMReply,
+    parsed,
     read,
     refused,
 )
 from trainer_server.wire import EngineError
+from trainer_server.wire.json_size import off_loop
 from trainer_server.wire.text import beginning
 
 _LOAD_TIMEOUT = 120.0
@@ -56,6 +58,8 @@ _MOST_ANSWER = 256 * 2**20
 """Bytes of the largest answer."""
 _MOST_MESSAGE = 4000
 """Characters of an error message that are passed on."""
+_MESSAGE_VALUES = 2**14
+"""Values of an error answer up to which its message is looked for. Of others the beginning is passed on."""
 _COMMIT = re.compile("[0-9a-f]{40}")
 _REQUEST_SECONDS = re.compile(r"^vllm:request_(queue|prefill|decode)_time_seconds_sum(?:\{.*\})? (\S+)$", re.MULTILINE)
 TOOL_PROBE: dict[str, Any] = {
@@ -207,7 +211,7 @@ class VLLMClient:
         """
         answer = await self._get("/art/plugins")
         try:
-            return dict(read(answer.content, LeftOut)["missing"]) if answer.status == 200 else None
+            return dict((await _read(answer, LeftOut))["missing"]) if answer.status == 200 else None
         except (ValueError, MalformedAnswer):
             return None
 
@@ -235,7 +239,7 @@ class VLLMClient:
                 await self.unload(name)
                 answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
         if answer.status in _AWAY:
-            said = _message(answer.content)
+            said = await _message(answer.content)
             raise AdapterDelayed(f"{self.url} answered {answer.status} to loading {name}: {said}")
         if answer.status != 200 and "already been loaded" not in answer.text:
             raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}")
@@ -370,7 +374,7 @@ class VLLMClient:
                 f"VLLM_API_KEY, the same for all addresses of {self._option}"
             )
         try:
-            return list(read(answer.content, Models)["data"])
+            return list((await _read(answer, Models))["data"])
         except (ValueError, MalformedAnswer) as error:
             raise EngineError(
                 f"{self.url}/v1/models answered {answer.status} and no list of models ({error}): {self._option} "
@@ -379,7 +383,7 @@ class VLLMClient:
 
     async def _raise_refusal(self, status: int, body: bytes, model: str) -> None:
         """Raises the error that fits an error answer to a request: AdapterLost, EngineLost or RequestRefused."""
-        message = _message(body)
+        message = await _message(body)
         if status == 404 and model != self._base:
             raise AdapterLost(f"{self.url} does not hold {model}: {message}")
         if status >= 500 and await self.health() == Health.away:
@@ -397,7 +401,7 @@ class VLLMClient:
             message = f"the engine cannot render it: {answer.text[:500]}"
             raise RequestRefused(message, status=answer.status)
         try:
-            return read(answer.content, form)
+            return await _read(answer, form)
         except (ValueError, MalformedAnswer) as error:
             raise MalformedAnswer(f"{self.url}{path} answered what is no answer of vLLM: {error}") from None
 
@@ -439,10 +443,19 @@ def _most_bytes(request: Mapping[str, Any]) -> int:
     return min(MOST_BYTES + tokens * _TOKEN_BYTES * (1 + alternatives), _MOST_ANSWER)
 
 
-def _message(body: bytes) -> str:
+async def _read(answer: Answer, form: type[BaseModel]) -> dict[str, Any]:
+    """See `read`."""
+    return await off_loop(len(answer.content), partial(read, answer.content, form))
+
+
+async def _message(body: bytes) -> str:
     """The message in vLLM's error answer; the beginning of the body where it has another form."""
-    try:
-        answer = json.loads(body)
+
+    def message() -> str:
+        answer = parsed(body, _MESSAGE_VALUES)
         return beginning(str((answer.get("error") or answer).get("message") or answer), _MOST_MESSAGE)
-    except (ValueError, AttributeError, RecursionError):
-        return beginning(body.decode(errors="replace"), 500)
+
+    try:
+        return await off_loop(len(body), message)
+    except (ValueError, AttributeError, MalformedAnswer):
+        return beginning(body[:4000].decode(errors="replace"), 500)

@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -18,6 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import MOST_BYTES, AnswerStream, Unanswered, Unreadable
 from trainer_server.wire import EngineError
+from trainer_server.wire.json_size import MOST_VALUES, TooManyDigits, TooManyValues, count_values, off_loop
 from trainer_server.wire.jsonl import LineTooLong, explain, lines_of
 from trainer_server.wire.text import beginning
 
@@ -29,6 +31,9 @@ _MOST_ALTERNATIVES = 1000
 """Tokens of which an answer names the log-probability at one place."""
 _MOST_MESSAGE = 4000
 """Characters of an error message that are passed on."""
+_BYTES_A_VALUE = 16
+"""Bytes that an answer above MOST_BYTES must have for each value. Tokens with their log-probabilities have more: the
+bytes of a token, `32, 32`, have four for each, and its other fields many."""
 T = TypeVar("T")
 
 
@@ -221,21 +226,30 @@ class LeftOut(_Form):
     missing: dict[str, list[str]]
 
 
-def read(raw: bytes | str, form: type[BaseModel]) -> dict[str, Any]:
+def read(raw: bytes | str, form: type[BaseModel], most_values: int = MOST_VALUES) -> dict[str, Any]:
     """Reads JSON of a form. All of its fields are in the result, those that the form does not name too.
 
     Args:
-        raw: What vLLM sent.
+        raw: What vLLM sent, in UTF-8.
         form: A class of this module.
+        most_values: Values that it may have.
 
     Raises:
         ValueError: It is no JSON.
-        MalformedAnswer: It has numbers that JSON has not, or another form; the message says where.
+        MalformedAnswer: It has more values, numbers that JSON has not, or another form; the message says where.
     """
-    return _checked(_parsed(raw), form)
+    return _checked(parsed(raw, most_values), form)
 
 
-def _parsed(raw: bytes | str) -> Any:
+def parsed(raw: bytes | str, most_values: int = MOST_VALUES) -> Any:
+    """The value of what vLLM sent; see `read`."""
+    if len(raw) > most_values:  # each value has a character of its own
+        try:
+            count_values(raw.encode() if isinstance(raw, str) else raw, most_values)
+        except (TooManyValues, TooManyDigits) as error:
+            raise MalformedAnswer(f"it has {error}") from None
+    if isinstance(raw, bytes):
+        raw = raw.decode()  # by itself, Python's JSON reader would take UTF-16, in which nothing was counted
     try:
         return json.loads(raw, parse_constant=_refuse_number, parse_float=_finite)
     except RecursionError:
@@ -301,7 +315,9 @@ class VLLMReply:
             MalformedAnswer: The answer has another form.
         """
         with self._errors_as_lost():
-            return read(await self._response.read(), form)
+            raw = await self._response.read()
+            most = MOST_VALUES + max(0, self._response.most_bytes - MOST_BYTES) // _BYTES_A_VALUE
+            return await off_loop(len(raw), partial(read, raw, form, most))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
         """See Reply.chunks."""
@@ -310,14 +326,18 @@ class VLLMReply:
             async for line in lines_of(self._response.chunks(), most_bytes=MOST_BYTES):
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
-                said = _parsed(line.removeprefix("data: "))
-                if isinstance(said, dict) and "error" in said:
-                    raise _streamed_error(said["error"], begun=begun)
-                chunk = _checked(said, self._chunk)
+                chunk = await off_loop(len(line), partial(self._read_chunk, line.removeprefix("data: "), begun=begun))
                 begun = True
                 yield chunk
         if not begun:
             raise EngineLost("the stream ended before it began")
+
+    def _read_chunk(self, text: str, *, begun: bool) -> dict[str, Any]:
+        """begun: as that of `_streamed_error`."""
+        chunk = parsed(text)
+        if isinstance(chunk, dict) and "error" in chunk:
+            raise _streamed_error(chunk["error"], begun=begun)
+        return _checked(chunk, self._chunk)
 
     @contextmanager
     def _errors_as_lost(self) -> Iterator[None]:

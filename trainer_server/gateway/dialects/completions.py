@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.body import MOST_VALUES
 from trainer_server.gateway.dialects.base import DataStream, refuse, sse
 from trainer_server.gateway.parameters import Handling, check_names
 from trainer_server.wire import Completion
 from trainer_server.wire.completions import TEXT, answer_id
+from trainer_server.wire.json_size import MOST_VALUES
 
 COMPLETIONS: dict[str, Handling] = {
     "best_of": Handling.used,

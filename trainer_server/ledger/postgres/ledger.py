@@ -133,7 +133,10 @@ class PostgresLedger:
     def matching(
         self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None
     ) -> dict[str, str | None]:
-        query = "SELECT id, rollout FROM completions WHERE rollout = ANY(%s) OR id = ANY(%s) OR policy = %s"
+        query = (
+            "SELECT id, rollout FROM completions WHERE rollout = ANY(%s) OR id = ANY(%s) OR policy = %s "
+            "ORDER BY created, place"
+        )
         named = None if policy is None else _text(policy)
         return dict[str, str | None](self._rows(query, _texts(rollouts), _texts(completions), named))
 

@@ -133,7 +133,9 @@ class SQLiteLedger:
         self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None
     ) -> dict[str, str | None]:
         select = "SELECT id, rollout FROM completions WHERE"
-        rows = self._select(f"{select} rollout IN ({{}})", [writable(rollout) for rollout in rollouts])
+        rows = self._select(
+            f"{select} rollout IN ({{}}) ORDER BY created, rowid", [writable(rollout) for rollout in rollouts]
+        )
         rows += self._select(f"{select} id IN ({{}})", completions)
         if policy is not None:
             rows += self._select(f"{select} policy = {{}}", [policy])

@@ -11,10 +11,11 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trainer_server.gateway.body import MOST_API_VALUES, MOST_NOTE_VALUES, MOST_VALUES, check_size, off_loop
+from trainer_server.gateway.body import MOST_API_VALUES, MOST_NOTE_VALUES, check_size
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.layer import Layer
+from trainer_server.wire.json_size import MOST_VALUES, off_loop
 
 BODY_TIMEOUT = 20.0
 """Seconds within which a client must send a further part of a body. A client that has vanished would hold its
@@ -23,7 +24,7 @@ _LEAST_RATE = 1024
 """Bytes of a body that must come in a second, after the first BODY_TIMEOUT seconds. A client that sends a byte now and
 then would hold its connection for as long as it likes."""
 _VALUES = (
-    (re.compile(r"PUT /api/rollouts/[^/]*|POST /api/rollouts/[^/]*/reward"), MOST_NOTE_VALUES),
+    (re.compile(r"PUT /api/rollouts/[^/]*|POST /api/rollouts/.*/reward", re.DOTALL), MOST_NOTE_VALUES),
     (re.compile(r"POST /api/(completions|policies/[^/]*/(steps|sft))"), MOST_VALUES),
     (re.compile(r"PUT /api/rollouts/[^/]*/trace|POST /api/rollouts/traces"), 2 * MOST_API_VALUES),  # of 100 runs
     (re.compile(r"[A-Z]+ /api/.*", re.DOTALL), MOST_API_VALUES),
@@ -32,8 +33,8 @@ _VALUES = (
 
 
 class Bodies(Layer):
-    """Reads the bodies of requests, and answers 413 to those that are too large or have too many values, and 408 to
-    those that stop coming.
+    """Reads the bodies of requests, and answers 413 to those that are too large or have too many values, 400 to those
+    that are not in UTF-8, and 408 to those that stop coming.
 
     Requests without a token come here for open routes only. Of these only the login reads a body, by itself.
 

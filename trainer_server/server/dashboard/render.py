@@ -15,13 +15,13 @@ from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 from starlette.responses import HTMLResponse
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
+from trainer_server.server.rollout_paths import RolloutRoute
 from trainer_server.wire import NotFound, Unprocessable
 from trainer_server.wire.text import UNSEEN, writable
 
@@ -165,7 +165,7 @@ def page(request: Request, template: str, status: int = 200, **values: Any) -> H
     return HTMLResponse(writable(text), status, headers=HEADERS)
 
 
-class PageRoute(APIRoute):
+class PageRoute(RolloutRoute):
     """A route whose errors are pages too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import FailFast
 
+from trainer_server.gateway.errors import APIError
+from trainer_server.ledger.base import Ledger
+from trainer_server.ledger.records import ROWS_AT_ONCE
 from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
 from trainer_server.wire import Added, Completion, Completions, NotFound
+from trainer_server.wire.bounds import ANSWER_TOO_LARGE, MOST_ANSWER
 from trainer_server.wire.completions import ledger_id
 from trainer_server.wire.jsonl import to_json
 
@@ -38,12 +42,18 @@ async def show_completion(completion_id: str, server: ServerDep, request: Reques
 async def find_completions(
     ids: Annotated[list[str], FailFast(), Body(embed=True, max_length=1000)], server: ServerDep, request: Request
 ) -> Response:
-    """The same for many completions. Ids that the ledger does not know are left out."""
-    completions = await asyncio.to_thread(server.ledger.read, ids)
-    await _check_owners(server, request, completions.values())
-    rows = [completions[completion_id] for completion_id in dict.fromkeys(ids) if completion_id in completions]
-    content = await asyncio.to_thread(to_json, Completions(completions=rows))
-    return Response(content, media_type="application/json")
+    """The same for many completions. Ids that the ledger does not know are left out. 413 (`answer_too_large`) for more
+    than one where all together have more than 64 MiB: ask for fewer."""
+    rows, rollouts = await asyncio.to_thread(_rows, server.ledger, list(dict.fromkeys(ids)))
+    await server.owners.check(request.scope, rollouts, begins=False)
+    if rows is None:
+        raise APIError(
+            413,
+            f"these completions have more than {MOST_ANSWER // 2**20} MiB: ask for fewer than {len(ids)} at once",
+            code=ANSWER_TOO_LARGE,
+            param="ids",
+        )
+    return Response(f'{{"completions":[{",".join(rows)}]}}', media_type="application/json")
 
 
 @router.post("")
@@ -54,6 +64,23 @@ async def add_completions(body: Completions, server: ServerDep, request: Request
     rollouts = {completion.rollout for completion in body.completions if completion.rollout}
     await server.owners.check(request.scope, rollouts, begins=True)
     return await server.foreign.add(body.completions)
+
+
+def _rows(ledger: Ledger, ids: Sequence[str]) -> tuple[list[str] | None, set[str]]:
+    """Rows of the ledger as JSON, and their rollouts. None: they have more than MOST_ANSWER bytes; those that are too
+    much were not read. A single row is never too much."""
+    rows: list[str] = []
+    rollouts, size = set[str](), 0
+    for start in range(0, len(ids), ROWS_AT_ONCE):
+        chunk = ids[start : start + ROWS_AT_ONCE]
+        completions = ledger.read(chunk)
+        for completion in (completions[key] for key in chunk if key in completions):
+            rollouts |= {completion.rollout} if completion.rollout else set()
+            rows.append(to_json(completion))
+            size += len(rows[-1].encode())
+            if size > MOST_ANSWER and len(rows) > 1:
+                return None, rollouts
+    return rows, rollouts
 
 
 async def _check_owners(server: Server, request: Request, completions: Iterable[Completion]) -> None:

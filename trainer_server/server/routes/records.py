@@ -10,10 +10,11 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from trainer_server.gateway.body import MOST_API_VALUES, check_values, read_json
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.dependencies import ServerDep
+from trainer_server.server.rollout_paths import RolloutRoute
 from trainer_server.wire import NotFound, Unprocessable
 from trainer_server.wire.jsonl import to_json
 
-router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"])
+router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"], route_class=RolloutRoute)
 
 Id = Annotated[str, Path(min_length=1, max_length=200)]
 """Of a rollout, a call or a run."""

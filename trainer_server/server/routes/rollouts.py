@@ -12,11 +12,12 @@ from pydantic import BaseModel, FailFast, RootModel, ValidationError
 
 from trainer_server.gateway.body import check_values
 from trainer_server.gateway.errors import APIError
-from trainer_server.ledger.records import record_of
+from trainer_server.ledger.records import record_of, rows_of
 from trainer_server.ledger.run_book import Told
 from trainer_server.server.access.audited import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import ServerDep
+from trainer_server.server.rollout_paths import RolloutRoute
 from trainer_server.server.server import Server
 from trainer_server.wire import (
     ROLLOUT_PATTERN,
@@ -36,13 +37,13 @@ from trainer_server.wire import (
     reward_problem,
     rollout_path,
 )
-from trainer_server.wire.bounds import MOST_ROWS
+from trainer_server.wire.bounds import ANSWER_TOO_LARGE, MOST_ANSWER, MOST_ROWS
 from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.numbers import ARRIVAL
 
 M = TypeVar("M", bound=BaseModel)
 
-router = APIRouter(prefix="/api/rollouts", tags=["rollouts"])
+router = APIRouter(prefix="/api/rollouts", tags=["rollouts"], route_class=RolloutRoute)
 
 NewRolloutId = Annotated[str, Path(pattern=ROLLOUT_PATTERN)]
 _LATEST = 2**62
@@ -82,24 +83,43 @@ async def register(rollout: NewRolloutId, spec: RolloutSpec, server: ServerDep) 
 
 
 @router.get("/{rollout}", response_model=RolloutRecord)
-async def show_rollout(rollout: str, server: ServerDep) -> Response:
+async def show_rollout(rollout: str, server: ServerDep, messages: bool = True) -> Response:
     """What a rollout did: its completions in order, its tool calls with their results, its rewards. The JSON is a
-    Trajectory of the Python client."""
-    content = await asyncio.to_thread(lambda: to_json(_record(server, rollout)))
-    return Response(content, media_type="application/json")
+    Trajectory of the Python client.
+
+    `messages=false` leaves out the messages of requests, but for the first, and with them the results of tool calls.
+    413 (`answer_too_large`) for messages of more than 64 MiB.
+    """
+
+    def read() -> str:
+        if (completions := rows_of(server.ledger, rollout, MOST_ANSWER, requests=messages)) is None:
+            remedy = "" if not messages else "ask with ?messages=false, without the messages of requests; or "
+            raise APIError(
+                413,
+                f"the messages of rollout {rollout!r:.100} have more than {MOST_ANSWER // 2**20} MiB: {remedy}ask for "
+                "its completions, one by one: GET /api/completions/ID",
+                code=ANSWER_TOO_LARGE,
+                param="messages",
+            )
+        return to_json(_record(server, rollout, completions))
+
+    return Response(await asyncio.to_thread(read), media_type="application/json")
 
 
 @router.post("/{rollout}/reward", response_model=RolloutRecord)
 async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Response:
-    """Gives a rollout a reward. The last one counts, and earlier ones are kept. Answers the whole rollout."""
+    """Gives a rollout a reward. The last one counts, and earlier ones are kept. Answers the whole rollout; one that is
+    too large, without the messages of requests."""
     if wrong := reward_problem(reward.reward):
         raise Unprocessable(wrong, code="invalid_reward", param="reward")
 
     def give() -> str:
         check_values(reward.model_dump())
-        completions = _known(server, rollout)
-        server.rollouts.reward(rollout, reward, sorted({row.policy for row in completions if row.policy is not None}))
-        return to_json(_record(server, rollout))
+        brief = rows_of(server.ledger, rollout, requests=False) or []
+        _check_known(server, rollout, brief)
+        server.rollouts.reward(rollout, reward, sorted({row.policy for row in brief if row.policy is not None}))
+        completions = rows_of(server.ledger, rollout, MOST_ANSWER)
+        return to_json(_record(server, rollout, brief if completions is None else completions))
 
     return Response(await asyncio.to_thread(give), media_type="application/json")
 
@@ -194,7 +214,7 @@ def _traces(server: Server, traces: Mapping[str, dict[str, Any]], foreign: Mappi
 def _read(kind: type[M], body: bytes) -> M:
     """The record in a body. Raises Unprocessable for a body that has none."""
     try:
-        return from_json(kind, body.decode("utf-8", "replace"))
+        return from_json(kind, body.decode())
     except ValidationError as error:
         raise _unprocessable(error) from None
     except ValueError as error:
@@ -232,19 +252,17 @@ def _traced(sources: Sources, rollout: str) -> RunTrace:
     return trace
 
 
-def _record(server: Server, rollout: str) -> RolloutRecord:
-    completions = _known(server, rollout)
+def _record(server: Server, rollout: str, completions: Sequence[Completion]) -> RolloutRecord:
+    _check_known(server, rollout, completions)
     spec = server.rollouts.spec(rollout) or RolloutSpec()
     return record_of(rollout, completions, spec, server.rollouts.rewards(rollout))
 
 
-def _known(server: Server, rollout: str) -> Sequence[Completion]:
-    """The completions of a rollout; none for one that was registered only. Raises NotFound for an unknown rollout."""
-    completions = server.ledger.rollout(rollout)
+def _check_known(server: Server, rollout: str, completions: Sequence[Completion]) -> None:
+    """Raises NotFound for a rollout that has no completions, and is not registered."""
     if not completions and server.rollouts.spec(rollout) is None and not server.rollouts.rewards(rollout):
         raise NotFound(
             f"there is no rollout {rollout!r:.100}: no request had its id, and it is not registered. Send its requests "
             f"to {rollout_path('ID')}/v1 of this server, or register it with PUT /api/rollouts/ID",
             code="not_found",
         )
-    return completions

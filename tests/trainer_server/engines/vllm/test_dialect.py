@@ -7,6 +7,7 @@ import gzip
 import json
 import os
 import resource
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -346,6 +347,47 @@ def test_alternatives_of_a_token_are_few(entries: dict[str, str]) -> None:
     with pytest.raises(MalformedAnswer) as wrong:
         replies.read(json.dumps({"choices": [{"index": 0, "text": "a", "logprobs": logprobs}]}), replies.TextAnswer)
     assert len(str(wrong.value)) < 5000
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "in chunks"])
+async def test_values_of_an_answer_are_counted_before_it_is_read(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each empty list takes twenty times its bytes."""
+    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was read"))
+    answer = (b"data: " if stream else b"") + b'{"choices": [], "more": [' + b"[]," * 2**21 + b"[]]}\n\n"
+    async with sending(b"HTTP/1.1 200 OK", answer) as (client, _):
+        with pytest.raises(MalformedAnswer, match=r"more than 2,09\d,\d{3} values"):
+            async with client.chat(question("say hi", stream=stream)) as reply:
+                await (anext(reply.chunks()) if stream else reply.whole())
+        with pytest.raises(EngineError, match="no list of models"):
+            await client.adapters()
+    async with sending(b"HTTP/1.1 400 Bad Request", answer) as (client, _):
+        with pytest.raises(RequestRefused):
+            async with client.chat(question("say hi")):
+                pass
+
+
+async def test_large_answers_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[int]()
+    parsed = replies.parsed
+    monkeypatch.setattr(replies, "parsed", lambda *args: (threads.append(threading.get_ident()), parsed(*args))[1])
+    for size, here in ((10, True), (2**17, False)):
+        chunk = json.dumps({"choices": [], "more": "a" * size}).encode()
+        whole = sending(b"HTTP/1.1 200 OK", chunk)
+        async with whole as (client, _), client.chat(question("say hi")) as reply:
+            await reply.whole()
+        streamed = sending(b"HTTP/1.1 200 OK", b"data: " + chunk + b"\n\n")
+        async with streamed as (client, _), client.chat(question("say hi", stream=True)) as reply:
+            assert len([part async for part in reply.chunks()]) == 1
+        assert {thread == threading.get_ident() for thread in threads} == {here}
+        threads.clear()
+
+
+async def test_an_answer_is_in_utf_8() -> None:
+    for encoding in ("utf-16", "utf-16-le", "utf-8-sig"):
+        async with sending(b"HTTP/1.1 200 OK", '{"choices": []}'.encode(encoding)) as (client, _):
+            with pytest.raises(EngineLost, match="answered no JSON"):
+                async with client.chat(question("say hi")) as reply:
+                    await reply.whole()
 
 
 async def test_the_message_of_a_refusal_is_passed_on_up_to_a_limit() -> None:

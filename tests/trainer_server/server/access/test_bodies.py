@@ -92,6 +92,23 @@ def test_the_values_of_every_body_have_a_bound(http: TestClient, monkeypatch: An
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_many_values")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/completions"),
+        ("PUT", "/api/rollouts/r"),
+        ("PUT", "/api/rollouts/r/trace"),
+        ("PUT", "/api/rollouts/r/records/c/1"),
+        ("POST", "/api/policies"),
+    ],
+)
+def test_every_body_is_in_utf_8(http: TestClient, method: str, path: str, encoding: str) -> None:
+    answer = http.request(method, path, content='{"metadata": {"a": 1}}'.encode(encoding), headers=HOLDER)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "not_utf8")
+    assert "send JSON in UTF-8" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     ("method", "path", "most"),
     [

@@ -123,6 +123,18 @@ def test_of_many_traces_those_of_other_tokens_are_refused(started: Callable[[str
     assert alice.get("/api/rollouts/his/trace").status_code == 403
 
 
+def test_a_stored_response_is_continued_by_the_token_of_its_rollout(started: Callable[[str], TestClient]) -> None:
+    assert started("alice").put("/api/rollouts/stored-hers", json={}).status_code == 200
+    server = started("alice").app.state.server  # type: ignore[attr-defined]
+    key = "chatcmpl-" + "0" * 32
+    asyncio.run(server.ledger.add(row(key).model_copy(update={"rollout": "stored-hers"})))
+    asked = {"model": "none", "input": "a", "previous_response_id": key.replace("chatcmpl-", "resp_")}
+    assert refused(started("bob").post("/v1/responses", json=asked))
+    assert refused(started("bob").post("/rollouts/his/v1/responses", json=asked)), "from a rollout of its own"
+    for name in ("alice", "trainer"):
+        assert started(name).post("/v1/responses", json=asked).status_code != 403
+
+
 def test_a_completion_is_read_by_the_token_of_its_rollout(started: Callable[[str], TestClient]) -> None:
     assert started("alice").put("/api/rollouts/read-hers", json={}).status_code == 200
     server = started("alice").app.state.server  # type: ignore[attr-defined]

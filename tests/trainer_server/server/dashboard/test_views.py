@@ -262,9 +262,12 @@ async def test_an_open_page_does_not_hold_up_the_end_of_the_server(tmp_path: Pat
         await anext(stream)
 
 
+NOT_UTF8 = json.dumps({"id": "t", "scenario": {"id": "\xff"}, "started": 1.0}, ensure_ascii=False)
+
+
 def test_a_trace_that_is_none_is_refused(server: TrainerServer) -> None:
     with server.http() as http:
-        for body, where in (("[]", ""), ("{", ""), ('{"id": "t"}', "scenario"), ("\xff", "")):
+        for body, where in (("[]", ""), ("{", ""), ('{"id": "t"}', "scenario"), ("\xff", ""), (NOT_UTF8, "utf-8")):
             answer = http.put("/api/rollouts/odd/trace", content=body.encode("latin-1"))
             assert (answer.status_code, where in answer.json()["error"]["message"]) == (422, True), body
         assert http.put("/api/rollouts/.odd/trace", json={}).status_code == 422

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from starlette.testclient import TestClient
 
 from art_langgraph.trajectory import CompletionCall, ToolCall, Trajectory
+from tests.support.homes.ledger_rows import row
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
-from trainer_server.wire import RolloutCompletion, RolloutRecord, RolloutToolCall
+from trainer_server.server.app import create_app
+from trainer_server.server.config import ServerConfig
+from trainer_server.server.routes import rollouts
+from trainer_server.wire import Home, RolloutCompletion, RolloutRecord, RolloutToolCall
 
 
 def say(http: httpx.Client, rollout: str, text: str, *before: dict[str, Any], **options: Any) -> dict[str, Any]:
@@ -157,3 +163,54 @@ def test_a_restart_loses_neither_registration_nor_reward(tmp_path: Path, base_mo
         say(http, "kept", "say b")
         record = http.get("/api/rollouts/kept").json()
         assert (record["calls"], record["temperatures"], record["reward"]) == (2, [0.25], 0.5)
+
+
+@pytest.fixture
+def own(tmp_path: Path, base_model: Path) -> TestClient:
+    """A server in this process."""
+    config = ServerConfig(Home(tmp_path), model=str(base_model), engine="tests.support.engines.letters:make")
+    return TestClient(create_app(config, "key"), base_url="http://127.0.0.1", headers={"x-api-key": "key"})
+
+
+def rows(http: TestClient, rollout: str, count: int, size: int) -> list[str]:
+    """Rows of a rollout whose requests, which call a tool and have its result, have texts of a size. Returns ids."""
+    call = {"id": "c", "function": {"name": "look", "arguments": "{}"}}
+    made = {"role": "assistant", "content": None, "tool_calls": [call]}
+    messages = [{"role": "user", "content": "x" * size}, made, {"role": "tool", "tool_call_id": "c", "content": "seen"}]
+    changes = {"rollout": rollout, "message": made, "request": {"messages": messages}}
+    added = [row(f"{rollout}-{at}", 100.0 - at).model_copy(update=changes) for at in range(count)]
+    asyncio.run(http.app.state.server.ledger.add(*added))  # type: ignore[attr-defined]
+    return [completion.id for completion in reversed(added)]
+
+
+def test_the_messages_of_a_rollout_have_a_bound(own: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "MOST_ANSWER", 20_000)
+    ids = rows(own, "large", 20, 2000)
+    refused = own.get("/api/rollouts/large")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "answer_too_large")
+    assert "?messages=false" in refused.json()["error"]["message"]
+    record = own.get("/api/rollouts/large?messages=false").json()
+    assert [completion["id"] for completion in record["completions"]] == ids, "in the order of their creation"
+    assert [len(completion["messages"]) for completion in record["completions"]] == [3] + [0] * 19
+    assert {(one["prompt_tokens"], one["sampled_tokens"]) for one in record["completions"]} == {(2, 2)}
+    assert (record["calls"], len(record["tool_calls"]), record["scenario"]["input"] is None) == (20, 20, False)
+    rewarded = own.post("/api/rollouts/large/reward", json={"reward": 1})
+    assert (rewarded.status_code, rewarded.json()) == (200, own.get("/api/rollouts/large?messages=false").json())
+    rows(own, "small", 3, 2000)
+    whole = own.get("/api/rollouts/small").json()
+    assert [len(completion["messages"]) for completion in whole["completions"]] == [3, 3, 3]
+    assert [call["result"] for call in whole["tool_calls"]] == ["seen", "seen", None]
+    monkeypatch.setattr(rollouts, "MOST_ANSWER", 10)
+    brief = own.get("/api/rollouts/small?messages=false")
+    assert (brief.status_code, "messages=false" in brief.json()["error"]["message"]) == (413, False)
+
+
+def test_of_a_large_rollout_few_rows_are_in_memory(own: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollouts, "MOST_ANSWER", 20_000)
+    rows(own, "read", 100, 2000)
+    ledger, reads = own.app.state.server.ledger, list[int]()  # type: ignore[attr-defined]
+    read = ledger.read
+    monkeypatch.setattr(ledger, "read", lambda ids: (reads.append(len(ids)), read(ids))[1])
+    monkeypatch.setattr(ledger, "rollout", lambda rollout: pytest.fail("all are read"))
+    assert own.get("/api/rollouts/read").status_code == 413
+    assert (max(reads), sum(reads) < 20) == (8, True)

@@ -1,0 +1,38 @@
+"""Rows of the ledger, as they are made from answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.homes.ledger_rows import row
+from trainer_server.gateway.answer import Answer
+from trainer_server.gateway.chat_request import parse
+from trainer_server.gateway.recorder import Identity, Recorder, Source
+from trainer_server.wire import Completion, CompletionStatus
+from trainer_server.wire.jsonl import to_json
+
+
+def recorded(body: dict[str, Any], status: CompletionStatus) -> Completion:
+    nothing: Any = None
+    base: Any = row("base").model_copy(update={"name": "base"})
+    chat = parse({"model": "agent", **body}, default_max_tokens=9, temperature=None)
+    identity, source = Identity("srv", base, "t"), Source(None, None, None)
+    return Recorder(identity, nothing).row("c", chat, source, Answer(), status, 1.0, constrains_calls=False)
+
+
+def test_of_a_refused_request_the_beginnings_of_its_texts_are_recorded() -> None:
+    call = {"id": "call-1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "a" * 10**6}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call-1", "content": "b" * 10**6},
+        *[{"role": "user", "content": "c" * 1990}] * 1000,
+    ]
+    refused = recorded({"messages": messages}, CompletionStatus.refused)
+    assert len(to_json(refused)) < 500_000
+    first, call_again, result, *_, last = refused.request["messages"]
+    assert first["content"][0]["text"] == "a" * 2000 + " [… 998,000 more characters]"
+    assert (call_again["tool_calls"], result["tool_call_id"]) == ([call], "call-1")
+    assert last == {"role": "user", "content": "c" * 40 + " [… 1,950 more characters]"}
+    for status in (CompletionStatus.complete, CompletionStatus.failed, CompletionStatus.aborted):
+        assert recorded({"messages": messages}, status).request["messages"] == messages
