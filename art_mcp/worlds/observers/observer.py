@@ -26,7 +26,7 @@ class Unread(str):
     start: str | None
     mark: str
 
-    def __new__(cls, text: str, start: str | None, mark: str = "") -> Unread:
+    def __new__(cls, text: str, start: str | None = None, mark: str = "") -> Unread:
         value = super().__new__(cls, text)
         value.start, value.mark = start, mark
         return value
