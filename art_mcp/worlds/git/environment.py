@@ -52,7 +52,23 @@ eval "exec $ssh \\"\\$@\\""
 """
 
 
-_NO_PROGRAM = f"#!/bin/sh\necho {shlex.quote(push_guard.REFUSAL)} >&2\nexit 128\n"
+_SENDING = {
+    "git-http-push": "*",
+    "git-imap-send": "*",
+    "git-send-email": "*",
+    "git-cvsexportcommit": "*",
+    "git-p4": "submit",
+    "git-svn": "dcommit | commit-diff | set-tree | branch | tag",
+}
+"""Other programs of git that write elsewhere, each with those of its commands that do."""
+
+_SENDER = f"""\
+#!/bin/sh
+case $1 in
+  {{commands}}) echo {shlex.quote(push_guard.REFUSAL)} >&2; exit 128 ;;
+esac
+exec {{program}} "$@"
+"""
 
 
 def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[str, str]) -> dict[str, str]:
@@ -128,15 +144,15 @@ def _programs(directory: Path, copy: Path, env: Mapping[str, str]) -> Path:
         at = directory / name
         at.unlink(missing_ok=True)
         if name.startswith("git-remote-"):
-            words = [*guard, "helper", str(path)]
+            text = f'#!/bin/sh\nexec {shlex.join([*guard, "helper", str(path)])} "$@"\n'
         elif name == "git-receive-pack":
-            words = [*guard, "receiver", os.path.realpath(copy), str(path)]
-        elif name != "git-http-push":
+            text = f'#!/bin/sh\nexec {shlex.join([*guard, "receiver", os.path.realpath(copy), str(path)])} "$@"\n'
+        elif commands := _SENDING.get(name):
+            text = _SENDER.format(commands=commands, program=shlex.quote(str(path)))
+        else:
             at.symlink_to(path)
             continue
-        else:
-            words = []
-        at.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n' if words else _NO_PROGRAM, encoding="utf-8")
+        at.write_text(text, encoding="utf-8")
         at.chmod(0o700)
     return directory
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from io import BufferedReader
 from typing import BinaryIO
 
 REFUSAL = "a copy of a world pushes to no repository outside of it"
@@ -25,7 +26,7 @@ def pushes(line: bytes) -> bool:
     )
 
 
-def _relay(reading: BinaryIO, writing: BinaryIO) -> None:
+def _relay(reading: BufferedReader, writing: BinaryIO) -> None:
     """Hands git's commands on to a remote helper, up to the first that pushes: it then sees the end of its input."""
     while line := reading.readline():
         if pushes(line):
@@ -55,17 +56,18 @@ def _helper(program: str, *arguments: str) -> None:
     os.dup2(2, 1)  # git waits for the end of the program's output
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    with os.fdopen(writing, "wb") as commands:
-        _relay(sys.stdin.buffer, commands)
+    with open(0, "rb") as own, open(writing, "wb") as commands:
+        _relay(own, commands)
 
 
 def _receiver(copy: str, program: str, *arguments: str) -> None:
-    """A link inside of a repository may lead outside nevertheless: the settings of the receiving git see that."""
-    target = os.path.realpath(os.path.expanduser(arguments[-1] if arguments else "."))
-    if os.path.commonpath([target, copy]) != copy:
-        sys.exit(REFUSAL)
+    """Where a file `.git` names a repository outside, the settings of the receiving git see it."""
+    target = os.path.expanduser(arguments[-1] if arguments else ".")
+    for end in ("", ".git", "/.git", ".git/.git"):  # where git looks for the repository that is meant
+        if os.path.commonpath([os.path.realpath(target + end), copy]) != copy:
+            sys.exit(REFUSAL)
     _run(program, *arguments)
 
 
 if __name__ == "__main__":
-    {"helper": _helper, "receiver": _receiver}[sys.argv[1]](*sys.argv[2:])
+    (_helper if sys.argv[1] == "helper" else _receiver)(*sys.argv[2:])

@@ -141,7 +141,7 @@ def _entries(
                 size = sizes[name] if name in sizes else _size(database, name)
                 yield from list(_rows(database, name, size > CELLS, show, budget))
             except (_Spent, sqlite3.OperationalError, sqlite3.DataError) as error:
-                code = getattr(error, "sqlite_errorcode", None)
+                code = getattr(error, "sqlite_errorcode", 0)
                 reason = f"cannot be read: {_REASONS.get(code, error)}"
                 # The data of a virtual table whose module is not here are in other tables.
                 elsewhere = code == sqlite3.SQLITE_ERROR and (sql or "").startswith("CREATE VIRTUAL ")

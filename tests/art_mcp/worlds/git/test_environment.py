@@ -366,10 +366,15 @@ def test_a_repository_outside_that_takes_push_options_is_not_touched(originals: 
         run("commit", "-q", "-a", "-m", "more")
         run("remote", "add", "web", "https://example.invalid/x")
         run("remote", "set-url", "--push", "web", str(up))
-        (copy.directory / "link").symlink_to(up)
+        for name in ("link", "ending.git"):
+            (copy.directory / name).symlink_to(up)
+        (copy.directory / "inside").mkdir()
+        (copy.directory / "inside" / ".git").symlink_to(up)
         before = digest(originals)
         near = os.path.relpath(up, copy.home)
-        for words in (["web"], [near], ["../link"], ["--receive-pack=git-receive-pack", near], ["--no-verify", near]):
+        for target in ("../link", "../ending", "../inside", str(copy.directory / "ending")):
+            assert push_guard.REFUSAL in run("-c", "push.pushOption=", "push", target, "HEAD:new").stderr
+        for words in (["web"], [near], ["--receive-pack=git-receive-pack", near], ["--no-verify", near]):
             assert push_guard.REFUSAL in run("-c", "push.pushOption=", "push", *words, "HEAD:new").stderr
         assert run("send-pack", near, "HEAD:refs/heads/new").returncode != 0
         assert digest(originals) == before
@@ -388,3 +393,25 @@ def test_hooks_of_the_repository_run_as_they_do_elsewhere(originals: Path) -> No
         assert run("commit", "-q", "-a", "-m", "more").returncode == 0
         assert run("push", "-q", "../inner", "HEAD:new").returncode == 0
         assert (copy.home / "log").read_text() == "pre-commit\npre-push\n"
+
+
+@pytest.mark.slow
+def test_no_program_of_git_sends_commits_elsewhere(originals: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for path in Path(git(originals / "site", "--exec-path")).iterdir():
+        (programs / path.name).symlink_to(path)
+    for name in ("git-svn", "git-p4", "git-send-email"):
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).write_text(f"#!/bin/sh\necho {name} $1\n")
+        (programs / name).chmod(0o755)
+    with closing(world_of(originals)) as world:
+        world.open()
+        copy = world.copy()
+        env = {**os.environ, **copy.git_environment({"GIT_EXEC_PATH": str(programs)})}
+        for words in ("svn dcommit", "svn tag x", "p4 submit", "send-email x", "svn log", "p4 sync"):
+            done = subprocess.run(["git", *words.split()], cwd=copy.home, env=env, capture_output=True, text=True)
+            if words in ("svn log", "p4 sync"):
+                assert done.stdout == f"git-{words}\n"
+            else:
+                assert (done.stdout, done.stderr) == ("", f"{push_guard.REFUSAL}\n")
