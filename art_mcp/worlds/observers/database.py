@@ -20,6 +20,9 @@ CELLS = 20_000
 """Values of a table that are observed one by one. A table that had more before the run is known by the number and
 digest of its rows."""
 
+GROWTH = 10
+"""Times CELLS values that another table may have after the run, to be observed one by one."""
+
 LONGEST_VALUE = 64_000_000
 """Bytes of a value or row that are read at most: a view of a few bytes may make values of gigabytes."""
 
@@ -51,10 +54,10 @@ class _Budget:
     deadline: float
 
     def spend(self, *parts: Any) -> None:
-        """Counts texts, bytes and numbers that were read. Raises _Spent when they are too many, or it is too late."""
-        self.size -= sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
+        """Counts a row or name, with what Python needs for it. Raises _Spent when it is too much, or too late."""
+        self.size -= 128 + sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
         if self.size < 0:
-            raise _Spent(f"the database has more than {LONGEST_DATABASE:,} bytes of values")
+            raise _Spent(f"the values of the database need more than {LONGEST_DATABASE:,} bytes")
         if time.monotonic() > self.deadline:
             raise _Spent(f"the database was not read within {PATIENCE:g} s")
 
@@ -90,7 +93,7 @@ class DatabaseObserver:
             mark = _content(path) + _content(path.with_name(f"{path.name}-wal"))
             for value in entries.values():
                 if isinstance(value, Unread):
-                    value.mark = mark
+                    value.mark = value.mark or mark
         return entries
 
 
@@ -138,8 +141,12 @@ def _entries(
                 yield f"{kind} {name}", show(" ".join(sql.split()))
         if kind == "table":
             try:
-                size = sizes[name] if name in sizes else _size(database, name)
-                yield from list(_rows(database, name, size > CELLS, show, budget))
+                now = _size(database, name)
+                size = sizes.get(name, now)
+                entries = list(_rows(database, name, max(size, now // GROWTH) > CELLS, show, budget))
+                if size <= CELLS < now // GROWTH:  # its earlier rows are in the digest
+                    entries = [(what, Unread(value, f"{name}[", value)) for what, value in entries]
+                yield from entries
             except (_Spent, sqlite3.OperationalError, sqlite3.DataError) as error:
                 code = getattr(error, "sqlite_errorcode", 0)
                 reason = f"cannot be read: {_REASONS.get(code, error)}"

@@ -12,10 +12,10 @@ LONGEST = 300
 
 
 class Unread(str):
-    """A value in the place of what was not read: it says why.
+    """A value in the place of what was not read, or not one by one: it says why, or what is known of all.
 
     Args:
-        text: Why.
+        text: What it says.
         start: How the names begin that the values would have. They are no change where only the other state has them.
             None: there is one value, of this name.
 
