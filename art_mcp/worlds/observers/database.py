@@ -81,9 +81,9 @@ class DatabaseObserver:
     def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
         if path.name.endswith(SIDECARS):  # a part of the database beside it
             return {}
-        budget = _Budget(LONGEST_DATABASE, time.monotonic() + PATIENCE)
         try:
             sizes = _sizes(before)
+            budget = _Budget(LONGEST_DATABASE, time.monotonic() + PATIENCE)
             with closing(read_only(path)) as database:
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
                 entries = dict(_entries(database, sizes, show, budget))
