@@ -73,4 +73,7 @@ def normal_schema(schema: Any) -> dict[str, Any]:
                 normal[key] = kinds if isinstance(value, list) else value
         else:
             normal[key] = value
+    for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+        if schema.get(exclusive) is True and limit in normal:  # as in draft 4
+            normal[exclusive] = normal.pop(limit)
     return normal

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import jsonschema
@@ -26,6 +26,8 @@ STEPS = 50_000
 """Maximum number of schemas that a value and its parts are compared with. Long lists and texts count as several."""
 CHECKED = 100_000
 """Maximum number of characters of a schema, as JSON, that values are checked against."""
+LONGEST_MESSAGE = 300
+"""Maximum number of characters of a message."""
 
 _INVALID = (re.error, OverflowError, AttributeError, TypeError, KeyError, ValueError)
 """What `jsonschema` raises for schemas that are none."""
@@ -45,25 +47,48 @@ def fits_pattern(pattern: Any, text: str) -> bool:
 
 
 def violation(value: Any, schema: Mapping[str, Any]) -> str | None:
-    """How a value violates a schema. None: it does not, or the schema itself is invalid.
+    """How a value violates a schema, as `Checker.violation` says it. Where many values are checked, make a Checker."""
+    return Checker(schema).violation(value)
 
-    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema. A schema
-    that needs more than STEPS steps is not checked to the end, and one with more than CHECKED characters not at all:
-    the call decides.
+
+class Checker:
+    """Compares values with one schema, which is measured and read once.
+
+    References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema. A value
+    that needs more than STEPS steps is not checked to the end, and a schema with more than CHECKED characters not at
+    all: the call decides.
     """
-    if len(json.dumps(schema, default=str)) > CHECKED:
-        return None
-    validator = _forgiving(jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator))
-    try:
-        # Without formats, of which one says that a pattern is one of Python's `re`.
-        validator.check_schema(schema, format_checker=jsonschema.FormatChecker(()))
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+
+    def violation(self, value: Any) -> str | None:
+        """How a value violates the schema, in at most LONGEST_MESSAGE characters. None: it does not, or the schema
+        itself is invalid."""
         _steps.set(0)
-        validator(schema, registry=Registry()).validate(value)
-    except jsonschema.ValidationError as error:
-        return str(error.message)[:300]
-    except (jsonschema.SchemaError, Unresolvable, RecursionError, _TooMany, *_INVALID):
-        pass  # the server's schema is invalid: the call decides
-    return None
+        try:
+            if self._validator:
+                self._validator.validate(_with_short_texts(value))
+        except jsonschema.ValidationError as error:
+            return str(error.message)[:LONGEST_MESSAGE]
+        except (Unresolvable, RecursionError, _TooMany, *_INVALID):
+            pass  # the server's schema is invalid: the call decides
+        return None
+
+    @cached_property
+    def _validator(self) -> Any:
+        """The validator of the schema. None: it is too long, or invalid."""
+        try:
+            validator = jsonschema.validators.validator_for(self._schema, default=jsonschema.Draft202012Validator)
+            if len(json.dumps(self._schema, default=str)) > CHECKED:
+                return None
+            schema = _with_short_texts(self._schema)
+            # Without formats, of which one says that a pattern is one of Python's `re`.
+            if next(_of_schemas(validator)(validator.META_SCHEMA).iter_errors(schema), None):
+                return None
+        except (Unresolvable, RecursionError, *_INVALID):
+            return None
+        return _forgiving(validator)(schema, registry=Registry())
 
 
 def _matches(pattern: Any, text: str) -> bool | None:
@@ -114,24 +139,53 @@ def _forgiving(validator: Any) -> Any:
         "unevaluatedItems": _unchecked,
         "uniqueItems": _unique,
         "enum": _enum,
+        "exclusiveMinimum": _exclusive("minimum", keywords),
+        "exclusiveMaximum": _exclusive("maximum", keywords),
         "const": lambda validator, const, value, schema: _enum(validator, [const], value, schema),
     }
-    forgiving: Any = jsonschema.validators.extend(
-        validator, {name: check for name, check in own.items() if name in keywords}
+    return _extended(validator, own, _count)
+
+
+@cache
+def _of_schemas(validator: Any) -> Any:
+    """The class of a validator of the schemas that another class reads. It takes a time that is linear in them: values
+    in an `enum` may be there twice. In all versions, a limit may be exclusive as in draft 4: `exclusiveMinimum: true`.
+    """
+    own = jsonschema.validators.validator_for(validator.META_SCHEMA, default=validator)
+    of_objects = own.VALIDATORS["properties"]
+
+    def properties(validator: Any, schemas: Any, value: Any, schema: Any) -> Iterator[Any]:
+        if isinstance(value, dict):
+            value = {name: item for name, item in value.items() if name not in _EXCLUSIVE or not isinstance(item, bool)}
+        yield from of_objects(validator, schemas, value, schema)
+
+    return _extended(own, {"properties": properties, "uniqueItems": _unchecked}, lambda steps: None)
+
+
+def _extended(validator: Any, keywords: Mapping[str, Any], count: Callable[[float], None]) -> Any:
+    """The class of a validator with other keywords, in place of those that it has.
+
+    Args:
+        validator: The class.
+        keywords: What checks each keyword.
+        count: Called with the number of steps that a schema in another one counts as.
+    """
+    extended: Any = jsonschema.validators.extend(
+        validator, {name: check for name, check in keywords.items() if name in validator.VALIDATORS}
     )
-    evolve = forgiving.evolve
+    evolve = extended.evolve
 
     def counted(validator: Any, **changes: Any) -> Any:
         schema = changes.get("schema", validator.schema)
-        _count(1)
+        count(1)
         if isinstance(schema, Mapping):
-            _count(_PART * sum(len(part) for part in schema.values() if isinstance(part, list | dict)))
-            # A part of a schema that names a version would get a validator that does not count.
+            count(_PART * sum(len(part) for part in schema.values() if isinstance(part, list | dict)))
+            # A part of a schema that names a version would get a validator without these keywords.
             changes["schema"] = {key: part for key, part in schema.items() if key != "$schema"}
         return evolve(validator, **changes)
 
-    forgiving.evolve = counted  # every schema inside another gets its validator by it
-    return forgiving
+    extended.evolve = counted  # every schema inside another gets its validator by it
+    return extended
 
 
 class _TooMany(Exception):
@@ -167,6 +221,22 @@ def _enum(_: Any, values: Any, value: Any, __: Any) -> Iterator[jsonschema.Valid
         yield jsonschema.ValidationError(f"{value!r} is not one of {values!r}")
 
 
+_EXCLUSIVE = ("exclusiveMinimum", "exclusiveMaximum")
+
+
+def _exclusive(limit: str, keywords: Mapping[str, Any]) -> Any:
+    """The keyword `exclusiveMinimum` or `exclusiveMaximum`, as `jsonschema` calls it. True: the limit beside it, if
+    there is one, is meant."""
+    name = f"exclusive{limit.capitalize()}"
+
+    def check(validator: Any, bound: Any, value: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
+        bound = schema.get(limit) if bound is True else bound
+        if isinstance(bound, int | float) and not isinstance(bound, bool):
+            yield from keywords[name](validator, bound, value, schema)
+
+    return check
+
+
 def _unchecked(*_: Any) -> None:
     """A keyword that is left to the server: to know which values no other keyword has looked at, `jsonschema` follows
     references without end, and looks for patterns by `re`."""
@@ -184,6 +254,52 @@ def _pattern_properties(validator: Any, patterns: Any, value: Any, _: Any) -> It
         for name, item in value.items() if isinstance(value, dict) else ():
             if _matches(pattern, name):
                 yield from validator.descend(item, schema, path=name, schema_path=pattern)
+
+
+class _LongText(str):
+    def __repr__(self) -> str:
+        return f"{str.__repr__(self[:LONGEST_MESSAGE])[:-1]} …"
+
+
+class _LongList(list[Any]):
+    def __repr__(self) -> str:
+        return f"[{_beginning(map(repr, self))}"
+
+
+class _LongObject(dict[str, Any]):
+    def __repr__(self) -> str:
+        return f"{{{_beginning(f'{name!r}: {item!r}' for name, item in self.items())}"
+
+
+def _beginning(texts: Iterable[str]) -> str:
+    """The first texts, in about as many characters as a message has."""
+    parts: list[str] = []
+    size = 0
+    for text in texts:
+        parts.append(text)
+        size += len(text)
+        if size > LONGEST_MESSAGE:
+            break
+    return f"{', '.join(parts)[:LONGEST_MESSAGE]} …"
+
+
+def _with_short_texts(value: Any) -> Any:
+    """An equal JSON value, whose `repr` takes a short time: `jsonschema` writes it into the message of each error, of
+    which it makes one for each schema of an `anyOf`."""
+    if isinstance(value, str):
+        return _LongText(value) if len(value) > LONGEST_MESSAGE else value
+    if isinstance(value, Mapping):
+        named = {_with_short_texts(name): _with_short_texts(item) for name, item in value.items()}
+        return _LongObject(named) if _is_long([*named, *named.values()]) else named
+    if isinstance(value, list):
+        items = [_with_short_texts(item) for item in value]
+        return _LongList(items) if _is_long(items) else items
+    return value
+
+
+def _is_long(parts: list[Any]) -> bool:
+    """Whether parts with short texts have a long one together."""
+    return len(parts) > LONGEST_MESSAGE or len(str(parts)) > LONGEST_MESSAGE
 
 
 def _object(value: Any) -> Mapping[str, Any]:

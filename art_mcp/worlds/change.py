@@ -18,7 +18,7 @@ class Change(BaseModel):
         where: The file or directory, as the model knows it: `/world/repo`.
         what: What of it: `content`, `branch main`, `users[id=3].name`.
         before: Its value before the run. None: it was not there.
-        after: Its value after the run. None: it is not there.
+        after: Its value after the run. None: it is not there. The same as before: it was not read, and may be another.
         varies: Whether the value after the run was another one each time, such as a time: only that it changes can be
             expected.
     """
@@ -41,6 +41,8 @@ class Change(BaseModel):
             return f"{self.where}: {self.what} is new: {self.after}"
         if self.after is None:
             return f"{self.where}: {self.what} is gone; it was {self.before}"
+        if self.before == self.after:  # it was not read
+            return f"{self.where}: {self.what} may have changed: {self.after}"
         return f"{self.where}: {self.what} was {self.before} and is now {self.after}"
 
 

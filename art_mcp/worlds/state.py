@@ -11,7 +11,7 @@ from pathlib import Path
 
 from art_mcp.worlds.alias import WORLD
 from art_mcp.worlds.change import Change
-from art_mcp.worlds.observers.observer import Observer, Show
+from art_mcp.worlds.observers.observer import Observer, Show, Unread
 
 PATIENCE = 60.0
 """Seconds in which a world is observed at most."""
@@ -129,7 +129,7 @@ class StateReader:
         try:
             return observer.observe(self.root / name, self.before / name, self.show)
         except (OSError, ValueError) as error:
-            return {"unreadable": self.show(str(error))}
+            return {"unreadable": Unread(self.show(str(error)), "")}
 
     def _stamp(self, name: str, observer: Observer | None) -> Stamp | None:
         """The stamp of what an observer reads. Files that are missing are left out, so that their coming is seen.
@@ -152,14 +152,24 @@ class StateReader:
 
 
 def changes(before: State, after: State) -> list[Change]:
-    """What differs between two states of one directory, in the order of the paths."""
+    """What differs between two states of one directory, in the order of the paths. What one of them has not read is
+    named, if it may differ."""
     changed = []
     for name in sorted(before.keys() | after.keys()):
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
         path = name.encode(errors="surrogateescape").decode(errors="replace")  # of names that are no UTF-8
         where = f"{WORLD}/{path}".removesuffix("/.git").removesuffix("/")
+        unread = {what: value for side in (old, new) for what, value in side.items() if isinstance(value, Unread)}
+        hidden = tuple(value.start for value in unread.values() if value.start is not None)
         for what in dict.fromkeys([*old, *new]) if old is not new else ():
-            if old.get(what) != new.get(what):
+            if what.startswith(hidden) and what not in unread:
+                continue
+            if old.get(what) != new.get(what) or _mark(old.get(what)) != _mark(new.get(what)):
                 changed.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
     return changed
+
+
+def _mark(value: str | None) -> str:
+    """What else differs between values that were not read, if what they stand for may differ."""
+    return value.mark if isinstance(value, Unread) else ""

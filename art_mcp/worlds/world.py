@@ -19,7 +19,7 @@ from art_mcp.worlds.change import Change
 from art_mcp.worlds.copying import Copier
 from art_mcp.worlds.files import remove_tree, walk
 from art_mcp.worlds.git.environment import git_environment, older_than_needed
-from art_mcp.worlds.observers.observer import Observer, shown
+from art_mcp.worlds.observers.observer import Observer, Unread, shown
 from art_mcp.worlds.observers.registry import observers_with
 from art_mcp.worlds.place import Worlds, places_of
 from art_mcp.worlds.repository import is_git_directory
@@ -114,6 +114,12 @@ class World:
                 f"{WORLD}/{name} cannot be observed, so changes of it are not seen: {seen.values['unreadable']}"
                 for name, seen in self._state.items()
                 if "unreadable" in seen.values
+            ]
+            self.notes += [
+                f"changes of the {what} in {WORLD}/{name} are not seen: {value}"
+                for name, seen in self._state.items()
+                for what, value in seen.values.items()
+                if isinstance(value, Unread) and what != "unreadable"
             ]
         except BaseException:
             self.close()

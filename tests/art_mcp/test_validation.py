@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
+from typing import Any
 
 import pytest
 
-from art_mcp.validation import fits_pattern, violation
+from art_mcp.validation import LONGEST_MESSAGE, Checker, fits_pattern, violation
 from tests.support.patience import PATIENCE
 
 UNKNOWN = (r"^(?!x).*$", r"(a)\1", r"\cJ", "[", "a{1,100000000}", "(" * 5_000, "a" * 20_000)
@@ -86,3 +88,65 @@ def test_no_pattern_takes_exponential_time() -> None:
             lines.append(f"violation({ ({text: text})!r}, {schema!r})")
     # In a process, which can be ended: `re` cannot.
     subprocess.run([sys.executable, "-c", "\n".join(lines)], check=True, timeout=PATIENCE)
+
+
+class Counted(dict[str, Any]):
+    """A schema that counts how often it is read as a whole."""
+
+    reads = 0
+
+    def items(self) -> Any:
+        self.reads += 1
+        return super().items()
+
+
+def test_a_schema_is_measured_and_read_once() -> None:
+    schema = Counted(type="object")
+    checker = Checker(schema)
+    assert checker.violation({}) is None
+    reads = schema.reads
+    assert [checker.violation(value) for value in (1, {})] == ["1 is not of type 'object'", None]
+    assert schema.reads == reads > 0
+
+
+@pytest.mark.parametrize("version", [None, 4, 7])
+def test_a_limit_may_be_exclusive_as_in_draft_4(version: int | None) -> None:
+    named = {"$schema": f"http://json-schema.org/draft-0{version}/schema#"} if version else {}
+    schema = {
+        **named,
+        "items": {"minimum": 1, "exclusiveMinimum": True, "maximum": 9, "exclusiveMaximum": False, "type": "number"},
+        "properties": {"exclusiveMinimum": {"type": "string"}},
+    }
+    assert violation([2, 9], schema) is None
+    assert violation([2, 1], schema) == "1 is less than or equal to the minimum of 1"
+    assert violation([10], schema) == "10 is greater than the maximum of 9"
+    assert violation({"exclusiveMinimum": True}, schema) == "True is not of type 'string'"
+    alone = {**named, "exclusiveMaximum": True, "type": "string"}
+    assert (violation(1, alone) is None) == (version == 4), "draft 4 has none without `maximum`"
+
+
+def test_a_schema_is_read_in_linear_time() -> None:
+    values = [{"number": number} for number in range(4_000)]
+    named = {"$schema": "http://json-schema.org/draft-04/schema#"}
+    start = time.monotonic()
+    assert violation("x", {**named, "enum": values}) is not None
+    assert time.monotonic() - start < PATIENCE / 10
+    assert violation("x", {**named, "enum": ["a", "a"]}) == "'x' is not one of ['a', 'a']"
+    deep: dict[str, Any] = {}
+    for _ in range(100_000):
+        deep = {"not": deep}
+    assert violation("x", deep) is None
+    assert violation("x", {"$schema": [], "type": "integer"}) is None
+
+
+def test_messages_are_short_from_the_beginning() -> None:
+    value = ["x" * 50] * 200_000
+    start = time.monotonic()
+    wrong = violation(value, {"anyOf": [{"type": "integer"}] * 200})
+    assert time.monotonic() - start < PATIENCE / 10
+    assert str(wrong).startswith("['xxx")
+    assert len(str(wrong)) == LONGEST_MESSAGE
+    for long in ("y" * 10_000, {"k" * 10_000: 1}, {"k": [["y" * 10_000]]}):
+        assert len(str(violation(long, {"type": "integer"}))) == LONGEST_MESSAGE
+    assert violation("y" * 10_000, {"enum": ["y" * 10_000]}) is None
+    assert violation(["y" * 400, "y" * 400], {"uniqueItems": True}) is not None

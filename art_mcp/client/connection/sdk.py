@@ -25,7 +25,7 @@ from pydantic import AnyUrl, BaseModel, ValidationError
 from art_langgraph.client.proxies import AsyncProxyTransport
 from art_mcp.client.connection.patience import Patience, patient
 from art_mcp.client.connection.tool_filter import ToolFilter, place_of
-from art_mcp.validation import violation
+from art_mcp.validation import Checker
 from trainer_server.wire import MCPError
 
 MAJOR = int(version("mcp").partition(".")[0])
@@ -117,8 +117,8 @@ class Channel:
     def __init__(self, session: Any, info: dict[str, Any], patience: Patience) -> None:
         self._session = session
         self._patience = patience
-        self._outputs: dict[str, Mapping[str, Any]] = {}
-        """Schemas of the structured content of tools, by their names."""
+        self._outputs: dict[str, Checker] = {}
+        """What checks the structured content of tools, by their names."""
         self.info = info
 
     @property
@@ -149,17 +149,17 @@ class Channel:
         fields: dict[str, Any] = wire(answer) if isinstance(answer, BaseModel) else answer
         if method == "tools/list":
             schemas = {tool["name"]: tool.get("outputSchema") for tool in fields.get("tools", ())}
-            self._outputs |= {name: schema for name, schema in schemas.items() if isinstance(schema, Mapping)}
-        elif method == "tools/call" and not fields.get("isError") and (schema := self._outputs.get(params["name"])):
-            self._check_output(params["name"], fields, schema)
+            self._outputs |= {name: Checker(schema) for name, schema in schemas.items() if isinstance(schema, Mapping)}
+        elif method == "tools/call" and not fields.get("isError") and (checker := self._outputs.get(params["name"])):
+            self._check_output(params["name"], fields, checker)
         return fields
 
-    def _check_output(self, tool: str, answer: Mapping[str, Any], schema: Mapping[str, Any]) -> None:
+    def _check_output(self, tool: str, answer: Mapping[str, Any], checker: Checker) -> None:
         """Raises MCPError if the structured content of an answer does not fit its schema. The SDK would check it with
         the server's patterns and Python's `re`, which may take for ever."""
         if "structuredContent" not in answer:
             raise MCPError(f"Tool {tool} has an output schema but did not return structured content")
-        if wrong := violation(answer["structuredContent"], schema):
+        if wrong := checker.violation(answer["structuredContent"]):
             raise MCPError(f"Invalid structured content returned by tool {tool}: {wrong}")
 
     async def _ask(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> Any:

@@ -126,7 +126,12 @@ class Pool:
         async with self._starts:
             copy = await self._copy()
             try:
-                target = await asyncio.to_thread(placed, self._target, copy)
+                placing = asyncio.ensure_future(asyncio.to_thread(placed, self._target, copy))
+                try:
+                    target = await asyncio.shield(placing)
+                except asyncio.CancelledError:  # the thread goes on writing into the copy, which is removed
+                    await asyncio.gather(placing, return_exceptions=True)
+                    raise
                 session = await self.started(target)
                 try:
                     await asyncio.to_thread(copy.begin)

@@ -339,11 +339,14 @@ class _Draw:
 
     def _number(self, name: str, schema: Mapping[str, Any]) -> int | float:
         """A number within the schema's limits: small for durations, counts and limits."""
-        low = schema.get("minimum", schema.get("exclusiveMinimum", 0) + 1)
+        least, most = (schema.get(f"exclusive{end}", schema.get(end.lower())) for end in ("Minimum", "Maximum"))
+        narrow = schema.get("type") == "number" and None not in (least, most)
+        inside = min(1, (most - least) / 4) if narrow else 1  # how far from an exclusive limit
+        low = schema.get("minimum", schema.get("exclusiveMinimum", 1 - inside) + inside)
         said = set(words(name))
         few = said & (lexicon.LIMITS | lexicon.COUNTED.keys())
         top = 3 if said & _SMALL else 9 if few else max(100, low + 10)
-        high = min(schema.get("maximum", schema.get("exclusiveMaximum", top + 1) - 1), max(top, low))
+        high = min(schema.get("maximum", schema.get("exclusiveMaximum", top + inside) - inside), max(top, low))
         step = schema.get("multipleOf", 1)
         if schema.get("type") == "number" and high - low < 1:
             return round(self._rng.uniform(low, high), 3)

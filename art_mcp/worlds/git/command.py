@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from trainer_server.wire import ConfigError
 
+PATIENCE = 60.0
+"""Seconds that a command may take."""
 
-def run_git(git: Path, *words: str, check: bool = True, given: str = "") -> str:
+LONGEST_OUTPUT = 100_000_000
+"""Bytes of a command's output that are read at most."""
+
+
+def run_git(git: Path, *words: str, check: bool = True, given: str = "", seconds: float = PATIENCE) -> str:
     """Runs a git command that only reads, and returns its output.
 
     Args:
@@ -17,27 +25,46 @@ def run_git(git: Path, *words: str, check: bool = True, given: str = "") -> str:
         *words: The command.
         check: Whether a failure raises. Otherwise its output is empty.
         given: What it reads from its standard input.
+        seconds: How long it may take.
 
     Raises:
         ConfigError: Git is not installed.
-        OSError: The command failed. The message is what git wrote.
+        OSError: The command failed, took too long, or wrote too much. The message is what git wrote, or says so.
     """
     own = {name: os.environ[name] for name in ("HOME", "XDG_CONFIG_HOME") if name in os.environ}  # of `~` in settings
     env = {**_ENVIRONMENT, **own, "PATH": os.environ.get("PATH", os.defpath)}
     command = ["git", *_SETTINGS, "--git-dir", str(git), *words]
-    try:
-        done = subprocess.run(
-            command, input=given, capture_output=True, encoding="utf-8", errors="replace", timeout=60, env=env
-        )
-    except FileNotFoundError:
-        raise ConfigError("`git` is not installed: the world has a repository, which only git can read") from None
-    except subprocess.TimeoutExpired:
-        raise OSError(f"`git {words[0]}` did not end within 60 s") from None
-    if done.returncode:
-        if not check:
-            return ""
-        raise OSError(f"`git {words[0]}` failed: {done.stderr.strip()[-300:]}")
-    return done.stdout
+    with TemporaryFile() as standard_input, TemporaryFile() as errors:
+        standard_input.write(given.encode())
+        standard_input.seek(0)
+        try:
+            process = subprocess.Popen(command, stdin=standard_input, stdout=subprocess.PIPE, stderr=errors, env=env)
+        except FileNotFoundError:
+            raise ConfigError("`git` is not installed: the world has a repository, which only git can read") from None
+        with process:
+            late = threading.Timer(max(seconds, 0), process.kill)
+            late.daemon = True
+            late.start()
+            try:
+                assert process.stdout
+                output = process.stdout.read(LONGEST_OUTPUT + 1)
+                if len(output) <= LONGEST_OUTPUT:
+                    process.wait()
+            finally:
+                expired = late.finished.is_set()
+                late.cancel()
+                process.kill()  # if it has not ended
+        if expired:
+            raise OSError(f"`git {words[0]}` did not end in time: {seconds:.0f} s")
+        if len(output) > LONGEST_OUTPUT:
+            raise OSError(f"`git {words[0]}` wrote more than {LONGEST_OUTPUT:,} bytes")
+        if process.returncode:
+            if not check:
+                return ""
+            errors.seek(max(errors.seek(0, os.SEEK_END) - 1_000, 0))
+            message = errors.read().decode(errors="replace").strip()[-300:]
+            raise OSError(f"`git {words[0]}` failed: {message}")
+    return output.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
 _ENVIRONMENT = {

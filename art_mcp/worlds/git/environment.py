@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from art_mcp.worlds.git import push_guard
 from art_mcp.worlds.git.command import run_git
 from art_mcp.worlds.git.settings import Setting, harmless, no_push, settings, settings_text
 
@@ -50,12 +52,33 @@ eval "exec $ssh \\"\\$@\\""
 """
 
 
+_SENDING = {
+    "git-http-push": "*",
+    "git-imap-send": "*",
+    "git-send-email": "*",
+    "git-cvsexportcommit": "*",
+    "git-p4": "submit",
+    "git-svn": "dcommit | commit-diff | set-tree | branch | tag",
+}
+"""Other programs of git that write elsewhere, each with those of its commands that do."""
+
+_SENDER = f"""\
+#!/bin/sh
+case $1 in
+  {{commands}}) echo {shlex.quote(push_guard.REFUSAL)} >&2; exit 128 ;;
+esac
+exec {{program}} "$@"
+"""
+
+
 def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[str, str]) -> dict[str, str]:
     """The variables that a server's environment needs in a copy.
 
-    However a push names its target, the repository there decides: git reads `GIT_CONFIG_GLOBAL` on the receiving side
-    too, and by it only repositories in the copy receive. Before that, URLs and absolute paths are rewritten to one that
-    git names in its refusal. The user's own settings go on to apply, without those that would lead elsewhere.
+    However a push names its target, the programs decide that would carry it out: git finds those of a directory of the
+    copy, `GIT_EXEC_PATH`, which no setting changes. For repositories on this machine, git also reads
+    `GIT_CONFIG_GLOBAL` on the receiving side, and by it only those in the copy receive. Before that, URLs and absolute
+    paths are rewritten to one that git names in its refusal. A `pre-push` hook would not do: `git push --no-verify`
+    runs none. The user's own settings go on to apply, without those that would lead elsewhere.
 
     Args:
         directory: Where files for git can be written. It is in no place of the copy.
@@ -99,12 +122,39 @@ def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[st
         "GIT_CONFIG_NOSYSTEM": "1",  # its settings are in that file, without those that would lead elsewhere
         "GIT_CONFIG_COUNT": str(count + len(_LAST)),
         "GIT_SSH_COMMAND": shlex.quote(str(ssh)),
+        "GIT_EXEC_PATH": str(_programs(directory / "programs", copy, env)),
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_CEILING_DIRECTORIES": env.get("GIT_CEILING_DIRECTORIES") or str(copy),  # none around the copies is found
     }
     for number, (name, value) in enumerate(_LAST, count):
         variables |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value or ""}
     return variables
+
+
+def _programs(directory: Path, copy: Path, env: Mapping[str, str]) -> Path:
+    """Makes a directory of all programs of git, with others in place of those that push."""
+    directory.mkdir(exist_ok=True)
+    own = Path(env.get("GIT_EXEC_PATH") or run_git(Path("."), "--exec-path").strip())
+    programs = {path.name: path for path in own.iterdir()}
+    for folder in os.get_exec_path({"PATH": env.get("PATH") or os.environ.get("PATH", os.defpath)}):
+        for path in Path(folder).absolute().glob("git-remote-*"):  # helpers that come with other software
+            programs.setdefault(path.name, path)
+    guard = [sys.executable, "-I", "-S", push_guard.__file__]
+    for name, path in programs.items():
+        at = directory / name
+        at.unlink(missing_ok=True)
+        if name.startswith("git-remote-"):
+            text = f'#!/bin/sh\nexec {shlex.join([*guard, "helper", str(path)])} "$@"\n'
+        elif name == "git-receive-pack":
+            text = f'#!/bin/sh\nexec {shlex.join([*guard, "receiver", os.path.realpath(copy), str(path)])} "$@"\n'
+        elif commands := _SENDING.get(name):
+            text = _SENDER.format(commands=commands, program=shlex.quote(str(path)))
+        else:
+            at.symlink_to(path)
+            continue
+        at.write_text(text, encoding="utf-8")
+        at.chmod(0o700)
+    return directory
 
 
 def older_than_needed() -> str | None:

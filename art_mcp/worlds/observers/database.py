@@ -5,21 +5,61 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from art_mcp.worlds.database import SIDECARS, is_database, read_only
-from art_mcp.worlds.observers.observer import Show
+from art_mcp.worlds.database import PATIENCE, SIDECARS, is_database, read_only
+from art_mcp.worlds.observers.files import HUGE, FileObserver
+from art_mcp.worlds.observers.observer import Show, Unread, shown
 
 CELLS = 20_000
 """Values of a table that are observed one by one. A table that had more before the run is known by the number and
 digest of its rows."""
 
+GROWTH = 10
+"""Times CELLS values that another table may have after the run, to be observed one by one."""
 
 LONGEST_VALUE = 64_000_000
 """Bytes of a value or row that are read at most: a view of a few bytes may make values of gigabytes."""
+
+LONGEST_DATABASE = HUGE
+"""Bytes of all values, and of their names, that are read at most. They are read within PATIENCE."""
+
+
+_REASONS = {
+    sqlite3.SQLITE_TOOBIG: f"a value or row has more than {LONGEST_VALUE:,} bytes",
+    sqlite3.SQLITE_INTERRUPT: f"the database was not read within {PATIENCE:g} s",
+}
+"""What errors of SQLite mean here."""
+
+
+class _Spent(Exception):
+    """The budget was spent. The message says which."""
+
+
+@dataclass(slots=True)
+class _Budget:
+    """What may still be read of a database.
+
+    Args:
+        size: Bytes.
+        deadline: The time, by `time.monotonic`, until which it may be read.
+    """
+
+    size: int
+    deadline: float
+
+    def spend(self, *parts: Any) -> None:
+        """Counts a row or name, with what Python needs for it. Raises _Spent when it is too much, or too late."""
+        self.size -= 128 + sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
+        if self.size < 0:
+            raise _Spent(f"the values of the database need more than {LONGEST_DATABASE:,} bytes")
+        if time.monotonic() > self.deadline:
+            raise _Spent(f"the database was not read within {PATIENCE:g} s")
 
 
 class DatabaseObserver:
@@ -43,11 +83,25 @@ class DatabaseObserver:
             return {}
         try:
             sizes = _sizes(before)
+            budget = _Budget(LONGEST_DATABASE, time.monotonic() + PATIENCE)
             with closing(read_only(path)) as database:
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
-                return dict(_entries(database, sizes, show))
+                entries = dict(_entries(database, sizes, show, budget))
         except sqlite3.Error as error:
             raise OSError(f"it is no database any more: {error}") from None
+        if any(isinstance(value, Unread) for value in entries.values()):  # a server that only reads may make a log
+            mark = _content(path) + _content(path.with_name(f"{path.name}-wal"))
+            for value in entries.values():
+                if isinstance(value, Unread):
+                    value.mark = value.mark or mark
+        return entries
+
+
+def _content(path: Path) -> str:
+    """The digest of a file; of a large one its size and time. Empty: it is missing, or has no content."""
+    if not path.exists() or not path.stat().st_size:
+        return ""
+    return FileObserver().observe(path, path, shown)["content"]
 
 
 def _sizes(path: Path) -> dict[str, int]:
@@ -70,23 +124,40 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _entries(database: sqlite3.Connection, sizes: Mapping[str, int], show: Show) -> Iterator[tuple[str, str]]:
-    """The names and values of a database."""
-    schema = database.execute("select type, name, sql from sqlite_master order by type, name").fetchall()
-    for kind, name, sql in schema:
+def _entries(
+    database: sqlite3.Connection, sizes: Mapping[str, int], show: Show, budget: _Budget
+) -> Iterator[tuple[str, str]]:
+    """The names and values of a database. Of a table all rows are read, or none: which were read otherwise would depend
+    on the other tables."""
+    for kind, name, sql in database.execute("select type, name, sql from sqlite_master order by type, name"):
         if name.startswith("sqlite_stat"):
             continue
-        if sql:
-            yield f"{kind} {name}", show(" ".join(sql.split()))
+        try:
+            budget.spend(name, sql or "")
+        except _Spent as error:
+            yield f"{kind} {name}", Unread(f"cannot be read: {error}", None)
+        else:
+            if sql:
+                yield f"{kind} {name}", show(" ".join(sql.split()))
         if kind == "table":
             try:
-                size = sizes[name] if name in sizes else _size(database, name)
-                yield from _rows(database, name, size > CELLS, show)
-            except (sqlite3.OperationalError, sqlite3.DataError) as error:  # a module that is not here, or a long value
-                yield f"rows of {name}", f"cannot be read: {error}"
+                now = _size(database, name)
+                size = sizes.get(name, now)
+                entries = list(_rows(database, name, max(size, now // GROWTH) > CELLS, show, budget))
+                if size <= CELLS < now // GROWTH:  # its earlier rows are in the digest
+                    entries = [(what, Unread(value, f"{name}[", value)) for what, value in entries]
+                yield from entries
+            except (_Spent, sqlite3.OperationalError, sqlite3.DataError) as error:
+                code = getattr(error, "sqlite_errorcode", 0)
+                reason = f"cannot be read: {_REASONS.get(code, error)}"
+                # The data of a virtual table whose module is not here are in other tables.
+                elsewhere = code == sqlite3.SQLITE_ERROR and (sql or "").startswith("CREATE VIRTUAL ")
+                yield f"rows of {name}", reason if elsewhere else Unread(reason, f"{name}[")
 
 
-def _rows(database: sqlite3.Connection, table: str, large: bool, show: Show) -> Iterator[tuple[str, str]]:
+def _rows(
+    database: sqlite3.Connection, table: str, large: bool, show: Show, budget: _Budget
+) -> Iterator[tuple[str, str]]:
     """The names and values of the rows of a table; of a large one, their number and digest."""
     quoted = _quoted(table)
     columns = database.execute(f"pragma table_info({quoted})").fetchall()
@@ -98,16 +169,23 @@ def _rows(database: sqlite3.Connection, table: str, large: bool, show: Show) -> 
     except sqlite3.OperationalError:  # a view in the place of a table, or a virtual table without row ids
         rows = database.execute(f"select null, {selected} from {quoted}")
     if large:
-        lines = sorted(json.dumps([show(_text(value)) for value in row[1:]]) for row in rows)
+        lines = []
+        for row in rows:
+            budget.spend(*row)
+            lines.append(json.dumps([show(_text(value)) for value in row[1:]]))
+        lines.sort()
         digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
         yield f"rows of {table}", f"{len(lines):,} rows, sha256 {digest}"
         return
     for number, row in enumerate(rows):
+        budget.spend(*row)
         values = dict(zip(names, row[1:], strict=True))
         by_key = ", ".join(f"{key}={show(_text(values[key]))}" for key in keys)
         where = by_key or f"row {number + 1 if row[0] is None else row[0]}"
         for name, value in values.items():
-            yield f"{table}[{where}].{name}", show(_text(value))
+            full = f"{table}[{where}].{name}"
+            budget.spend(full)
+            yield full, show(_text(value))
 
 
 def _text(value: Any) -> str | bytes:

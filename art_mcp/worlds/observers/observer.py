@@ -10,6 +10,28 @@ from typing import Protocol
 LONGEST = 300
 """Characters of a value that is kept as it is. Of a longer one the beginning is kept, with its length and digest."""
 
+
+class Unread(str):
+    """A value in the place of what was not read, or not one by one: it says why, or what is known of all.
+
+    Args:
+        text: What it says.
+        start: How the names begin that the values would have. They are no change where only the other state has them.
+            None: there is one value, of this name.
+
+    Attributes:
+        mark: Differs between two states in which the values may differ.
+    """
+
+    start: str | None
+    mark: str
+
+    def __new__(cls, text: str, start: str | None = None, mark: str = "") -> Unread:
+        value = super().__new__(cls, text)
+        value.start, value.mark = start, mark
+        return value
+
+
 Show = Callable[[str | bytes], str]
 """Makes a value of a text or of bytes: with aliases instead of the copy's paths, and cut. Equal values are equal."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from art_mcp.worlds.files import open_regular, read_line, walk
-from art_mcp.worlds.git.command import run_git
+from art_mcp.worlds.git.command import PATIENCE, run_git
 from art_mcp.worlds.observers.observer import Show
 from art_mcp.worlds.repository import git_directory, is_git_directory
 
@@ -19,6 +20,16 @@ _LONGEST = 1_000_000
 """Bytes of a file of settings that are read at most."""
 _BORROWED = "objects/info/alternates"
 _UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply")
+
+
+Ask = Callable[..., str]
+"""Runs git commands in one repository, as `run_git` does."""
+
+
+def _asker(git: Path) -> Ask:
+    """Asks about a repository. All commands together end within PATIENCE."""
+    deadline = time.monotonic() + PATIENCE
+    return lambda *words, **options: run_git(git, *words, seconds=deadline - time.monotonic(), **options)
 
 
 class RepositoryObserver:
@@ -75,16 +86,18 @@ def _files(git: Path) -> list[Path]:
 
 def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, str]]:
     """The names and values of a repository."""
+    ask = _asker(git)
     known = _tips(before) if before else ()
-    commits = _new_commits(git, known)
-    lines = run_git(git, "for-each-ref", "--format=%(refname)%00%(objectname)%00%(*objectname)").splitlines()
+    commits = _new_commits(ask, known)
+    lines = ask("for-each-ref", "--format=%(refname)%00%(objectname)%00%(*objectname)").splitlines()
     for name, own, peeled in (line.split("\0") for line in lines):
         value = show(commits.get(peeled or own, peeled or own))
         yield next((word + name.removeprefix(start) for start, word in _NAMES if name.startswith(start)), name), value
     head = read_line(git / "HEAD").removeprefix("ref: ")
-    at = run_git(git, "rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
+    at = ask("rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
     yield "HEAD", show(head.removeprefix("refs/heads/") if head != at else commits.get(at, at))
-    yield from _staged(git, at, show)
+    if (git / "index").exists():
+        yield from _staged(ask, at, show)
     for name in _UNFINISHED:
         if (git / name).exists():
             yield name, "unfinished"
@@ -107,17 +120,15 @@ def _settings(git: Path) -> Iterator[str]:
                 yield str(path.relative_to(git))
 
 
-def _staged(git: Path, head: str, show: Show) -> Iterator[tuple[str, str]]:
+def _staged(ask: Ask, head: str, show: Show) -> Iterator[tuple[str, str]]:
     """What is in the index and not in HEAD: `staged notes.txt`."""
-    if not (git / "index").exists():
-        return
     if head:
-        fields = run_git(git, "diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", head).split("\0")
+        fields = ask("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", head).split("\0")
         for line, name in zip(fields[::2], fields[1::2], strict=False):
             _, mode, _, blob, status = line.split(" ")
             yield f"staged {name}", show(f"{status} {mode} {blob}")
         return
-    for entry in run_git(git, "ls-files", "--stage", "-z").split("\0"):
+    for entry in ask("ls-files", "--stage", "-z").split("\0"):
         if entry:
             value, _, name = entry.partition("\t")
             yield f"staged {name}", show(value)
@@ -126,18 +137,19 @@ def _staged(git: Path, head: str, show: Show) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=64)
 def _tips(git: Path) -> tuple[str, ...]:
     """The commits that the references of a repository, and HEAD, lead to. For repositories that nobody changes."""
-    head = run_git(git, "rev-parse", "--verify", "--quiet", "HEAD", check=False).split()
-    return tuple({*run_git(git, "for-each-ref", "--format=%(objectname)").split(), *head})
+    ask = _asker(git)
+    head = ask("rev-parse", "--verify", "--quiet", "HEAD", check=False).split()
+    return tuple({*ask("for-each-ref", "--format=%(objectname)").split(), *head})
 
 
-def _new_commits(git: Path, known: tuple[str, ...]) -> dict[str, str]:
+def _new_commits(ask: Ask, known: tuple[str, ...]) -> dict[str, str]:
     """The commits that are not reachable from the known ones: what each is known by, by its hash."""
     form = "%x00".join(_FIELDS) + "%x00%x00"
-    at_head = ["HEAD"] if run_git(git, "rev-parse", "--verify", "--quiet", "HEAD", check=False) else []
+    at_head = ["HEAD"] if ask("rev-parse", "--verify", "--quiet", "HEAD", check=False) else []
     words = ["log", "--ignore-missing", "--topo-order", "--reverse", f"--format=tformat:{form}", "--all", *at_head]
     commits: dict[str, str] = {}
     old = "".join(f"^{commit}\n" for commit in known)  # they may be too many for a command line
-    for record in run_git(git, *words, "--stdin", given=old).split("\0\0\n"):
+    for record in ask(*words, "--stdin", given=old).split("\0\0\n"):
         if not record.strip():
             continue
         own, tree, parents, author, message = record.strip("\n").split("\0")

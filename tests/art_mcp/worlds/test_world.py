@@ -598,3 +598,58 @@ def test_a_world_that_takes_too_long_to_read_says_so(tmp_path: Path, monkeypatch
         assert [str(change) for change in copy.changes()] == [
             "/world: unreadable is new: not all of it was read within 0 s"
         ]
+
+
+def test_what_was_not_read_of_a_database_is_named_where_it_may_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art_mcp.worlds.observers.database.LONGEST_VALUE", 100_000)
+    with make_database(tmp_path / "shop.db") as connection:
+        connection.execute("create table files (content)")
+        connection.execute("insert into files values (zeroblob(200000))")
+    connection.close()
+    with opened(World(tmp_path / "shop.db", scratch=tmp_path / "w")) as world:
+        assert [note for note in world.notes if "rows of files" in note and "/world/shop.db" in note]
+        for statement, changed in (
+            ("select * from users", []),
+            ("update files set content = zeroblob(200001)", ["rows of files"]),
+            ("update users set name = 'Al' where id = 1", ["rows of files", "users[id=1].name"]),
+            ("insert into users (name) values (zeroblob(200000))", ["rows of files", "rows of users"]),
+        ):
+            copy = world.copy()
+            with closing(sqlite3.connect(copy.directory / "shop.db", isolation_level=None)) as connection:
+                connection.execute(statement)
+                assert [change.what for change in copy.changes()] == changed, statement
+        assert "may have changed: cannot be read: a value or row has more than" in texts(copy)[0]
+
+
+def test_a_table_that_grows_without_measure_is_known_by_its_digest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("art_mcp.worlds.observers.database.CELLS", 10)
+    make_database(tmp_path / "shop.db").close()
+    with opened(World(tmp_path / "shop.db", scratch=tmp_path / "w")) as world:
+        seen = []
+        for _ in range(2):
+            copy = world.copy()
+            with closing(sqlite3.connect(copy.directory / "shop.db", isolation_level=None)) as connection:
+                connection.execute(
+                    "with recursive n(i) as (select 3 union all select i + 1 from n where i < 1000) "
+                    "insert into users select i, 'x', 'y' from n"
+                )
+            seen.append([(change.what, change.after) for change in copy.changes()])
+        ((what, after),) = seen[0]
+        assert what == "rows of users"
+        assert str(after).startswith("1,000 rows, sha256 ")
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.slow
+def test_a_repository_that_cannot_be_read_any_more_has_lost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(World(make_repository(tmp_path / "repo"), scratch=tmp_path / "w")) as world:
+        copy = world.copy()
+        git(copy.home, "branch", "new")
+        monkeypatch.setattr("art_mcp.worlds.git.command.LONGEST_OUTPUT", 60)
+        assert [change.what for change in copy.changes()] == ["unreadable"]

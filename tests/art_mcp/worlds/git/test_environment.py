@@ -12,10 +12,26 @@ import pytest
 
 from art_mcp.client.connection.sdk import Stdio
 from art_mcp.client.copies.placing import placed
+from art_mcp.worlds.git import push_guard
 from art_mcp.worlds.world import Copy, World
+from tests.support.mcp.git_over_http import git_over_http
 from tests.support.mcp.originals import digest, git, make_repository
 
 Git = Callable[..., subprocess.CompletedProcess[str]]
+
+HELPER = """\
+#!/bin/sh
+while read -r line; do
+  echo "$line" >> {log}
+  case $line in
+    capabilities) printf 'push\\nfetch\\n\\n' ;;
+    list) printf '1111111111111111111111111111111111111111 refs/heads/main\\n\\n' ;;
+    "list for-push") printf '\\n' ;;
+    push*) printf 'ok refs/heads/new\\n\\n' ;;
+  esac
+done
+"""
+"""A remote helper, as gitremote-helpers(7) describes them, of a repository that takes every push."""
 
 
 def git_of(copy: Copy) -> Git:
@@ -282,3 +298,120 @@ def test_no_spelling_of_a_url_in_settings_leads_a_push_to_another_host(originals
             done = subprocess.run(command, cwd=copy.home, env={**os.environ, **env}, capture_output=True, text=True)
             assert done.returncode != 0
             assert "127.0.0.1" not in done.stderr or "no-push" in done.stderr, url
+
+
+@pytest.mark.slow
+def test_a_copy_reads_over_http_and_pushes_nothing_there(originals: Path) -> None:
+    with closing(world_of(originals)) as world, git_over_http(originals) as (host, requests):
+        world.open()
+        copy = world.copy()
+        run = git_of(copy)
+        url = f"{host}/up"
+        (originals / ".netrc").write_text("default login me password secret\n")
+        before = digest(originals)
+        run("commit", "-q", "-a", "-m", "more")
+        for words in (["clone", "-q", url, "cloned"], ["remote", "add", "web", url], ["fetch", "-q", "web"]):
+            assert (done := run(*words)).returncode == 0, done.stderr
+        assert run("-c", "protocol.version=0", "fetch", "-q", url, "feature").returncode == 0
+        assert run("ls-remote", f"{host}/none").returncode != 0
+        del requests[:]
+        run("remote", "set-url", "--push", "web", url)
+        run("config", f"url.{host}/.insteadOf", "own:")
+        run("config", f"url.{host}/.pushInsteadOf", "http://example.invalid/")
+        run("config", "push.gpgSign", "false")
+        for command in (
+            "push web HEAD:new",
+            "push own:up HEAD:new",
+            "push http://example.invalid/up HEAD:new",
+            f"-c url.{host}/.insteadOf=x: push x:up HEAD:new",
+            f"-c url.{host}/.pushInsteadOf=http://u -c push.pushOption= push --no-verify http://uup HEAD:new",
+            "-c push.pushOption= -c core.hooksPath=/dev/null -c protocol.version=0 push --mirror web",
+            "-c push.pushOption= -c protocol.version=1 push --delete web feature",
+            f"-c remote.x.url={url} -c remote.x.vcs=http push x HEAD:new",
+            f"http-push {url} main",
+        ):
+            done = run(*command.split())
+            assert (done.returncode != 0, requests) == (True, []), f"{command}: {done.stderr}"
+            assert push_guard.REFUSAL in done.stderr, f"{command}: {done.stderr}"
+        assert digest(originals) == before
+
+
+@pytest.mark.slow
+def test_helpers_of_other_software_read_and_push_nothing(
+    originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    (commands / "git-remote-mine").write_text(HELPER.format(log=tmp_path / "log"))
+    (commands / "git-remote-mine").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    with closing(world_of(originals)) as world:
+        world.open()
+        run = git_of(world.copy())
+        assert run("ls-remote", "mine::x").stdout.split() == ["1" * 40, "refs/heads/main"]
+        (tmp_path / "log").unlink()
+        assert push_guard.REFUSAL in run("push", "mine::x", "HEAD:new").stderr
+        assert not (tmp_path / "log").exists() or "push" not in (tmp_path / "log").read_text()
+
+
+@pytest.mark.slow
+def test_a_repository_outside_that_takes_push_options_is_not_touched(originals: Path) -> None:
+    up = originals / "up"
+    for name, value in (("receive.advertisePushOptions", "true"), ("receive.hideRefs", "!refs")):
+        git(up, "config", "--add", name, value)
+    with closing(world_of(originals)) as world:
+        world.open()
+        copy = world.copy()
+        run = git_of(copy)
+        run("commit", "-q", "-a", "-m", "more")
+        run("remote", "add", "web", "https://example.invalid/x")
+        run("remote", "set-url", "--push", "web", str(up))
+        for name in ("link", "ending.git"):
+            (copy.directory / name).symlink_to(up)
+        (copy.directory / "inside").mkdir()
+        (copy.directory / "inside" / ".git").symlink_to(up)
+        before = digest(originals)
+        near = os.path.relpath(up, copy.home)
+        for target in ("../link", "../ending", "../inside", str(copy.directory / "ending")):
+            assert push_guard.REFUSAL in run("-c", "push.pushOption=", "push", target, "HEAD:new").stderr
+        for words in (["web"], [near], ["--receive-pack=git-receive-pack", near], ["--no-verify", near]):
+            assert push_guard.REFUSAL in run("-c", "push.pushOption=", "push", *words, "HEAD:new").stderr
+        assert run("send-pack", near, "HEAD:refs/heads/new").returncode != 0
+        assert digest(originals) == before
+
+
+@pytest.mark.slow
+def test_hooks_of_the_repository_run_as_they_do_elsewhere(originals: Path) -> None:
+    hooks = originals / "site" / ".git" / "hooks"
+    for name in ("pre-commit", "pre-push"):
+        (hooks / name).write_text(f"#!/bin/sh\necho {name} >> log\n")
+        (hooks / name).chmod(0o755)
+    with closing(world_of(originals)) as world:
+        world.open()
+        copy = world.copy()
+        run = git_of(copy)
+        assert run("commit", "-q", "-a", "-m", "more").returncode == 0
+        assert run("push", "-q", "../inner", "HEAD:new").returncode == 0
+        assert (copy.home / "log").read_text() == "pre-commit\npre-push\n"
+
+
+@pytest.mark.slow
+def test_no_program_of_git_sends_commits_elsewhere(originals: Path, tmp_path: Path) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for path in Path(git(originals / "site", "--exec-path")).iterdir():
+        (programs / path.name).symlink_to(path)
+    for name in ("git-svn", "git-p4", "git-send-email"):
+        (programs / name).unlink(missing_ok=True)
+        (programs / name).write_text(f"#!/bin/sh\necho {name} $1\n")
+        (programs / name).chmod(0o755)
+    with closing(world_of(originals)) as world:
+        world.open()
+        copy = world.copy()
+        env = {**os.environ, **copy.git_environment({"GIT_EXEC_PATH": str(programs)})}
+        for words in ("svn dcommit", "svn tag x", "p4 submit", "send-email x", "svn log", "p4 sync"):
+            done = subprocess.run(["git", *words.split()], cwd=copy.home, env=env, capture_output=True, text=True)
+            if words in ("svn log", "p4 sync"):
+                assert done.stdout == f"git-{words}\n"
+            else:
+                assert (done.stdout, done.stderr) == ("", f"{push_guard.REFUSAL}\n")

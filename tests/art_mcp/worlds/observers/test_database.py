@@ -99,3 +99,24 @@ def test_a_value_that_a_schema_makes_is_not_read_without_a_limit(tmp_path: Path)
         "create virtual table f using fts5(b, content='v', content_rowid='id')",
     )
     assert "cannot be read" in seen["rows of f"]
+
+
+def test_the_rows_of_a_database_have_a_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LONGEST_DATABASE", 10_000)
+    make = ["create table a (x)", "create table b (x)", "insert into a values (1)", "insert into b values (1), (2)"]
+    seen = made(tmp_path / "1.db", *make, "create table big (x)", "insert into big values (zeroblob(9500)), (2)")
+    assert seen["a[row 1].x"] == "1"
+    assert "10,000 bytes" in seen.pop("rows of big")
+    assert not any(name.startswith("big[") for name in seen), "all rows of a table are read, or none"
+    monkeypatch.setattr(database, "CELLS", 1)
+    assert "10,000 bytes" in made(tmp_path / "2.db", *make, "insert into b values (zeroblob(9500))")["rows of b"]
+    monkeypatch.setattr(database, "PATIENCE", -1.0)
+    assert "within" in made(tmp_path / "3.db", *make)["rows of b"]
+
+
+def test_names_count_as_what_they_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LONGEST_DATABASE", 10_000)
+    column = "x" * 1_000
+    rows = ", ".join("(1)" for _ in range(100))
+    seen = made(tmp_path / "a.db", f"create table t ({column})", f"insert into t values {rows}")
+    assert list(seen) == ["table t", "rows of t"]

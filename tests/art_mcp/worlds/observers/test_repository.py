@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from art_mcp.worlds.git import command
 from art_mcp.worlds.observers.observer import shown
 from art_mcp.worlds.observers.repository import RepositoryObserver
 from tests.support.mcp.originals import git, make_repository
@@ -111,3 +112,19 @@ def test_the_settings_are_the_same_where_only_the_path_of_the_copy_differs(pair:
         git_directory = repository / ".git"
         values.append(RepositoryObserver().observe(git_directory, git_directory, show)["config"])
     assert values[0] == values[1]
+
+
+def test_the_output_of_git_has_a_limit(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    after, before = pair
+    for number in range(20):
+        git(after, "branch", f"new-{number}")
+    monkeypatch.setattr(command, "LONGEST_OUTPUT", 1_000)
+    assert "branch main" in seen(before, before)
+    with pytest.raises(OSError, match="`git for-each-ref` wrote more than 1,000 bytes"):
+        seen(after, before)
+
+
+def test_all_commands_of_git_end_within_one_time(pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("art_mcp.worlds.observers.repository.PATIENCE", 0.0)
+    with pytest.raises(OSError, match="did not end in time"):
+        seen(*pair)
