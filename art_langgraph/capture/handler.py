@@ -192,13 +192,20 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if any(tag.startswith(_REPEATS) for tag in tags or ()):
             self._runs.repeat(run_id, parent_run_id)
             self._drop_repeated()
-        above = enclosing_run()[0] if self._fallbacks else None
+        if not self._fallbacks:
+            return
         # A branch has the same parent as the fallbacks, or they are its parent. Nodes of a graph that is a branch find
-        # the fallbacks in the context too, but have the graph for a parent.
-        if above in self._fallbacks and above != run_id and parent_run_id in (above, self._runs.parent(above)):
-            if (earlier := self._fallbacks[above]) is not None and self._runs.failed(earlier):
+        # the fallbacks in the context too, but have the graph for a parent. Branches of a batch find them nowhere else
+        # than in their parent.
+        above = enclosing_run()[0]
+        if above not in self._fallbacks or above == run_id or parent_run_id not in (above, self._runs.parent(above)):
+            above = parent_run_id
+        if above in self._fallbacks:
+            earlier = self._fallbacks[above]
+            while earlier is not None and self._runs.failed(earlier):
                 self._runs.again(earlier)
-                self._drop_repeated()
+                earlier = self._fallbacks.get(earlier)  # of fallbacks that are a branch, which need not enclose theirs
+            self._drop_repeated()
             self._fallbacks[above] = run_id
 
     def _drop_repeated(self) -> None:
