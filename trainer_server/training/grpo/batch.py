@@ -181,7 +181,8 @@ def gather_batch(
 
     Raises:
         TrainingError: A reward is too large, or rewards contradict each other: a completion has two in one trajectory,
-            or two trajectories of a group are made of the same completions, so that nothing in them is better or worse.
+            or two trajectories are made of the same completions, in one group or in two, so that nothing in them is
+            better or worse.
     """
     if config.rewards_count and (wrong := wrong_reward(groups)):
         raise TrainingError(f"{wrong}. No version was made")
@@ -253,7 +254,7 @@ def gather_batch(
                     batch.skip(trajectory.id, completion_id, "forced")
                     continue
                 if config.rewards_count and not dead:
-                    rewarded.add(number, trajectory, completion_id, completions)
+                    rewarded.add(trajectory, completion_id, completions)
                 taught = _taught(sample, trajectory.hint, config, teaching)
                 batch.tokens_unscored += sum(sample.trained)
                 if isinstance(taught, Sample):
@@ -269,9 +270,9 @@ class _Rewarded:
 
     def __init__(self) -> None:
         self._of_runs: dict[tuple[str, str], float | None] = {}
-        self._of_groups: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
+        self._of_texts: dict[frozenset[str], TrajectoryRef] = {}
 
-    def add(self, group: int, reference: TrajectoryRef, completion: str, ledger: Mapping[str, Completion]) -> None:
+    def add(self, reference: TrajectoryRef, completion: str, ledger: Mapping[str, Completion]) -> None:
         """Raises TrainingError for a completion that is to be made likelier and less likely at once."""
         run = reference.trajectory
         if (other := self._of_runs.setdefault((run, completion), reference.reward)) != reference.reward:
@@ -280,7 +281,7 @@ class _Rewarded:
                 f"{reference.reward:g}: give it one. No version was made"
             )
         texts = frozenset(text for text in reference.completions if text in ledger)
-        twin = self._of_groups.setdefault((group, texts), reference)
+        twin = self._of_texts.setdefault(texts, reference)
         if twin.reward != reference.reward:
             raise TrainingError(
                 f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "

@@ -129,6 +129,10 @@ def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
         ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0"]))], "'a' and 'b' are made of the same completions"),
         ([of(("a", 1.0, ["c0"]), ("b", 0.0, ["c0", "unknown"]))], "'a' and 'b' are made of the same completions"),
         (
+            [of(("a", 1.0, ["c0"]), ("x", 0.0, ["c1"])), of(("b", 0.0, ["c0"]), ("y", 1.0, ["c2"]), scenario="t")],
+            "'a' and 'b' are made of the same completions",
+        ),
+        (
             [
                 of(("a", 1.0, ["c0", "c1"]), ("b", 0.0, ["c2"])),
                 of(("a", 0.0, ["c1"]), ("b", 1.0, ["c0"]), scenario="t"),
@@ -445,7 +449,9 @@ def two_groups() -> list[GroupRef]:
     return [
         GroupRef(
             scenario_id=str(at),
-            trajectories=[TrajectoryRef(id=f"{at}{i}", reward=float(i), completions=[f"c{at + i}"]) for i in range(2)],
+            trajectories=[
+                TrajectoryRef(id=f"{at}{i}", reward=float(at + i == 1), completions=[f"c{at + i}"]) for i in range(2)
+            ],
         )
         for at in range(2)
     ]
