@@ -17,18 +17,19 @@ from langchain_core.messages import (
     FunctionMessageChunk,
     HumanMessage,
     HumanMessageChunk,
+    InvalidToolCall,
     RemoveMessage,
     SystemMessage,
     SystemMessageChunk,
+    ToolCall,
     ToolMessage,
     ToolMessageChunk,
     convert_to_messages,
     convert_to_openai_messages,
 )
-from langchain_core.output_parsers.openai_tools import make_invalid_tool_call, parse_tool_call
 from pydantic import BaseModel
 
-from trainer_server.wire.tool_arguments import arguments_text
+from trainer_server.wire.tool_arguments import arguments_object, arguments_text
 
 _CLASSES: dict[str, type[BaseMessage]] = {
     kind.__name__: kind
@@ -49,6 +50,7 @@ _CLASSES: dict[str, type[BaseMessage]] = {
     )
 }
 """All that `revive` ever constructs: none of them does anything but hold data."""
+_NO_OBJECT = "the arguments are no JSON object"
 _NAMESPACE = ["langchain", "schema", "messages"]
 
 
@@ -169,7 +171,7 @@ def from_openai(messages: Iterable[Mapping[str, Any]]) -> list[BaseMessage]:
         messages: Dicts with `role`, `content` and `tool_calls`. Arguments of a tool call need not be JSON.
 
     Returns:
-        The messages. Tool calls whose arguments are no JSON are in `invalid_tool_calls`.
+        The messages. Tool calls whose arguments are no JSON object are in `invalid_tool_calls`, with the text of them.
     """
     return [_from_openai(message) for message in messages]
 
@@ -185,6 +187,35 @@ def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
         messages: Of LangChain. A message with results of tools among its blocks becomes several.
     """
     return [plain(converted) for message in messages for converted in _to_openai(message)]
+
+
+def as_written(answer: BaseMessage) -> BaseMessage:
+    """An answer with the calls that the model wrote.
+
+    Args:
+        answer: Of a model. In one that was streamed, LangChain completes the arguments of a call that was cut off.
+
+    Returns:
+        The answer. Calls whose arguments are no JSON object are in `invalid_tool_calls`, as those of whole answers are.
+    """
+    if not isinstance(answer, AIMessageChunk):
+        return answer
+    read = [(chunk, arguments_object(chunk["args"])) for chunk in answer.tool_call_chunks]
+    if all(arguments is not None for _, arguments in read):
+        return answer
+    calls = [
+        ToolCall(name=chunk["name"] or "", args=arguments, id=chunk["id"], type="tool_call")
+        for chunk, arguments in read
+        if arguments is not None
+    ]
+    invalid = [
+        InvalidToolCall(
+            name=chunk["name"], args=chunk["args"], id=chunk["id"], error=_NO_OBJECT, type="invalid_tool_call"
+        )
+        for chunk, arguments in read
+        if arguments is None
+    ]
+    return answer.model_copy(update={"tool_calls": calls, "invalid_tool_calls": invalid})
 
 
 def final_text(messages: Iterable[BaseMessage]) -> str:
@@ -222,14 +253,21 @@ def _answer_to_openai(message: BaseMessage) -> dict[str, Any]:
     for part in [] if isinstance(content, str) else content:
         block = _block(part)
         blocks[_sort(block)].append(block)
-    if isinstance(extra.get("function_call"), dict):
-        blocks["calls"].append(extra["function_call"])
     blocks["thoughts"] += [{"reasoning": extra[name]} for name in ("reasoning_content", "reasoning") if extra.get(name)]
     calls = [
         _call(call.get("id"), call.get("name"), call.get("args"))
         for call in [*getattr(message, "tool_calls", ()), *getattr(message, "invalid_tool_calls", ())]
     ]
+    without_block = list(calls)
     for call in map(_call_of, blocks["calls"]):
+        if not call["function"]["name"]:
+            continue
+        if (same := next((other for other in without_block if _same(call, other)), None)) is not None:
+            without_block.remove(same)
+        elif not call["id"] or call["id"] not in {other["id"] for other in calls}:
+            calls.append(call)
+    if isinstance(extra.get("function_call"), dict):  # OpenAI's older form, and a copy of one of Google's calls
+        call = _call_of(extra["function_call"])
         if call["function"]["name"] and not any(_same(call, other) for other in calls):
             calls.append(call)
     parts = [part for block in blocks["content"] for part in _parts(block)]
@@ -249,7 +287,7 @@ def _answer_to_openai(message: BaseMessage) -> dict[str, Any]:
 
 
 def _same(call: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether a call in a block is one of the message's calls. Some of Google's blocks have no id."""
+    """Whether a call in a block may be one of the message's calls. Some of Google's blocks have no id."""
     if call["id"]:
         return bool(call["id"] == other["id"])
     return bool(call["function"]["name"] == other["function"]["name"])
@@ -330,9 +368,14 @@ def _from_openai(message: Mapping[str, Any]) -> BaseMessage:
         converted = ChatMessage(role=str(message.get("role")), content=str(message.get("content") or ""))
     if isinstance(converted, AIMessage):
         for call in calls:
-            try:
-                if parsed := parse_tool_call(call, return_id=True):
-                    converted.tool_calls.append({**parsed, "type": "tool_call"})  # type: ignore[typeddict-item]
-            except ValueError as error:  # LangChain's OutputParserException is one
-                converted.invalid_tool_calls.append(make_invalid_tool_call(call, str(error)))
+            if not isinstance(function := call.get("function"), Mapping):
+                continue
+            name, arguments = function.get("name") or "", function.get("arguments")
+            if (read := arguments_object(arguments)) is not None:
+                converted.tool_calls.append(ToolCall(name=name, args=read, id=call.get("id"), type="tool_call"))
+            else:
+                text = arguments_text(arguments)
+                converted.invalid_tool_calls.append(
+                    InvalidToolCall(name=name, args=text, id=call.get("id"), error=_NO_OBJECT, type="invalid_tool_call")
+                )
     return converted

@@ -38,7 +38,7 @@ from art_langgraph.capture.recorder import Recorder
 from art_langgraph.capture.requests import attach
 from art_langgraph.capture.runs import Runs
 from art_langgraph.capture.scope import Scope, enclosing_run
-from art_langgraph.messages import plain, to_openai
+from art_langgraph.messages import as_written, plain, to_openai
 from art_langgraph.notices import warn_once
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, ToolCall, Trajectory
@@ -201,9 +201,11 @@ class ARTCallbackHandler(BaseCallbackHandler):
         if above not in self._fallbacks or above == run_id or parent_run_id not in (above, self._runs.parent(above)):
             above = parent_run_id
         if above in self._fallbacks:
-            if (earlier := self._fallbacks[above]) is not None and self._runs.failed(earlier):
+            earlier = self._fallbacks[above]
+            while earlier is not None and self._runs.failed(earlier):
                 self._runs.again(earlier)
-                self._drop_repeated()
+                earlier = self._fallbacks.get(earlier)  # of fallbacks that are a branch, which need not enclose theirs
+            self._drop_repeated()
             self._fallbacks[above] = run_id
 
     def _drop_repeated(self) -> None:
@@ -309,7 +311,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             call.id = answer_id if answer_id is None or index == 0 else f"{answer_id}.{index}"
             if call.id:
                 call.version = served_version(generation.message.response_metadata.get("model_name") or served)
-            (call.message,) = to_openai([generation.message])
+            (call.message,) = to_openai([as_written(generation.message)])
             self._end(caller, call)
             if call.id is None and self.scope.beyond_routes(call.namespace):
                 name, model = "/".join(call.path[:-1]), call.model or "a model that is no policy"

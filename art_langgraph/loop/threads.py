@@ -9,6 +9,8 @@ from typing import Any, cast
 from uuid import UUID
 
 from langchain_core.runnables import Runnable, RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.types import Command
 
 from art_langgraph.capture.handover import scenario_of
@@ -98,12 +100,32 @@ async def questions(graph: Runnable[Any, Any], output: Any, config: RunnableConf
     return _questions(state.interrupts) if state.next else None  # outputs of remote graphs do not have them
 
 
-def command(asked: Sequence[Question], answers: Sequence[Any]) -> Command[Any] | None:
+async def waiting(graph: Runnable[Any, Any], config: RunnableConfig) -> int:
+    """How many interrupts wait. Of the tasks of a function that ask at once, LangGraph shows one, and takes answers by
+    id alone then, because it knows of all of them.
+
+    Args:
+        graph: The graph that ran. What waits on another server is not known: 0.
+        config: Of the thread, in its newest state.
+    """
+    saver = getattr(graph, "checkpointer", None)
+    if is_remote(graph) or not isinstance(saver, BaseCheckpointSaver):
+        return 0
+    saved = await saver.aget_tuple({"configurable": {"checkpoint_ns": "", **configurable(config)}})
+    writes = saved.pending_writes or () if saved else ()
+    ended = {task for task, channel, _ in writes if channel not in (INTERRUPT, RESUME)}
+    ids = {each.id for task, channel, value in writes if channel == INTERRUPT and task not in ended for each in value}
+    return len(ids)
+
+
+def command(asked: Sequence[Question], answers: Sequence[Any], *, by_ids: bool = False) -> Command[Any] | None:
     """The input that goes on with a run; None at a breakpoint.
 
     Args:
         asked: The questions of all interrupts that wait.
         answers: The answer to each.
+        by_ids: Whether even a single answer names its interrupt. Interrupts of subgraphs that keep no checkpoints
+            (`checkpointer=False`) get other ids when they go on, and are answered without.
 
     Raises:
         ConfigError: Several interrupts wait, and have no ids to tell them apart.
@@ -120,20 +142,24 @@ def command(asked: Sequence[Question], answers: Sequence[Any]) -> Command[Any] |
         return Command(resume=by_id)
     (answer,) = answers
     # LangGraph takes neither None for an answer, nor a dict whose keys are all ids, such as {}.
-    ambiguous = answer is None or (isinstance(answer, dict) and all(_ID.fullmatch(str(key)) for key in answer))
+    ambiguous = (
+        by_ids or answer is None or (isinstance(answer, dict) and all(_ID.fullmatch(str(key)) for key in answer))
+    )
     return Command(resume=by_id if ambiguous and _ID.fullmatch(str(asked[0].id)) else answer)
 
 
-async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, before: list[Any]) -> None:
+async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, before: list[Any], number: int) -> None:
     """Raises ConfigError where several answers do not reach their interrupts, which would be asked for ever.
 
     Args:
         graph: The graph, which waits for several answers.
         config: Of the thread, in its newest state.
         before: Where the run stopped before. The place where it stops now is added.
+        number: As `waiting` counts.
     """
     state = await cast(Any, graph).aget_state(config)
-    before.append((configurable(state.config).get("checkpoint_id"), [question.value for question in state.interrupts]))
+    asked = [question.value for question in state.interrupts]
+    before.append((configurable(state.config).get("checkpoint_id"), asked, number))
     if len(before) > _SAME and all(earlier == before[-1] for earlier in before[-1 - _SAME :]):
         raise ConfigError(
             f"the interrupts {before[-1][1]!r:.200} ask again however often they are answered: the subgraphs that they "

@@ -21,6 +21,10 @@ _BATCH = 200
 """Runs that are written at once."""
 _REPEATED = Unreadable("conversations that an earlier line has as well", "")
 _NO_TASK = Unreadable("runs without a task, which make no scenario", "they have no message of a user")
+_ALL_FAILED = Unreadable(
+    "runs whose calls all failed, which are no demonstrations", "what a call that failed had answered is not imitated"
+)
+_SOME_FAILED = Unreadable("runs with failed calls, whose answers are in no demonstration", "")
 
 _UNDEFINED = Unreadable(
     "runs that call tools without their definitions, which their demonstrations lack too",
@@ -223,8 +227,12 @@ class _Files:
         if run.error is not None:
             self._summary.skips.note(Unreadable("failed runs, which are no demonstrations", ""), run.line)
             return False
+        failed = [call for call in run.calls if call.answer and call.error is not None]
         if not any(call.answer for call in run.calls):
             self._summary.skips.note(Unreadable("runs without an answer, which are no demonstrations", ""), run.line)
+            return False
+        if not any(call.answer and call.error is None for call in run.calls):
+            self._summary.skips.note(_ALL_FAILED, run.line)
             return False
         if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):
             limit = "above 0" if min_reward is None else f"of {min_reward:g} or more"
@@ -233,6 +241,8 @@ class _Files:
             )
             self._summary.skips.note(why, run.line)
             return False
+        if failed:
+            self._summary.gaps.note(_SOME_FAILED, run.line)
         return True
 
 

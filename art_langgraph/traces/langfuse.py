@@ -7,6 +7,8 @@ observations and scores inside. Observations, traces and scores may be in files 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -30,6 +32,7 @@ from art_langgraph.trajectory import ToolCall
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _NUMBERS = ("NUMERIC", "BOOLEAN", None)
+_UNNAMED = "without id "
 _NO_SCORE = Unreadable("scores that are no numbers", "categories, texts and corrections are not rewards")
 
 
@@ -45,11 +48,12 @@ def parts(value: Any) -> Parts:
     if isinstance(observations := parsed(record.get("observations")), list) and any(
         isinstance(observation, dict) for observation in observations
     ):
-        whole = {**trace, "observations": None, "scores": None}
-        yield partial(parts, whole)
-        for item in (*observations, *(parsed(record.get("scores")) or ())):
-            if isinstance(item, dict):
-                yield partial(parts, {"traceId": trace["id"], **item})
+        items = [item for item in (*observations, *(parsed(record.get("scores")) or ())) if isinstance(item, dict)]
+        trace_id = next(filter(None, (trace.get("id"), *map(_trace_of, items))), None) or _unnamed(record)
+        yield partial(parts, {**trace, "id": trace_id, "observations": None, "scores": None})
+        for item in items:
+            rest = {name: field for name, field in item.items() if name not in ("traceId", "trace_id")}
+            yield partial(parts, {**rest, "trace_id": _trace_of(item) or trace_id})
         return
     if ("name" in record and ("data_type" in record or "string_value" in record)) or "value" in record:
         if record.get("data_type") not in _NUMBERS:
@@ -60,11 +64,24 @@ def parts(value: Any) -> Parts:
         run = record.get("trace_id") or of_trace
         yield RunPart({**record, "is": "score"}, run=run, refers=record.get("observation_id"))
     elif "type" in record and "start_time" in record:
-        yield RunPart({**record, "is": "observation"}, run=record.get("trace_id") or record["id"], id=record["id"])
+        own = record.get("id") or None
+        if not (run := record.get("trace_id") or own):
+            raise Unreadable("observations that have neither an id nor a trace", "export them with their ids")
+        yield RunPart({**record, "is": "observation"}, run=run, id=own)
     elif "timestamp" in record and "id" in record:
         yield RunPart({**record, "is": "trace"}, run=record["id"], id=record["id"])
     else:
         raise Unreadable("records that are no observation, trace or score of Langfuse", "export one of these tables")
+
+
+def _trace_of(item: Mapping[str, Any]) -> Any:
+    """The id of the trace that an observation or a score belongs to; None: it does not say."""
+    return item.get("traceId") or item.get("trace_id") or None
+
+
+def _unnamed(record: Mapping[str, Any]) -> str:
+    """What stands for the id of a trace that has none."""
+    return _UNNAMED + hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
@@ -80,7 +97,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     whole = trace if trace.get("input") not in (None, "") else root
     foreign = ForeignRun(
         source="langfuse",
-        id=key,
+        id=None if key.startswith(_UNNAMED) else key,
         calls=[call for observation in observations if (call := _call(observation))],
         tool_calls=[_tool_call(observation) for observation in observations if observation["type"] == "TOOL"],
         error=_error(root),

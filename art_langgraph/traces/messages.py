@@ -23,6 +23,10 @@ _LANGCHAIN = {"human", "ai", "system", "tool", "function", "developer", "AIMessa
 _SERVER_CALLS = Unreadable("whose provider called tools by itself", "no policy can repeat what the provider did")
 _NO_MESSAGES = Unreadable("with messages of an unknown form", "tell the project which system wrote them")
 _NO_ROLE = Unreadable("with messages that have no role", "record the role of each message: none is guessed")
+_NO_CONTENT = Unreadable(
+    "with messages that have neither content nor calls of tools",
+    "record them in `content` or `tool_calls`, and switch on the capture of content where it is off",
+)
 _REPR = Unreadable(
     "with messages that are Python's text of objects, or were cut off",
     "record them as JSON, and raise the limit of their length (OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT)",
@@ -61,6 +65,14 @@ _FIELDS = re.compile(
 """The beginning of a text of messages, as JSON or as Python's dictionaries."""
 
 
+_STATED = re.compile(r"\w+=(?:'[^']*'|\"[^\"]*\"|\[.*\]) \w+=['\"\[{\w]", re.DOTALL)
+"""The beginning of Python's text of an object's fields alone."""
+_BEGUN = re.compile(r"[\[({<]|(?:\w+\.)*[A-Z]\w*(?:\[[^\]]*\])?\(")
+"""The beginning of a text that is a list or one object as a whole."""
+_TEXTS = re.compile(r"(?<!\w)(['\"])(?:\\.|(?!\1)[^\\])*\1", re.DOTALL)
+"""Texts in Python's text of an object."""
+_OBJECT = re.compile(r"(?:^|[\[({,:=]\s*)(?:\w+\.)*[A-Z]\w*(?:\[[^\]]*\])?\(\w+=|<[^<>]+ at 0x|<class ")
+"""Python's text of an object whose class has a capital, without the texts in it."""
 _CUT = re.compile(r"[\[{]+\s*(?P<quote>['\"])(?:id|index|additional_kwargs|candidates|output|error)(?P=quote)\s*:")
 """The beginning of a text of a response, which was cut off where it can no longer be read."""
 
@@ -95,6 +107,27 @@ def recorded(value: Any) -> Any:
     if _OBJECTS.match(text) or _FIELDS.match(text) or _REPRS.match(text) or (content is None and _CUT.match(text)):
         raise _REPR
     return value
+
+
+def is_repr(text: str) -> bool:
+    """Whether a text is as a whole Python's text of objects, whole or cut off, as `Foo(a='x')`: nobody said it.
+
+    Code whose functions are in lower case is none, nor is prose around such a text.
+    """
+    text = text.strip()
+    if not isinstance(parsed(text), str):
+        return False
+    if _FIELDS.match(text) or _STATED.match(text):
+        return True
+    if not _BEGUN.match(text) or not _OBJECT.search(text := _TEXTS.sub('""', text)):
+        return False
+    opening, closing = ("<", ">") if text[0] == "<" else ("[({", "])}")
+    level = 0
+    for at, character in enumerate(text):
+        level += (character in opening) - (character in closing)
+        if level == 0 and character in closing:
+            return at == len(text) - 1
+    return True
 
 
 def literal(text: str) -> Any:
@@ -136,6 +169,8 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
     """
     value = recorded(value)
     if isinstance(value, str):
+        if is_repr(value):
+            raise _REPR
         return [{"role": "user", "content": value}]
     if isinstance(value, dict) and isinstance(value.get("messages"), list):
         value = value["messages"]
@@ -178,6 +213,8 @@ def answer_of(value: Any) -> dict[str, Any] | None:
     if value in (None, "", [], {}):
         return None
     if isinstance(value, str):
+        if is_repr(value):
+            raise _REPR
         return {"role": "assistant", "content": value}
     if isinstance(value, dict):
         output = value.get("output")
@@ -198,7 +235,7 @@ def answer_of(value: Any) -> dict[str, Any] | None:
             if "content" in value or "tool_calls" in value:
                 return answer_of({"role": "assistant", **value})
             ollama, response = {"response", "done"} <= set(value), value.get("object") == "response"
-            alone = set(value) == {"text"} or (set(value) == {"error"} and isinstance(value["error"], dict))
+            alone = set(value) <= {"text", "blocks"} or (set(value) == {"error"} and isinstance(value["error"], dict))
             if set(value) & _RESPONSE or ollama or response or alone:
                 raise _UNKNOWN_ANSWER
             return {"role": "assistant", "content": as_text(value)}
@@ -276,6 +313,8 @@ def _openai(value: Any) -> list[dict[str, Any]]:
             return _of_item(value)
         if value.get("role") is None and value.get("tool_call_id") and "type" not in value:
             value = {**value, "role": "tool"}
+        if value.get("content") is None and ("role" in value or value.get("type") in _LANGCHAIN):
+            value = _with_content(value)
         if isinstance(value.get("role"), str) and _has_blocks(value.get("content")):
             return _of_blocks(value)
         if isinstance(role := value.get("role"), str) and _plain(value):
@@ -292,9 +331,26 @@ def _openai(value: Any) -> list[dict[str, Any]]:
     return _converted(tuple(value) if isinstance(value, list) else value)
 
 
+def _with_content(message: dict[str, Any]) -> dict[str, Any]:
+    """A message that has no content, with its `text` as content.
+
+    Raises:
+        Unreadable: It has no text either, and no calls. A message whose content is null says so itself: it is as it is.
+    """
+    if isinstance(text := message.get("text"), str):
+        return {**message, "content": text}
+    kwargs = message.get("additional_kwargs")
+    calls = {*message, *(kwargs if isinstance(kwargs, dict) else ())} & {"tool_calls", "function_call"}
+    if "content" not in message and not calls:
+        raise _NO_CONTENT
+    return message
+
+
 def _plain(message: Mapping[str, Any]) -> bool:
     """Whether a message is in OpenAI's form already."""
     content, calls = message.get("content"), message.get("tool_calls") or ()
+    if message.get("function_call"):  # of OpenAI's older form
+        return False
     texts = not isinstance(content, list) or all(
         isinstance(part, dict) and part.get("type") in ("text", "input_text", "output_text") for part in content
     )
@@ -304,7 +360,10 @@ def _plain(message: Mapping[str, Any]) -> bool:
 def _joined(content: Any) -> Any:
     """The text of a list of text parts."""
     if isinstance(content, list):
-        return "".join(str(part.get("text") or "") for part in content)
+        texts = [part.get("text", part.get("content")) for part in content]
+        if not all(isinstance(text, str) for text in texts):
+            raise _NO_CONTENT
+        return "".join(texts)
     return content if content is None or isinstance(content, str) else as_text(content)
 
 

@@ -386,18 +386,18 @@ def _of_agent(side: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
     """A message of an event until version 1.36 of the conventions."""
     if not isinstance(content, dict):
-        return [{"role": role, "content": as_text(recorded(content) or "")}]
+        return openai_messages([{"role": role, **({} if content is None else {"content": as_text(recorded(content))})}])
     recorded(content.get("content"))  # raises for the text of objects
     message = {
         key: parsed(content[key]) if key == "tool_calls" or _is_blocks(content[key]) else content[key]
         for key in ("content", "tool_calls")
-        if content.get(key)
+        if content.get(key) or (key == "content" and content.get(key) is not None)
     }
     if isinstance(message.get("content"), list) and "toolResult" in str(message["content"][:1]):
         role = "tool"
     if role == "tool":
         message["tool_call_id"] = str(content.get("id") or content.get("tool_call_id") or "")
-    return openai_messages([{"content": None if "tool_calls" in message else "", "role": role, **message}])
+    return openai_messages([{"role": role, **message}])
 
 
 def _is_blocks(content: Any) -> bool:

@@ -14,13 +14,20 @@ from typing import Any
 from pydantic import ValidationError
 
 from art_langgraph.messages import plain
-from art_langgraph.traces.messages import parsed
+from art_langgraph.traces.messages import is_repr, parsed
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
 from trainer_server.wire import Conversation
 from trainer_server.wire.jsonl import explain
 
 Messages = list[dict[str, Any]]
+_NOTHING = Unreadable(
+    "runs that cannot be imitated: an answer has neither content nor calls of tools", "they are scenarios all the same"
+)
+_REPR = Unreadable(
+    "runs that cannot be imitated: an answer is Python's text of objects",
+    "record answers as JSON; they are scenarios all the same",
+)
 
 
 @dataclass(slots=True)
@@ -225,6 +232,12 @@ def _conversation(messages: Messages, tools: list[dict[str, Any]] | None, own: s
         tools: That the model could call.
         own: Numbers of messages up to and with an answer that is imitated.
     """
+    for number in own:
+        answer = messages[number - 1]
+        if answer.get("content") is None and not answer.get("tool_calls"):
+            raise _NOTHING
+        if isinstance(answer.get("content"), str) and is_repr(answer["content"]):
+            raise _REPR
     weighed = [
         message if message["role"] != "assistant" or at + 1 in own or "weight" in message else {**message, "weight": 0}
         for at, message in enumerate(messages)

@@ -24,7 +24,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import BaseModel
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
-from art_langgraph.messages import normalised_input, plain, revive, to_openai, user_text
+from art_langgraph.messages import as_written, from_openai, normalised_input, plain, revive, to_openai, user_text
 from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.chat_models import MakeModel
 
@@ -362,6 +362,54 @@ def test_a_stream_of_a_broken_call_keeps_what_was_written() -> None:
         whole += part
     expected = {"role": "assistant", "content": "", "tool_calls": called(BROKEN)}
     assert to_openai([whole]) == to_openai([message_chunk_to_message(whole)]) == [expected]
+
+
+def test_a_call_that_was_cut_off_has_what_was_written() -> None:
+    chunks: list[Any] = [
+        {"name": "write", "args": '{"text": "He sa', "id": "c2", "index": 1},
+        {"name": "write", "args": '{"text": "hi"}', "id": "c1", "index": 0},
+        {"name": "write", "args": None, "id": "c3", "index": 2},
+    ]
+    answer = AIMessageChunk("", tool_call_chunks=chunks)
+    assert [call["args"] for call in answer.tool_calls] == [{"text": "He sa"}, {"text": "hi"}, {}], "LangChain's"
+    written = as_written(answer)
+    (converted,) = to_openai([written])
+    expected = [*called('{"text": "hi"}'), *called("{}", "c3"), *called('{"text": "He sa', "c2")]
+    assert converted["tool_calls"] == expected
+    assert as_written(AIMessageChunk("", tool_call_chunks=chunks[1:])).tool_calls[0] == VALID
+
+
+def test_calls_without_ids_and_with_the_same_name_are_all_kept() -> None:
+    blocks = [{"type": "function_call", "name": "write", "args": {"text": text}} for text in ("a", "a", "b")]
+    same = [called(json.dumps(block["args"]), None)[0] for block in blocks]
+    (alone,) = to_openai([AIMessage(blocks)])
+    assert alone["tool_calls"] == same
+    (beside,) = to_openai([AIMessage(blocks, tool_calls=[VALID])])
+    assert beside["tool_calls"] == [*called('{"text": "hi"}'), *same[1:]], "a block of each call"
+    copied = {"function_call": {"name": "write", "arguments": '{"text": "hi"}'}}
+    (copy,) = to_openai([AIMessage(blocks[:1], tool_calls=[VALID], additional_kwargs=copied)])
+    assert copy["tool_calls"] == called('{"text": "hi"}')
+
+
+@pytest.mark.parametrize(
+    ("arguments", "args"),
+    [(None, {}), ("", {}), (" ", {}), ({"text": "hi"}, {"text": "hi"}), ('{"text": 1}', {"text": 1})],
+)
+def test_arguments_of_calls_are_read_as_everywhere(arguments: Any, args: Any) -> None:
+    calls = [{"id": "c1", "type": "function", "function": {"name": "write", "arguments": arguments}}]
+    (message,) = from_openai([{"role": "assistant", "content": "", "tool_calls": calls}])
+    assert isinstance(message, AIMessage)
+    assert (message.tool_calls, message.invalid_tool_calls) == ([{**VALID, "args": args}], [])
+
+
+@pytest.mark.parametrize("arguments", ["[1]", "null", "3", BROKEN])
+def test_arguments_that_are_no_object_are_invalid_and_stay(arguments: str) -> None:
+    given = {"role": "assistant", "content": "", "tool_calls": called(arguments)}
+    (message,) = from_openai([given])
+    assert isinstance(message, AIMessage)
+    assert (message.tool_calls, len(message.invalid_tool_calls)) == ([], 1)
+    assert to_openai([message]) == [given]
+    assert to_openai([AIMessage(**message.model_dump(exclude={"type"}))]) == [given]
 
 
 def test_messages_that_are_no_answers() -> None:

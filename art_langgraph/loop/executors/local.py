@@ -190,13 +190,15 @@ async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Res
     """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
     before: list[Any] = []
     while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
-        if len(asked) > 1:
-            await threads.check_progress(graph, config, before)
+        number = await threads.waiting(graph, config)
+        by_ids = len(asked) > 1 or number > 1
+        if by_ids:
+            await threads.check_progress(graph, config, before, number)
         answers = []
         for question in asked:
             value = resume(question)
             answers.append(await value if inspect.isawaitable(value) else value)
-        trajectory.output = await graph.ainvoke(threads.command(asked, answers), config)
+        trajectory.output = await graph.ainvoke(threads.command(asked, answers, by_ids=by_ids), config)
 
 
 def _with_handover(config: RunnableConfig | None, scope: Scope, scenario_id: str, evaluation: bool) -> RunnableConfig:

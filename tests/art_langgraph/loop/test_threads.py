@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import operator
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
@@ -10,6 +11,7 @@ import pytest
 from langchain.agents import create_agent
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
@@ -135,6 +137,24 @@ async def test_two_tools_that_a_person_approves_are_each_answered() -> None:
     found = await rollout(agent, "go", resume=lambda question: f"approved {question[0]}")
     assert found.error is None
     assert [message.text for message in found.messages[2:4]] == ["approved 1", "approved 2"]
+
+
+@pytest.mark.parametrize("tasks", [2, 7])
+@pytest.mark.parametrize("times", [1, 2])
+async def test_tasks_that_ask_at_once_are_each_answered(tasks: int, times: int) -> None:
+    """LangGraph shows one of them at a time."""
+
+    @task
+    async def ask(name: str) -> list[str]:
+        return [f"{name}{number}: {interrupt('sure?')}" for number in range(times)]
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def flow(inputs: Any) -> list[list[str]]:
+        return list(await asyncio.gather(*(ask(name) for name in "abcdefg"[:tasks])))
+
+    found = await rollout(flow, {}, resume=lambda _: "yes")
+    assert found.error is None
+    assert found.output == [[f"{name}{at}: yes" for at in range(times)] for name in "abcdefg"[:tasks]]
 
 
 @pytest.mark.parametrize("answer", [None, False, {}, {"0" * 32: "x"}, {"type": "approve"}, ["yes"]])

@@ -13,7 +13,7 @@ from art_langgraph.client.demonstrations import load_conversations, sft_request
 from art_langgraph.credit import compare, group_refs
 from art_langgraph.datasets import load_scenarios
 from art_langgraph.traces import import_runs
-from tests.support.runs.foreign_runs import ANSWER, ASKED, CONVERSATION, WEATHER, essence, write
+from tests.support.runs.foreign_runs import ANSWER, ASKED, CALLS, CONVERSATION, RAIN, WEATHER, essence, write
 from trainer_server.wire import ConfigError
 
 
@@ -142,6 +142,58 @@ def test_what_cannot_be_imitated_is_a_scenario_all_the_same(tmp_path: Path, plac
     assert "a list as content must hold text parts" in reasons[0]
     assert "arguments of f must be a JSON object" in reasons[1]
     assert reasons[2].startswith("runs without an answer, which are no demonstrations (1: line 3)")
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"role": "assistant", "content": None}, "an answer has neither content nor calls of tools"),
+        ({"role": "assistant", "content": None, "refusal": "No."}, "an answer has neither content nor calls of tools"),
+        ({"role": "assistant", "content": "[HumanMessage(content='Hi')]"}, "an answer is Python's text of objects"),
+        ({"role": "assistant", "content": "Foo(a='x')"}, "an answer is Python's text of objects"),
+        (
+            {"role": "assistant", "content": "content='Hi' additional_kwargs={}"},
+            "an answer is Python's text of objects",
+        ),
+    ],
+)
+def test_what_nobody_said_is_not_imitated(tmp_path: Path, places: dict[str, Any], answer: Any, why: str) -> None:
+    file = write(tmp_path / "x.jsonl", {"messages": [*ASKED, answer]})
+    found = import_runs("openai-jsonl", file, **places)
+    assert (found.read, found.scenarios.new, found.demonstrations.new) == (1, 1, 0)
+    assert found.skips.counts == {f"runs that cannot be imitated: {why}": 1}
+
+
+def test_what_a_tool_returned_may_be_pythons_text_of_objects(tmp_path: Path, places: dict[str, Any]) -> None:
+    texts = {**RAIN, "content": "[Document(page_content='rain')]"}
+    file = write(tmp_path / "x.jsonl", {"messages": [*ASKED, CALLS, texts, ANSWER], "tools": [WEATHER]})
+    assert import_runs("openai-jsonl", file, **places).demonstrations.new == 1
+
+
+def test_a_call_in_openais_older_form_is_a_call(tmp_path: Path, places: dict[str, Any]) -> None:
+    call = {"role": "assistant", "content": None, "function_call": CALLS["tool_calls"][0]["function"]}
+    file = write(tmp_path / "x.jsonl", {"messages": [*ASKED, call], "tools": [WEATHER]})
+    import_runs("openai-jsonl", file, **places)
+    (demonstration,) = load_conversations(places["demonstrations"])
+    assert essence(demonstration.messages) == essence([*ASKED, CALLS])
+
+
+def test_failed_calls_are_counted(tmp_path: Path, places: dict[str, Any]) -> None:
+    failed = {"level": "ERROR", "status_message": "timeout", "parent_observation_id": "o"}
+    inside = {"trace_id": "t2", "parent_observation_id": "o"}
+    root = {**generation("t2"), "id": "o", "type": "SPAN"}
+    file = write(
+        tmp_path / "x.jsonl",
+        {**root, "trace_id": "t1", "id": "o1"},
+        generation("t1", **failed),
+        root,
+        {**generation("t2", **inside), "id": "o2"},
+        {**generation("t2", "And then?", **inside), **failed, "id": "o3"},
+    )
+    found = import_runs("langfuse", file, **places)
+    assert (found.read, found.demonstrations.new) == (2, 1)
+    assert found.skips.counts == {"runs whose calls all failed, which are no demonstrations": 1}
+    assert found.gaps.counts == {"runs with failed calls, whose answers are in no demonstration": 1}
 
 
 def test_a_file_of_another_kind_is_not_appended_to(tmp_path: Path, places: dict[str, Any]) -> None:

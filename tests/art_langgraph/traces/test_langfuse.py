@@ -152,6 +152,54 @@ def test_a_downloaded_trace_and_pages_of_the_api(tmp_path: Path) -> None:
         assert (runs[0].metrics, runs[0].fingerprint) == ({"helpful": 1.0}, found[0][0][0].fingerprint)
 
 
+@pytest.mark.parametrize("lost", [("trace",), ("observations",), ("trace", "observations")])
+def test_a_downloaded_trace_without_ids_keeps_its_observations(tmp_path: Path, lost: tuple[str, ...]) -> None:
+    rows = [{**row, "trace_id": None} for row in agent()]
+    if "observations" in lost:
+        rows = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    trace = {"id": "t1", "timestamp": "2026-03-01T12:00:00Z", "input": {"messages": ASKED[1:]}}
+    if "trace" in lost:
+        del trace["id"]
+    helpful = score("helpful", 1, trace_id=None)
+    (run,), left_out = read(tmp_path, {**trace, "observations": rows, "scores": [helpful]})
+    assert left_out == []
+    assert essence(run.demonstrations()[0].messages) == essence(CONVERSATION)
+    assert (run.metrics, run.id) == ({"helpful": 1.0}, None if "trace" in lost else "t1")
+
+
+def test_an_observation_without_any_id_is_named(tmp_path: Path) -> None:
+    alone = enriched("", "GENERATION", 0, ASKED, ANSWER, trace_id=None)
+    runs, (left_out,) = read(tmp_path, alone)
+    assert not runs
+    assert left_out.startswith("observations that have neither an id nor a trace (1: line 1)")
+
+
+@pytest.mark.parametrize(
+    "message", [{"role": "assistant", "text": ANSWER["content"]}, {"type": "ai", "text": ANSWER["content"]}]
+)
+def test_the_text_of_a_message_is_its_content(tmp_path: Path, message: Any) -> None:
+    (run,), left_out = read(tmp_path, enriched("o1", "GENERATION", 0, ASKED, message))
+    assert left_out == []
+    assert essence(run.demonstrations()[0].messages) == essence([*ASKED, ANSWER])
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "assistant", "blocks": [{"text": "Hi"}]},
+        {"type": "ai", "blocks": [{"text": "Hi"}]},
+        {"role": "assistant", "content": [{"type": "text"}]},
+        {"role": "user", "body": "Hi"},
+    ],
+)
+@pytest.mark.parametrize("place", ["in the prompt", "as the answer"])
+def test_a_message_that_says_nothing_leaves_its_run_out(tmp_path: Path, message: Any, place: str) -> None:
+    given, said = ([*ASKED, message], ANSWER) if place == "in the prompt" else (ASKED, message)
+    runs, (left_out,) = read(tmp_path, enriched("o1", "GENERATION", 0, given, said))
+    assert not runs
+    assert left_out.startswith("with messages that have neither content nor calls of tools (1: line 1)")
+
+
 def test_what_lies_beside_a_bad_item_is_read(tmp_path: Path) -> None:
     tone = score("tone", 0, data_type="CATEGORICAL")
     trace = {"id": "t1", "timestamp": "2026-03-01T12:00:00Z"}
@@ -228,6 +276,11 @@ def test_what_a_failed_call_had_answered_is_not_imitated(tmp_path: Path) -> None
         (ASKED, "GenerateContentResponse(candidates=[Candidate(index=0)])"),
         (ASKED, "ParsedChatCompletion[Foo](id='x')"),
         (ASKED, "AgentRunResult(output='Hi')"),
+        (ASKED, "Foo(a='x')"),
+        (ASKED, "Foo(a='x)', b=[1, 2"),
+        (ASKED, "{'docs': [app.Doc(text='It rains.')]}"),
+        (ASKED, "<class 'app.Answer'>"),
+        ("Question(text='Weather in Oslo?')", ANSWER),
         (ASKED, "<generator object stream at 0x7f>"),
         (ASKED, """b'{"role": "assistant"}'"""),
         (ASKED, '{"id": "chatcmpl-1", "content": "Hel'),
@@ -255,6 +308,10 @@ def test_texts_of_objects_are_left_out_and_never_imitated(tmp_path: Path, given:
         "content is king",
         "{x}",
         "[a](b)",
+        "f(c, a=Foo(b=1))",
+        "Foo(a=1) makes a foo.",
+        "Move('e4')",
+        "x -> y",
     ],
 )
 def test_an_answer_that_only_looks_like_one_stays_as_it_was_said(tmp_path: Path, text: str) -> None:

@@ -97,6 +97,14 @@ def test_texts_of_objects_in_attributes_and_events_are_left_out(tmp_path: Path) 
     assert left_out.startswith("with messages that are Python's text of objects, or were cut off (3")
 
 
+def test_events_without_the_capture_of_content_are_no_messages(tmp_path: Path) -> None:
+    question = log("gen_ai.user.message", {"role": "user"}, span="1")
+    choice = log("gen_ai.choice", {"index": 0, "message": {"role": "assistant"}}, span="1")
+    runs, (left_out,) = read(tmp_path, traces(span("1", CHAT)), logs(question, choice))
+    assert not runs
+    assert left_out.startswith("with messages that have neither content nor calls of tools (1: line 1)")
+
+
 def test_spans_beside_a_bad_one_are_read(tmp_path: Path) -> None:
     broken = span("9", {}, trace="b" * 32, startTimeUnixNano="soon")
     (run,), left_out = read(tmp_path, traces(broken, *attribute_spans(json.dumps)))

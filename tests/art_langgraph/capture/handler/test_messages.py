@@ -61,6 +61,24 @@ async def test_a_call_that_is_no_json_is_recorded_as_it_was_written(
     assert BROKEN in json.dumps(list(verifiers.records(found, {}))).replace('\\\\\\"', '"').replace('\\"', '"')
 
 
+@pytest.mark.parametrize("version", ["v0", "v1"])
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_call_that_was_cut_off_is_recorded_as_it_was_written(
+    make: MakeModel, streams: bool, version: str
+) -> None:
+    model = make(output_version=version)
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await ask(model, state["messages"], streams=streams)]}
+
+    graph: Any = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+    found = await rollout(graph, 'call write {"text": "He sa')
+    (call,) = found.completions
+    assert call.message is not None
+    (made,) = call.message["tool_calls"]
+    assert (made["function"], made["id"]) == ({"name": "write", "arguments": '{"text": "He sa'}, "call-write")
+
+
 @pytest.mark.parametrize("said", ['call write "soon"', "call write null", "call write [1]"])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_call_that_is_no_object_is_text(make: MakeModel, streams: bool, said: str) -> None:

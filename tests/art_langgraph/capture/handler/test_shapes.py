@@ -17,6 +17,7 @@ from langchain.agents import create_agent
 from langchain_core.caches import InMemoryCache
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_core.messages import HumanMessage, RemoveMessage, trim_messages
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -458,6 +459,34 @@ async def test_a_cached_answer_is_not_trained_again(make: MakeModel) -> None:
     second = await rollout(graph, "x")
     assert [one.cached for one in second.completions] == [True, True]
     assert second.completion_ids == []
+
+
+@pytest.mark.parametrize("call", ["invoke", "batch", "abatch"])
+@pytest.mark.parametrize("nested", [False, True])
+async def test_of_fallbacks_the_failed_branch_does_not_count(make: MakeModel, call: str, nested: bool) -> None:
+    def refuse(answer: Any) -> Any:
+        if "bad" in answer.text:
+            raise ValueError("bad")
+        return answer
+
+    first = make() | refuse
+    inner = first.with_fallbacks([make() | refuse]) if nested else first
+    chain = inner.with_fallbacks([make()])
+    inputs = ["say bad", "say good"]
+
+    async def node(state: MessagesState, config: RunnableConfig) -> None:
+        if call == "batch":
+            await asyncio.to_thread(chain.batch, inputs, config)
+        elif call == "abatch":
+            await chain.abatch(inputs, config)
+        else:
+            for question in inputs:
+                await chain.ainvoke(question, config)
+
+    run = await rollout(StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile(), "go")
+    bad = sorted(str(one.superseded) for one in run.completions if one.message["content"] == "bad")
+    assert bad == ["None", *["retry"] * (1 + nested)]
+    assert [one.superseded for one in run.completions if one.message["content"] == "good"] == [None]
 
 
 async def test_retries_fallbacks_and_configs_of_langchain(make: MakeModel) -> None:
