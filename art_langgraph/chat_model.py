@@ -18,7 +18,7 @@ from pydantic import SecretStr, model_validator
 from art_langgraph.capture.requests import attach
 from art_langgraph.client.outages import retry_seconds
 from art_langgraph.client.proxies import ProxyTransport
-from art_langgraph.client.servers import meet
+from art_langgraph.client.servers import register_server
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
 from trainer_server.wire import ConfigError, Connection
 
@@ -79,7 +79,7 @@ class ChatART(ChatOpenAI):
             url = Connection.find_url(base_url)
         else:
             connection = Connection.find(base_url, secret)
-            meet(connection)
+            register_server(connection)
             url, api_key = connection.url, connection.api_key
         base_url = f"{url}/v1"
         values.update(base_url=base_url, api_key=api_key, model=values["policy"])

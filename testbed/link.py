@@ -36,7 +36,7 @@ _MOST_WAITING = 10_000
 _LARGEST = 65_536
 
 
-def hindrance() -> str | None:
+def unavailable_reason() -> str | None:
     """Why this machine can have no line; None: it can."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"

@@ -15,7 +15,7 @@ from tests.support.cli import parsed
 from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, TRAIN, commands, containers, manifests, unit
 from tests.support.pages.programs import program
 from tests.support.ray.cluster import ray_environment
-from tests.support.skypilot import Machine, dry_runs, hindrance, skypilot
+from tests.support.skypilot import Machine, dry_runs, skypilot, unavailable_reason
 from trainer_server.ledger.registry import ADDRESS
 from trainer_server.server.access.scopes import RULES
 from trainer_server.server.config import ServerConfig
@@ -306,7 +306,7 @@ def test_skypilot_knows_the_fields_of_the_task() -> None:
 def test_skypilot_would_start_the_cheapest_machine_that_the_task_names(tmp_path: Path) -> None:
     """`sky launch --dryrun`: with the words of art.yaml's first lines and another model; with the file alone; and with
     those words where the variable that they name is not set."""
-    if why := hindrance():
+    if why := unavailable_reason():
         pytest.skip(f"no dry run of SkyPilot: {why}")
     text = (DEPLOY / "skypilot" / "art.yaml").read_text()
     file, words = re.findall(r"^# +sky launch -d -c art (\S+) (.+)$", text, re.M)[0]

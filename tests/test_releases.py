@@ -14,10 +14,10 @@ from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.store import TrajectoryStore
 from tests.support.homes.released import FIRST, load
 from tests.support.homes.versions import publish
-from trainer_server.ledger.draws import Draws
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.canary_assignments import CanaryAssignments
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.policies.store import VERSION_FILE, AdapterStore
 from trainer_server.wire import CompletionStatus, Home, NewerSchema
@@ -54,7 +54,7 @@ async def test_completions_of_the_first_release_are_read_and_kept(home: Home) ->
 
 def test_runs_of_the_first_release_are_in_the_list_with_their_rewards(home: Home) -> None:
     books = SQLiteBooks(home.rollouts)
-    rollouts, runs = RolloutBook(books), RunBook(books)
+    rollouts, runs = RolloutRepository(books), RunRepository(books)
     spec, run = rollouts.spec("ro-1"), RunList(runs).run("ro-1")
     assert spec is not None
     assert spec.temperature == 1.0
@@ -64,7 +64,7 @@ def test_runs_of_the_first_release_are_in_the_list_with_their_rewards(home: Home
     assert [one.id for one in RunList(runs).page(RunFilter(search="say")).runs] == ["ro-1"]
     assert runs.traced("ro-1") is not None
     assert RunList(runs).steps(run.number) == [("job-1", "tr-1", 0.25)]
-    assert Draws(books).version("agent", "ro-1") == 1
+    assert CanaryAssignments(books).version("agent", "ro-1") == 1
 
 
 def test_trajectories_and_the_autopilot_of_the_first_release_are_read(home: Home) -> None:

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from art_langgraph.loop.evaluate import Gain
+from art_langgraph.loop.evaluate import SuccessGain
 from trainer_server.wire import ConfigError
 
 
@@ -84,7 +84,7 @@ class CanaryRules:
             raise ConfigError(f"{self}: alpha is between 0 and 1, least from 1 to most, tolerance from 0 to 1")
 
 
-def gate(gain: Gain | None, rules: CanaryRules = CanaryRules()) -> Decision:
+def gate(gain: SuccessGain | None, rules: CanaryRules = CanaryRules()) -> Decision:
     """Whether a candidate may be served at all, by its success on the gate's scenarios.
 
     Args:

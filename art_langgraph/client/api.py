@@ -8,7 +8,7 @@ from typing import Any, Self
 import httpx
 
 from art_langgraph.client.outages import STALLED, explain, retry_seconds
-from art_langgraph.client.servers import meet
+from art_langgraph.client.servers import register_server
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.wire import ConfigError, Connection, ServerError, ServerUnreachable, TokenInfo
 from trainer_server.wire.errors import HOW_TO_START
@@ -31,7 +31,7 @@ class ServerAPI:
     ) -> None:
         self.connection = Connection.find(base_url, api_key)
         self.retry_for = retry_seconds(retry_for)
-        meet(self.connection)
+        register_server(self.connection)
         self._http = PatientAsyncClient(
             self.retry_for,
             lost=STALLED,

@@ -36,7 +36,7 @@ _JSON = {"Content-Type": "application/json"}
 """For what `to_json` writes: httpx's own `json=` fails on half surrogate pairs."""
 _WAIT = 20
 """Seconds of a long poll for a job."""
-_GLANCE = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds of a long poll while a progress bar is shown."""
 
 
@@ -166,7 +166,7 @@ class JobAPI(ServerAPI):
             try:
                 async with asyncio.timeout(timeout):
                     while not job.status.final:
-                        job = await self.job(job.id, wait=_GLANCE if progress else _WAIT)
+                        job = await self.job(job.id, wait=_POLL_INTERVAL if progress else _WAIT)
                         bar.update(task, completed=job.progress or 0.0, measured=losses(job.measured))
                         if job.held_up not in (None, held_up):
                             held_up = job.held_up

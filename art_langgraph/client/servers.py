@@ -12,7 +12,7 @@ _met: dict[Connection, None] = {}
 _lock = threading.Lock()
 
 
-def meet(connection: Connection) -> None:
+def register_server(connection: Connection) -> None:
     """Makes a server known. ChatART and TrainerClient do so when they are made."""
     with _lock:
         _met[Connection(server_url(connection.url), connection.api_key)] = None

@@ -26,7 +26,7 @@ Success = Callable[[Trajectory], bool]
 """Whether a run that was scored solved its scenario."""
 
 
-class Gain(NamedTuple):
+class SuccessGain(NamedTuple):
     """How much more often a version succeeds than another, on the same scenarios."""
 
     mean: float
@@ -152,7 +152,7 @@ class Evaluation:
         low, high = self.success_interval
         return f"success {rate:.3f} ({low:.3f} to {high:.3f})"
 
-    def gain_over(self, other: Evaluation) -> Gain | None:
+    def gain_over(self, other: Evaluation) -> SuccessGain | None:
         """How much more often this version succeeded than that of another evaluation, on the scenarios of both.
 
         Scenarios are compared with themselves, so that their difficulty does not widen the interval.
@@ -170,7 +170,7 @@ class Evaluation:
             for scenario in after
             if scenario in before
         ]
-        return Gain(statistics.fmean(gains), gain_interval(gains)) if gains else None
+        return SuccessGain(statistics.fmean(gains), gain_interval(gains)) if gains else None
 
     def by(self, key: Callable[[Scenario], Iterable[Hashable]]) -> dict[Any, tuple[int, int]]:
         """(successes, `scored` runs) by facts of their scenarios, such as tools or difficulty.

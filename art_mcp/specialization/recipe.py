@@ -17,10 +17,10 @@ from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import schemas_of
-from art_mcp.specialization.course import Course, Stage
 from art_mcp.specialization.measure import rated
 from art_mcp.specialization.settings import RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.stage_runner import Stage, StageRunner
 from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
 from art_mcp.specialization.stages.selection import put_aside, selected
@@ -47,7 +47,7 @@ class Recipe:
 
     Args:
         made: The outcome, which each stage adds to.
-        course: The time, the journal, and the report.
+        stage_runner: The time, the journal, and the report.
         measured: The measurements on the held-out sets.
         trainer: The trainer server.
         box: The tools of the agent.
@@ -61,7 +61,7 @@ class Recipe:
     """
 
     made: Specialization
-    course: Course
+    stage_runner: StageRunner
     measured: MeasuredStages
     trainer: TrainerClient
     box: Toolbox
@@ -92,7 +92,7 @@ class Recipe:
         examples = shown(self._training, self.seed)
         if self.own_agent or not examples:
             why = "the prompt of your own agent is not known" if self.own_agent else "there is no demonstration"
-            return self.course.skip("prompted", why)
+            return self.stage_runner.skip("prompted", why)
         await self.measured.prompted(self.box.agent(self.trainer, self.made.policy, self.runs, examples))
 
     def weigh_training(self, settings: WarmStart) -> None:
@@ -105,7 +105,7 @@ class Recipe:
         imitates = settings.conversations is not None or any(scenario.plan.executed for scenario in self._training)
         if self.training.steps is not None or not imitates:
             return
-        journal = self.course.directory.journal
+        journal = self.stage_runner.directory.journal
         earlier, begun = journal.of("skip", "rl"), journal.of("begin", "warm start")
         if begun and not earlier:
             return  # an earlier process has decided that there is time for them
@@ -113,12 +113,12 @@ class Recipe:
         if why is None:
             return
         self.training = replace(self.training, steps=0)
-        self.course.budget.leave_out("difficulty", "rl", "selection", "after")
+        self.stage_runner.budget.leave_out("difficulty", "rl", "selection", "after")
         self._without("rl", why)
 
     def _too_few_steps(self) -> str | None:
         """Why too few steps would fit; None: enough do, or nobody knows, or there is no limit."""
-        seconds, cost = self.course.budget.foresees("rl", now="warm start"), self.measured.measurer.cost
+        seconds, cost = self.stage_runner.budget.foresees("rl", now="warm start"), self.measured.measurer.cost
         if seconds is None or not cost:
             return None
         step = _STEP_COST * self._longer() * cost * self.training.groups_per_step * self.training.n
@@ -143,7 +143,7 @@ class Recipe:
 
     async def warm_start(self, settings: WarmStart) -> None:
         """Lets the policy imitate demonstrations."""
-        if done := self.course.ended("warm start"):
+        if done := self.stage_runner.ended("warm start"):
             self.made.warm_start, self.made.version = done["metrics"], done["version"]
             self._shown = done["scenarios"]
             return
@@ -159,18 +159,18 @@ class Recipe:
         )
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
-        allowed = self.course.budget.allows("warm start")
-        begun = self.course.directory.journal.of("begin", "warm start")
+        allowed = self.stage_runner.budget.allows("warm start")
+        begun = self.stage_runner.directory.journal.of("begin", "warm start")
         if allowed is not None and allowed < _LEAST and not begun:
             return self._without("warm start", f"only {allowed:.0f} s are left for it")
         about = f"imitating {len(imitation.conversations)} demonstrations"
-        with self.course.stage("warm start", about) as stage:
+        with self.stage_runner.stage("warm start", about) as stage:
             result = await warm_start(
                 self.trainer,
                 self.made.policy,
                 imitation,
                 seconds=stage.seconds,
-                key=f"{self.course.directory.name}-warm-start",
+                key=f"{self.stage_runner.directory.name}-warm-start",
                 progress=self.progress,
             )
             metrics = result.metrics
@@ -183,7 +183,7 @@ class Recipe:
                 "scenarios": self._shown,
             }
             self.made.warm_start, self.made.version = metrics, result.version
-            self.course.tell(f"{self.made.model}: {_imitated(metrics)}")
+            self.stage_runner.tell(f"{self.made.model}: {_imitated(metrics)}")
             if left_out := {reason: count for reason, count in metrics.get("turns_skipped", {}).items() if count}:
                 reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
                 self._note("imitated", f"answers that the warm start did not imitate: {reasons}")
@@ -191,9 +191,9 @@ class Recipe:
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
         runs = self.training.difficulty_runs
-        if not runs or self.course.ended("difficulty"):
+        if not runs or self.stage_runner.ended("difficulty"):
             return
-        with self.course.stage("difficulty", f"{runs} runs of each of {len(self._training)} scenarios") as stage:
+        with self.stage_runner.stage("difficulty", f"{runs} runs of each of {len(self._training)} scenarios") as stage:
             groups = await gather(
                 self.agent,
                 self._training,
@@ -202,7 +202,7 @@ class Recipe:
                 temperature=TEMPERATURE,
                 max_concurrency=self.runs.max_concurrency,
                 timeout=self.runs.timeout,
-                store=self.course.directory.store,
+                store=self.stage_runner.directory.store,
                 progress=self.progress and "measuring difficulty",
             )
             check_rewards(groups)
@@ -212,29 +212,29 @@ class Recipe:
             known = [by_id.get(scenario.id, scenario) for scenario in self.made.scenarios.scenarios]
             self.made.scenarios = replace(self.made.scenarios, scenarios=known)
             self._training = [by_id[scenario.id] for scenario in self._training]
-            self.course.directory.save_scenarios(self.made.scenarios)
+            self.stage_runner.directory.save_scenarios(self.made.scenarios)
             sometimes = len(rate.keep_learnable())
             stage.facts |= {"sometimes": sometimes, "tokens": Tokens.of(runs_of(groups)).summary()}
-            self.course.tell(f"{sometimes} of {len(rate)} are solved sometimes: these come first")
+            self.stage_runner.tell(f"{sometimes} of {len(rate)} are solved sometimes: these come first")
 
     async def reinforce(self) -> None:
         """Trains with GRPO, for as long as there is time, and goes on with a training that was interrupted."""
-        journal, store = self.course.directory.journal, self.course.directory.store
+        journal, store = self.stage_runner.directory.journal, self.stage_runner.directory.store
         for line in journal.of("step", "rl"):
             self.made.steps.append(line["row"])
             if (measured := line["measured"]) is not None:
-                self._selected[measured] = self.course.directory.measurement(f"rl-{measured}", measured)
+                self._selected[measured] = self.stage_runner.directory.measurement(f"rl-{measured}", measured)
         if store is not None and self.made.steps:
             self.made.groups = groups_by_version(store.list(), self.made.policy)
-        if done := self.course.ended("rl"):
+        if done := self.stage_runner.ended("rl"):
             self.made.version = done["version"]
             return
-        allowed = self.course.budget.allows("rl")
+        allowed = self.stage_runner.budget.allows("rl")
         if allowed is not None and allowed < _LEAST and not self.made.steps:
             return self._without("rl", f"only {allowed:.0f} s are left for it")
         took = sum(self.made.steps[-1]["seconds"].values()) if self.made.steps else 0.0
         if self.made.steps and (self.made.steps[-1]["stopped"] or (allowed is not None and allowed < took)):
-            with self.course.stage("rl", "no time is left for another step") as stage:
+            with self.stage_runner.stage("rl", "no time is left for another step") as stage:
                 await self._end_of_training(stage)
             return
         if self.training.watched and not self._selection:
@@ -246,7 +246,7 @@ class Recipe:
             f"steps of {self.training.groups_per_step} scenarios × {self.training.n} runs, from {len(scenarios)} of "
             f"{len(self._training)} scenarios"
         )
-        with self.course.stage("rl", about) as stage:
+        with self.stage_runner.stage("rl", about) as stage:
             try:
                 async for record in reinforce(
                     self.agent,
@@ -258,7 +258,7 @@ class Recipe:
                     schemas=self.made.schemas,
                     seconds=stage.seconds,
                     first_step=len(self.made.steps) + 1,
-                    run=self.course.directory.name,
+                    run=self.stage_runner.directory.name,
                     ruler=self.ruler,
                     selection=self._selection,
                     measured=self._measured,
@@ -272,21 +272,23 @@ class Recipe:
                     if record.evaluation is not None:
                         measured = record.result.version
                         self._selected[measured] = record.evaluation
-                        self.course.directory.save_measurement(f"rl-{measured}", record.evaluation)
+                        self.stage_runner.directory.save_measurement(f"rl-{measured}", record.evaluation)
                     facts = {"row": row, "tokens": own.summary(), "measured": measured}
-                    journal.note("step", stage="rl", **facts, left=self.course.budget.left)
+                    journal.note("step", stage="rl", **facts, left=self.stage_runner.budget.left)
                     self.made.steps.append(row)
                     self.made.groups += record.groups
-                    left = f" ({self.course.budget.text()})" if self.course.budget.text() else ""
-                    self.course.tell(f"{record}{left}")
+                    left = f" ({self.stage_runner.budget.text()})" if self.stage_runner.budget.text() else ""
+                    self.stage_runner.tell(f"{record}{left}")
             except RolloutsFailed as error:  # what was made until then must not be lost with a training
                 self._note("rl", f"the training ended: {error}")
             await self._end_of_training(stage)
 
     async def _end_of_training(self, stage: Stage) -> None:
         """Notes the version that the training has made. A step that a killed process has sent is waited for."""
-        steps = self.course.directory.journal.of("step", "rl")
-        sent = await self.trainer.find_step(self.made.policy, f"{self.course.directory.name}-step-{len(steps) + 1}")
+        steps = self.stage_runner.directory.journal.of("step", "rl")
+        sent = await self.trainer.find_step(
+            self.made.policy, f"{self.stage_runner.directory.name}-step-{len(steps) + 1}"
+        )
         if sent is not None and not sent.status.final:
             await self.trainer.wait(sent)
         self.made.version = (await self.trainer.policy(self.made.policy)).latest
@@ -295,7 +297,7 @@ class Recipe:
 
     async def select(self) -> None:
         """Compares the last version with that before the training, on scenarios that were put aside for it."""
-        if done := self.course.ended("selection"):
+        if done := self.stage_runner.ended("selection"):
             self.made.version, self.made.selection = done["version"], done["why"]
             return
         earlier, last = self.measured.before_training.version, self.made.version
@@ -305,29 +307,31 @@ class Recipe:
         count = self._affordable(len(self._selection), versions=2)
         if not count:
             self.made.selection = f"version {last} is the last one: there was no time, or no scenario, to compare it"
-            self.course.skip("selection", self.made.selection)
+            self.stage_runner.skip("selection", self.made.selection)
             return await self._promote()
         scenarios = self._selection[:count]
         if count < len(self._selection):  # others were measured on more scenarios, so they cannot be compared
             self._selected.clear()
-        with self.course.stage("selection", f"comparing versions on {count} scenarios put aside for it") as stage:
+        with self.stage_runner.stage("selection", f"comparing versions on {count} scenarios put aside for it") as stage:
             for version in (earlier, last):
                 if version not in self._selected:
                     try:
                         self._selected[version] = await self.measured.measurer.measure(self.agent, scenarios, version)
                     except RolloutsFailed as error:
-                        self.course.remark(f"comparing {version}", f"version {version} could not be compared: {error}")
+                        self.stage_runner.remark(
+                            f"comparing {version}", f"version {version} could not be compared: {error}"
+                        )
             self.made.version, self.made.selection = selected(self._selected, last)
             rates = {str(version): evaluation.success_rate for version, evaluation in self._selected.items()}
             runs = [run for evaluation in self._selected.values() for run in evaluation.trajectories]
             tokens = Tokens.of(runs).summary()
             stage.facts |= {"version": self.made.version, "why": self.made.selection, "rates": rates, "tokens": tokens}
-            self.course.tell(self.made.selection)
+            self.stage_runner.tell(self.made.selection)
             await self._promote()
 
     def _affordable(self, count: int, versions: int) -> int:
         """How many scenarios there is time for, for so many versions. 0: too few to tell anything."""
-        seconds, cost = self.course.budget.allows("selection"), self.measured.measurer.cost
+        seconds, cost = self.stage_runner.budget.allows("selection"), self.measured.measurer.cost
         if seconds is not None and cost:
             count = min(count, int(seconds / (versions * cost)))
         return count if count >= 8 else 0
@@ -341,17 +345,17 @@ class Recipe:
             await self.trainer.promote(self.made.policy, self.made.version)
         else:
             why = f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.made.model}`"
-            self.course.remark("promoted", why)
+            self.stage_runner.remark("promoted", why)
 
     def _note(self, about: str, what: str) -> None:
         """Tells something now, and in the report."""
-        self.course.remark(about, what)
-        self.course.tell(what)
+        self.stage_runner.remark(about, what)
+        self.stage_runner.tell(what)
 
     def _without(self, stage: str, why: str) -> None:
         """Leaves a stage out."""
-        self.course.remark(stage, f"{stage} was left out: {why}")
-        self.course.skip(stage, why)
+        self.stage_runner.remark(stage, f"{stage} was left out: {why}")
+        self.stage_runner.skip(stage, why)
 
 
 def _imitated(metrics: dict[str, object]) -> str:

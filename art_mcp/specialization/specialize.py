@@ -18,7 +18,6 @@ from art_mcp.client.connect import Server, connect
 from art_mcp.client.reset import Reset
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.course import Course
 from art_mcp.specialization.measuring.measure import Measurer
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.output.fingerprint import fingerprint
@@ -26,6 +25,7 @@ from art_mcp.specialization.recipe import Recipe
 from art_mcp.specialization.report.write import write_report
 from art_mcp.specialization.settings import MINUTES, GenerationSettings, RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.stage_runner import StageRunner
 from art_mcp.specialization.stages.generation import scenarios_for
 from art_mcp.specialization.stages.measured import MeasuredStages
 from art_mcp.specialization.stages.toolbox import Agent, Toolbox
@@ -146,9 +146,9 @@ async def specialize(
             skipped=frozenset(name for name, is_absent in absent.items() if is_absent),
         )
         directory.journal.spent = lambda: budget.spent
-        course = Course(directory, budget, on_stage, lambda: None)
+        stage_runner = StageRunner(directory, budget, on_stage, lambda: None)
         if directory.resumed:
-            on_stage(f"resuming {output}: {', '.join(course.seconds) or 'no stage'} done before")
+            on_stage(f"resuming {output}: {', '.join(stage_runner.seconds) or 'no stage'} done before")
         elif resume:
             on_stage(f"{output} has nothing to resume: this run begins anew")
         writer = None if generation.model is None else LLM.of(generation.model)
@@ -156,7 +156,7 @@ async def specialize(
         asked = ({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {})
         before = directory.journal.last_usage
         directory.journal.usage = lambda: {name: before.get(name, Usage()) + now for name, now in asked.items()}
-        divided = await scenarios_for(live, scenarios, replace(generation, model=writer), course, seed, progress)
+        divided = await scenarios_for(live, scenarios, replace(generation, model=writer), stage_runner, seed, progress)
         _check_sizes(divided, groups)
         box = await Toolbox.of(live, divided, generation.allow_destructive)
         made = Specialization(
@@ -167,16 +167,18 @@ async def specialize(
             scenarios=divided,
             version=adapted.latest,
             price=GPUPrice.of(await trainer.health()),
-            notes=course.notes,
+            notes=stage_runner.notes,
         )
         if box.left_out and not any(note.startswith(box.left_out) for note in divided.notes):
-            course.remark("tools", box.left_out)  # the report of generated scenarios says it already
+            stage_runner.remark("tools", box.left_out)  # the report of generated scenarios says it already
             on_stage(box.left_out)
         agent = graph(box.tools) if graph else box.agent(trainer, policy, runs)
-        measured = MeasuredStages(made=made, course=course, measurer=Measurer(runs, progress), agent=agent, seed=seed)
+        measured = MeasuredStages(
+            made=made, stage_runner=stage_runner, measurer=Measurer(runs, progress), agent=agent, seed=seed
+        )
         recipe = Recipe(
             made=made,
-            course=course,
+            stage_runner=stage_runner,
             measured=measured,
             trainer=trainer,
             box=box,
@@ -188,7 +190,7 @@ async def specialize(
             seed=seed,
             progress=progress,
         )
-        course.report = lambda: _report(made, course)
+        stage_runner.report = lambda: _report(made, stage_runner)
         await measured.before()
         await recipe.measure_prompted()
         if warm is not None:
@@ -203,15 +205,19 @@ async def specialize(
         await measured.after()
         if directory.path is not None:
             made.adapter = await trainer.export(policy, made.version, directory.path / "adapter", force=True)
-        _report(made, course)
+        _report(made, stage_runner)
         directory.journal.note("done", model=made.model)
         return made
 
 
-def _report(made: Specialization, course: Course) -> None:
+def _report(made: Specialization, stage_runner: StageRunner) -> None:
     """Writes the report of what is known so far."""
-    made.seconds, made.tokens, made.usage = course.seconds, course.tokens, dict(course.directory.journal.usage())
-    write_report(made, course.directory)
+    made.seconds, made.tokens, made.usage = (
+        stage_runner.seconds,
+        stage_runner.tokens,
+        dict(stage_runner.directory.journal.usage()),
+    )
+    write_report(made, stage_runner.directory)
 
 
 def _warm_start(given: WarmStart | str | Path | None, *, own_agent: bool) -> WarmStart | None:

@@ -125,8 +125,8 @@ class Chaos:
 
     async def full_disk(self) -> dict[str, Any]:
         """Fills the disk for a while."""
-        if self.disk.hindrance:
-            return {"left out": self.disk.hindrance}
+        if self.disk.unavailable_reason:
+            return {"left out": self.disk.unavailable_reason}
         before = Counter(self.world.clients.errors)
         answered = self.world.clients.answered
         with self.disk.full():
@@ -139,8 +139,8 @@ class Chaos:
 
     async def clock_steps(self) -> dict[str, Any]:
         """Steps the clock."""
-        if self.clock.hindrance:
-            return {"left out": self.clock.hindrance}
+        if self.clock.unavailable_reason:
+            return {"left out": self.clock.unavailable_reason}
         errors, answered = self.world.clients.errors.total(), self.world.clients.answered
         for step in STEPS:
             self.clock.step(step)
@@ -159,8 +159,8 @@ class Chaos:
         return await self._line(self.options.cut, cut=True)
 
     async def _line(self, seconds: float, **bad: Any) -> dict[str, Any]:
-        if self.line.hindrance:
-            return {"left out": self.line.hindrance}
+        if self.line.unavailable_reason:
+            return {"left out": self.line.unavailable_reason}
         errors, answered = self.world.clients.errors.total(), self.world.clients.answered
         with self.line.bad(**bad):
             await asyncio.sleep(seconds)

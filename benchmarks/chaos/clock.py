@@ -19,26 +19,26 @@ class Clock:
         where: A directory.
 
     Attributes:
-        hindrance: Why the clock cannot be stepped; None: it can.
+        unavailable_reason: Why the clock cannot be stepped; None: it can.
     """
 
     def __init__(self, where: Path) -> None:
         self._library, self._file = where / "clock_step.so", where / "clock_step"
-        self.hindrance: str | None = None
+        self.unavailable_reason: str | None = None
         if (compiler := shutil.which("cc")) is None:
-            self.hindrance = "there is no C compiler (cc)"
+            self.unavailable_reason = "there is no C compiler (cc)"
             return
         line = [compiler, "-O2", "-shared", "-fPIC", "-o", str(self._library), str(_SOURCE), "-ldl"]
         done = subprocess.run(line, capture_output=True, text=True, check=False)
         if done.returncode:
-            self.hindrance = f"{_SOURCE.name} cannot be compiled: {done.stderr[-300:]}"
+            self.unavailable_reason = f"{_SOURCE.name} cannot be compiled: {done.stderr[-300:]}"
             return
         self.step(0)
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables of the processes whose clock is stepped."""
-        return {} if self.hindrance else {"LD_PRELOAD": str(self._library), "ART_CLOCK_STEP": str(self._file)}
+        return {} if self.unavailable_reason else {"LD_PRELOAD": str(self._library), "ART_CLOCK_STEP": str(self._file)}
 
     @property
     def options(self) -> list[str]:

@@ -18,7 +18,7 @@ class Disk:
         where: An empty directory.
 
     Attributes:
-        hindrance: Why it is none, and `where` a directory like others; None: it is mounted.
+        unavailable_reason: Why it is none, and `where` a directory like others; None: it is mounted.
     """
 
     def __init__(self, where: Path) -> None:
@@ -27,9 +27,9 @@ class Disk:
         line = ["mount", "-t", "tmpfs", "-o", f"size={MIB}m,mode=0700", "tmpfs", str(where)]
         try:
             done = subprocess.run(line, capture_output=True, text=True, check=False)
-            self.hindrance = done.stderr.strip() if done.returncode else None
+            self.unavailable_reason = done.stderr.strip() if done.returncode else None
         except OSError as error:
-            self.hindrance = str(error)
+            self.unavailable_reason = str(error)
 
     @contextmanager
     def full(self) -> Iterator[None]:
@@ -49,5 +49,5 @@ class Disk:
 
     def unmount(self) -> None:
         """Frees it."""
-        if self.hindrance is None:
+        if self.unavailable_reason is None:
             subprocess.run(["umount", "-l", str(self._where)], check=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from testbed.link import Link, hindrance
+from testbed.link import Link, unavailable_reason
 
 T = TypeVar("T")
 
@@ -15,14 +15,14 @@ class Line:
     """A line between two network namespaces, if this machine can have such. Use by `with`.
 
     Attributes:
-        hindrance: Why there is none, so that all are on one machine; None: there is one.
+        unavailable_reason: Why there is none, so that all are on one machine; None: there is one.
         lost: Packets that were lost while it was bad the last time.
     """
 
     def __init__(self) -> None:
-        self.hindrance = hindrance()
+        self.unavailable_reason = unavailable_reason()
         self.lost = 0
-        self._link = None if self.hindrance else Link()
+        self._link = None if self.unavailable_reason else Link()
 
     def __enter__(self) -> Line:
         if self._link:

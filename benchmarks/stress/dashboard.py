@@ -34,8 +34,8 @@ from rich.table import Table
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
 from trainer_server.ledger.base import Recorded
-from trainer_server.ledger.run_book import RunBook, Told
 from trainer_server.ledger.run_list import RunFilter, RunList
+from trainer_server.ledger.run_repository import ReportedRun, RunRepository
 from trainer_server.ledger.run_rows import note_reward
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.wire import Home, RunTrace
@@ -50,7 +50,7 @@ _BATCH = 500
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty")
 
 
-def fill(book: RunBook, runs: int) -> None:
+def fill(book: RunRepository, runs: int) -> None:
     """Records runs, the oldest first, the last one now."""
     rng, began = random.Random(0), time.time() - 20.0 * runs
     for first in track(range(0, runs, _BATCH), "runs", console=Console(stderr=True)):
@@ -63,7 +63,7 @@ def _version(number: int, runs: int) -> int:
     return number * VERSIONS // runs
 
 
-def _told(number: int, started: float, runs: int, rng: random.Random) -> Told:
+def _told(number: int, started: float, runs: int, rng: random.Random) -> ReportedRun:
     reward = round(rng.random() * (1 + _version(number, runs) / VERSIONS), 1)
     place = {"namespace": "model:1", "started": started, "seconds": 1.0}
     values = {
@@ -91,7 +91,7 @@ def _told(number: int, started: float, runs: int, rng: random.Random) -> Told:
         ],
         "error": "ValueError: no such city" if number % 50 == 0 else None,
     }
-    return Told(f"run-{number}", RunTrace.model_validate(values), " ".join(rng.choices(_WORDS, k=30)))
+    return ReportedRun(f"run-{number}", RunTrace.model_validate(values), " ".join(rng.choices(_WORDS, k=30)))
 
 
 def _call(number: int, call: int, started: float, runs: int) -> Recorded:
@@ -205,10 +205,10 @@ def measure(where: Path | None, count: int, times: int) -> dict[str, Any]:
         home = where or Path(scratch) / "home"
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         books = SQLiteBooks(Home(home).rollouts)
-        runs = RunList(RunBook(books))
+        runs = RunList(RunRepository(books))
         begun = time.monotonic()
         if (known := runs.count()) == 0:
-            fill(RunBook(books), count)
+            fill(RunRepository(books), count)
         count = known or count
         filled = time.monotonic() - begun
         asked = {name: timed(ask, times) for name, ask in queries(runs, count).items()}

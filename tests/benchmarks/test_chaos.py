@@ -47,8 +47,8 @@ def test_after_some_chaos_everything_is_back_and_the_books_balance() -> None:
 
 def test_a_clock_is_stepped_for_one_process_alone(tmp_path: Path) -> None:
     clock = Clock(tmp_path)
-    if clock.hindrance:
-        pytest.skip(clock.hindrance)
+    if clock.unavailable_reason:
+        pytest.skip(clock.unavailable_reason)
     clock.step(-7200)
     env = {**os.environ, **clock.environment}
     told = subprocess.run([sys.executable, "-c", ASKED], env=env, capture_output=True, text=True, check=True).stdout
@@ -61,8 +61,8 @@ def test_a_clock_is_stepped_for_one_process_alone(tmp_path: Path) -> None:
 @for_root
 def test_a_disk_is_full_for_a_while(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "disk")
-    if disk.hindrance:
-        pytest.skip(disk.hindrance)
+    if disk.unavailable_reason:
+        pytest.skip(disk.unavailable_reason)
     try:
         with disk.full(), pytest.raises(OSError, match="No space left"):
             (tmp_path / "disk" / "file").write_bytes(bytes(4096))

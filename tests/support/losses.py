@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from trainer_server.training.grpo.loss import Gain, Loss
+from trainer_server.training.grpo.loss import Loss, SurrogateObjective
 from trainer_server.wire import GRPOConfig
 
 
@@ -13,9 +13,11 @@ def by_completion(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
     return torch.full(lengths_S.shape, 1.0 / len(lengths_S), dtype=torch.float64)
 
 
-def plain(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+def plain(
+    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
+) -> SurrogateObjective:
     """A · logp: no ratio, no clip."""
-    return Gain(advantage_R * logp_R)
+    return SurrogateObjective(advantage_R * logp_R)
 
 
 REINFORCE = Loss(token_weights=by_completion, gain=plain)

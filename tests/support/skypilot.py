@@ -81,7 +81,7 @@ def skypilot() -> Path:
     return environment("skypilot", "skypilot==0.14.1", compiled=True)
 
 
-def hindrance() -> str | None:
+def unavailable_reason() -> str | None:
     """Why this machine can make no dry runs; None: it can."""
     if missing := [program for program in ("unshare", "ip") if shutil.which(program, path=_PATH) is None]:
         return f"`{missing[0]}` is missing (Debian's util-linux and iproute2)"

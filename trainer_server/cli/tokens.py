@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from trainer_server.cli.local import HomeOption, JsonOption, audited, opened, print_table
-from trainer_server.server.access.tokens import Scope, Token, TokenBook
+from trainer_server.server.access.tokens import Scope, Token, TokenRepository
 from trainer_server.wire import Home
 from trainer_server.wire.text import duration
 
@@ -62,7 +62,7 @@ def create_command(
     seconds = None if expires is None else duration(expires, "--expires")
     whose = f" of {owner}" if owner else ""
     with audited(paths, "token.create", f"{name}{whose}, scope {scope}"):
-        secret = TokenBook(paths).create(
+        secret = TokenRepository(paths).create(
             name,
             scope,
             owner=owner,
@@ -80,7 +80,7 @@ def create_command(
 @app.command("list")
 def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """List the named tokens: owner, scope, creation, last use (to half a minute), expiry, limits."""
-    book = TokenBook(Home.find(home))
+    book = TokenRepository(Home.find(home))
     tokens, used = book.all(), book.last_used()
     if as_json:
         rows = [
@@ -109,7 +109,7 @@ def revoke_command(name: _NameArgument, as_json: JsonOption = False, home: HomeO
     """Revoke a token: a running server refuses it from the next request on. Logins by it end too."""
     paths = opened(home)
     with audited(paths, "token.revoke", name):
-        token = TokenBook(paths).revoke(name)
+        token = TokenRepository(paths).revoke(name)
     if as_json:
         print(json.dumps({"name": token.name, "scope": token.scope, "revoked": True}))
         return

@@ -18,7 +18,7 @@ log = logging.getLogger("trainer_server")
 
 _MAX_KEYS = 100_000
 """Affinity keys whose engine is remembered. Beyond that, the least recently used key is forgotten."""
-_LOOK = 0.05
+_POLL_INTERVAL = 0.05
 """Seconds between checks whether resting engines are ready again."""
 _BACK = 180.0
 """Seconds that engines have to be ready after a rest, before a waiting adapter load fails."""
@@ -139,7 +139,7 @@ class Engines(Sequence[Engine]):
             EngineError: No engine loaded the adapter, or its files are gone.
         """
         while self.resting:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
             if not self.resting:
                 await self.wait_ready(_BACK)
         if not readable(path):

@@ -21,11 +21,11 @@ from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.storage.fleet import SharedGateways
 from trainer_server.process import faults
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 
 _BEAT = 0.5
 """Seconds between two beats. A slot that another server wants is given back as late as this."""
-_LOOK = 0.1
+_POLL_INTERVAL = 0.1
 """Seconds between two looks at a slot that is being cleared."""
 
 
@@ -76,7 +76,7 @@ class SharedSlots:
         self._beating = asyncio.Lock()
         self._heard = float("-inf")
         """When the last beat that the database took was sent."""
-        self._beats = Rounds("the exchange with the other servers", self._next_beat)
+        self._beats = PeriodicTask("the exchange with the other servers", self._next_beat)
 
     async def start(self) -> None:
         """Joins the fleet."""
@@ -124,7 +124,7 @@ class SharedSlots:
             while await self._gateways.holders(key):
                 if self.in_use(key) or time.monotonic() > deadline:
                     raise NoFreeSlot(in_use)
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
                 await self._beat()
             await self._engines.unload(adapter_name(key))
         except BaseException:
@@ -223,7 +223,7 @@ class SharedSlots:
                         f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
                         "with more --adapter-slots"
                     )
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
         finally:
             await self._settle()
 

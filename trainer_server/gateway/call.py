@@ -344,8 +344,8 @@ class Call:
         """
         async with self._loaded_engine() as (engine, name), self._engine_span(engine, name) as span:
             self._engine = engine
-            if self._chat.asked.may_call and (hindrance := engine.no_tools):
-                raise APIError(400, f"`tools`: {hindrance}", code="tools_not_parsed", param="tools")
+            if self._chat.asked.may_call and (unavailable_reason := engine.no_tools):
+                raise APIError(400, f"`tools`: {unavailable_reason}", code="tools_not_parsed", param="tools")
             limit, strict = self._chat.sampling.max_tokens, self._chat.adds_strict
             request = self._chat.upstream(name)
             if spliced := await self._prompt.tokens(engine, request):

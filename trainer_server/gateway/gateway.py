@@ -241,8 +241,8 @@ class Gateway:
             message = self._store.quarantined(name).get(wanted) if wanted is not None else None
             message = message or f"policy {name!r} has no version {number!r}; its newest is {newest}"
             raise APIError(404, message, code="model_not_found", param="model")
-        if hindrance := self._names.unserved.get(name):
-            raise APIError(404, hindrance, code="model_not_found", param="model")
+        if unavailable_reason := self._names.unserved.get(name):
+            raise APIError(404, unavailable_reason, code="model_not_found", param="model")
         names = [self._base, *sorted(self._names.newest)]
         raise APIError(
             404,

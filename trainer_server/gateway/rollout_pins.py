@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trainer_server.gateway.errors import APIError
-from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.wire import LATEST, VersionRef, names_version, version_number
 from trainer_server.wire.network.headers import TEMPERATURE, VERSION
 from trainer_server.wire.rollouts import PinnedVersion, pinned_version
@@ -44,7 +44,7 @@ class RolloutPins:
         book: The registrations.
     """
 
-    def __init__(self, book: RolloutBook) -> None:
+    def __init__(self, book: RolloutRepository) -> None:
         self._book = book
 
     async def of(self, rollout: str | None, headers: Mapping[str, str]) -> Pinned:

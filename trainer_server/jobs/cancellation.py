@@ -113,7 +113,7 @@ class Cancellation:
 
     async def _settle(self, job_id: str) -> None:
         """Ends a job that was cancelled before the trainer started it."""
-        if self._open.first == job_id:  # the finisher waits for it, and ends it now
+        if self._open.first == job_id:  # the completer waits for it, and ends it now
             self._stop_preparing()
             return
         job = await asyncio.to_thread(self._board.job, job_id)

@@ -17,7 +17,7 @@ log = logging.getLogger("trainer_server")
 
 
 class OpenJobs:
-    """Ids of the open jobs, oldest first. The first one is that which the finisher ends next.
+    """Ids of the open jobs, oldest first. The first one is that which the completer ends next.
 
     Args:
         board: Where their files are. A job whose file is damaged is logged and left out.

@@ -10,12 +10,12 @@ from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.cancellation import Cancellation
+from trainer_server.jobs.completer import JobCompleter
 from trainer_server.jobs.files.trained import Trained
-from trainer_server.jobs.finisher import Finisher
-from trainer_server.jobs.intake import Intake
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.status import Status
+from trainer_server.jobs.submitter import JobSubmitter
 from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings
 from trainer_server.jobs.teaching import Teachers
 from trainer_server.ledger.base import Ledger
@@ -46,12 +46,12 @@ class JobService:
         time_limit: Seconds that the trainer may take for a job.
         teacher_urls: Addresses of other vLLM servers that steps may name as teachers.
         teacher_api_key: Key of the servers there.
-        ended: As that of `Finisher`.
+        ended: As that of `JobCompleter`.
 
     Attributes:
         open: The jobs that have not ended.
         process: The trainer process.
-        intake: Accepts jobs.
+        submitter: Accepts jobs.
         status: Answers questions about jobs.
         cancellation: Cancels jobs.
         retention: Deletes old versions.
@@ -78,14 +78,14 @@ class JobService:
         self.open = OpenJobs(board, ledger)
         self.process = TrainerProcess(settings, board=board, store=store, open_ids=self.open)
         teachers = Teachers(store, names, urls=teacher_urls, api_key=teacher_api_key)
-        self.intake = Intake(board, self.open, self.process, teachers)
+        self.submitter = JobSubmitter(board, self.open, self.process, teachers)
         self.status = Status(board, self.open)
         self.retention = Retention(keep=keep_versions, store=store, slots=slots, names=names, needs=self.open.needs)
         preparation = Preparation(
             board, engines, ledger, teachers, tokenizer=settings.tokenizer, engine_wait=engine_wait
         )
         self.cancellation = Cancellation(board, self.open, self.process, store, stop_preparing=preparation.stop)
-        self.finisher = Finisher(
+        self.completer = JobCompleter(
             board,
             self.open,
             process=self.process,
@@ -105,19 +105,19 @@ class JobService:
     @property
     def failure(self) -> str | None:
         """What keeps jobs from being computed or ended, or old versions from being deleted; None: nothing."""
-        return self.process.failure or self.finisher.failure or self.retention.failure
+        return self.process.failure or self.completer.failure or self.retention.failure
 
     async def start(self) -> None:
         """Starts the trainer process and the tasks that end jobs and delete old versions."""
         self.board.end_turn()  # removes the turn that an earlier server gave: its engines are gone
         await asyncio.to_thread(self._fail_unserved)
         await self.process.start()
-        self.finisher.start()
+        self.completer.start()
         self.retention.start()
 
     async def stop(self) -> None:
         """Ends the trainer process. The job that it was working on stays queued on disk."""
-        await asyncio.gather(self.finisher.stop(), self.retention.stop())
+        await asyncio.gather(self.completer.stop(), self.retention.stop())
         await self.process.stop()
 
     def prune(self, days: float, most_bytes: int | None = None, lag: float = 0.0) -> int:

@@ -24,7 +24,7 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
 from trainer_server.process.environment import inherited
 from trainer_server.process.hardware import flavour
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 from trainer_server.wire import ConfigError, Home
 
 log = logging.getLogger("trainer_server")
@@ -115,7 +115,7 @@ class TrainerProcess:
 
     Attributes:
         restarts: How often the trainer was started again since the server started.
-        in_vain: Restarts since a job was last done. The wait before the next restart grows with them.
+        consecutive_restarts: Restarts since a job was last done. The wait before the next restart grows with them.
     """
 
     def __init__(
@@ -134,18 +134,18 @@ class TrainerProcess:
         low_priority = flavour() == "cpu" if settings.low_priority is None else settings.low_priority
         variables = environment(settings, low_priority=low_priority)
         self._child = Child("trainer", line, settings.home.logs, variables, low_priority=low_priority)
-        self._watch = Rounds("supervision of the trainer", self._supervise)
+        self._watch = PeriodicTask("supervision of the trainer", self._supervise)
         self._ending = asyncio.Lock()
         """Held while the process is started, and while a job is broken off: the two must not overlap."""
         self._asked_to_end = False
-        self._mourned: int | None = None
+        self._last_reaped_pid: int | None = None
         """Id of the last process whose death was noted."""
         self._file = settings.home.root / "trainer.json"
         """What the trainer that was started last says of itself once it is ready: it is deleted before each start."""
         self._losses: list[str] = []
         self._failure: str | None = None
         self.restarts = 0
-        self.in_vain = 0
+        self.consecutive_restarts = 0
 
     @property
     def running(self) -> bool:
@@ -242,8 +242,8 @@ class TrainerProcess:
         async with self._ending:
             asked, self._asked_to_end = self._asked_to_end, False
         await self._child.stop()
-        if self._child.pid != self._mourned:  # else the attempt to start another one failed
-            self._mourned = self._child.pid
+        if self._child.pid != self._last_reaped_pid:  # else the attempt to start another one failed
+            self._last_reaped_pid = self._child.pid
             if asked:
                 log.info("the trainer was ended to break off its job; it is started again")
             else:
@@ -259,8 +259,8 @@ class TrainerProcess:
             await asyncio.to_thread(self._count_death, status)
         except Exception:  # of any kind: without a trainer no job would ever end
             log.exception("the death of the trainer could not be counted")
-        self.in_vain += 1
-        await asyncio.sleep(min(30.0, 0.5 * self.in_vain))
+        self.consecutive_restarts += 1
+        await asyncio.sleep(min(30.0, 0.5 * self.consecutive_restarts))
 
     def _last_words(self, status: int) -> str:
         tail = self._child.tail()

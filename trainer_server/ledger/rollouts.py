@@ -20,7 +20,7 @@ _REMEMBERED = 10_000
 """Rollouts whose registration and owner are kept in memory, so that a request of theirs reads no file."""
 
 
-class RolloutBook:
+class RolloutRepository:
     """Registrations and rewards of rollouts. Any thread may call it.
 
     All methods raise LedgerError when the database cannot be read or written.

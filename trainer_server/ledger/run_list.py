@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.ledger.storage.books import Books, words_of
 from trainer_server.wire.text import writable
 
@@ -132,7 +132,7 @@ class RunList:
         book: The book.
     """
 
-    def __init__(self, book: RunBook) -> None:
+    def __init__(self, book: RunRepository) -> None:
         self._books = book.books
 
     def page(self, wanted: RunFilter, before: str = "", limit: int = 100) -> RunPage:

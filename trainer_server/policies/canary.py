@@ -1,7 +1,7 @@
 """Canary: a candidate answers a share of the new rollouts, and each rollout stays with the version that it began with.
 
-Whether a rollout belongs to the share is decided once, by a hash of its id. It is written down (`ledger/draws.py`), so
-that the rollout keeps its version also when its lease is gone: after a restart of the server, and after the trial.
+Whether a rollout belongs to the share is decided once, by a hash of its id. `ledger/canary_assignments.py` stores it,
+so that the rollout keeps its version also when its lease is gone: after a restart of the server, and after the trial.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 
 from trainer_server.ledger.base import Ledger
-from trainer_server.ledger.draws import Draws
+from trainer_server.ledger.canary_assignments import CanaryAssignments
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -33,7 +33,7 @@ class Canary:
         *,
         names: PolicyNames,
         leases: Leases,
-        draws: Draws,
+        draws: CanaryAssignments,
         ledger: Ledger,
         store: AdapterStore,
     ) -> None:
@@ -53,7 +53,7 @@ class Canary:
         Raises:
             LedgerError: What the rollout began with cannot be read, or not be written down.
         """
-        meant = self._names.meant(policy)
+        meant = self._names.resolve(policy)
         if meant is None or rollout is None:
             return meant
         candidate = self._names.candidates.get(policy)

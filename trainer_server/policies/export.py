@@ -23,7 +23,7 @@ from trainer_server.wire import ARTError, ExportFormat, Home, NotFound
 
 _BLOCK = 512
 _CHUNK = 1 << 20
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 """Seconds between looks whether the client is still there."""
 
 
@@ -136,7 +136,7 @@ class Exports:
         await child.start()
         try:
             ended = asyncio.ensure_future(child.wait())
-            while not (await asyncio.wait({ended}, timeout=_LOOK))[0]:
+            while not (await asyncio.wait({ended}, timeout=_POLL_INTERVAL))[0]:
                 if await gone():
                     raise ExportAbandoned("the client went away")
             if ended.result():

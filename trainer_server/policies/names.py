@@ -55,7 +55,7 @@ class PolicyNames:
         tried = candidate.version if candidate else None
         return version in (self.newest.get(policy), self.promoted.get(policy), tried)
 
-    def meant(self, policy: str) -> int | None:
+    def resolve(self, policy: str) -> int | None:
         """The version that the policy's name means, but for a candidate's share; None: there is no such policy."""
         return self.promoted.get(policy, self.newest.get(policy))
 

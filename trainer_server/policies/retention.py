@@ -15,7 +15,7 @@ from typing import Any
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 from trainer_server.wire import ARTError, EngineError, NotFound, Version
 
 log = logging.getLogger("trainer_server")
@@ -69,7 +69,7 @@ class Retention:
         self._asked: dict[str, None] = {}
         """Policies whose turn comes; each once, however many jobs asked."""
         self._wake = asyncio.Event()
-        self._task = Rounds("deletion of old versions", self._next)
+        self._task = PeriodicTask("deletion of old versions", self._next)
 
     @property
     def failure(self) -> str | None:

@@ -12,7 +12,7 @@ _PAUSE = 1.0
 """Seconds until a round is tried again after it failed."""
 
 
-class Rounds:
+class PeriodicTask:
     """A task that does the same work again and again, and does not end because a round of it fails.
 
     Args:

@@ -14,7 +14,7 @@ from fastapi import Depends, FastAPI
 
 from trainer_server.engines.base import EngineLost
 from trainer_server.ledger.base import Election
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.audited import Audited, Refusals, RequestLog
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
@@ -25,7 +25,7 @@ from trainer_server.server.access.owners import check_owner
 from trainer_server.server.access.quotas import Metered
 from trainer_server.server.access.requests import RequestIds
 from trainer_server.server.access.scopes import check_scope
-from trainer_server.server.access.tokens import Keyring, TokenBook
+from trainer_server.server.access.tokens import Keyring, TokenRepository
 from trainer_server.server.access.traces import Traced
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
@@ -65,14 +65,14 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     server = Server(config, leads=election is None)
     server.series.register(State(server))
     engine_key = config.engine_api_key if config.engine_urls else None
-    keys = Keyring(token, TokenBook(config.home), engine_key=engine_key)
+    keys = Keyring(token, TokenRepository(config.home), engine_key=engine_key)
     sessions, requests = Sessions(keys), RequestLog(AuditLog(config.home))
 
     async def write_uses() -> None:
         await asyncio.sleep(_USES_WRITTEN)
         await asyncio.to_thread(keys.write_uses)
 
-    uses = Rounds("record of when tokens were used", write_uses)
+    uses = PeriodicTask("record of when tokens were used", write_uses)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

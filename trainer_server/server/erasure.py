@@ -14,13 +14,13 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.jobs.service import JobService
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.base import ErasesCompletions, Ledger
-from trainer_server.ledger.draws import Draws
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.canary_assignments import CanaryAssignments
+from trainer_server.ledger.rollouts import RolloutRepository
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.server.records import Records
+from trainer_server.server.remote_runs import RemoteRunBuffer
 from trainer_server.wire import Conflict, EngineError, Erase, Erased, NotFound, NotStored
 
 _WAIT = "delete it when the job has ended, or cancel the job (`art-langgraph jobs cancel`)"
@@ -51,15 +51,15 @@ class Erasure:
         *,
         ledger: Ledger,
         archive: Archive,
-        rollouts: RolloutBook,
-        runs: RunBook,
-        draws: Draws,
+        rollouts: RolloutRepository,
+        runs: RunRepository,
+        draws: CanaryAssignments,
         jobs: JobService,
         store: AdapterStore,
         names: PolicyNames,
         slots: Slots,
         leases: Leases,
-        records: Records,
+        records: RemoteRunBuffer,
         creating: Mapping[str, asyncio.Lock],
         forget: Callable[[Collection[str], Collection[str]], None],
     ) -> None:

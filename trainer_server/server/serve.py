@@ -50,7 +50,7 @@ _ENDING = 5
 sends their next token."""
 
 
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 """Seconds between two looks whether the home is free."""
 
 
@@ -167,7 +167,7 @@ def _first(election: Election, home: Home) -> bool:
     while not election.stand():
         if home.identity.exists():
             return False
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
     return True
 
 
@@ -202,7 +202,7 @@ def _claimed(config: ServerConfig) -> Iterator[None]:
             except OSError:
                 if not config.standby:
                     raise ConfigError(f"another server is using {root}: stop it, or choose another --home") from None
-            time.sleep(_LOOK)  # the server that was elected before is ending
+            time.sleep(_POLL_INTERVAL)  # the server that was elected before is ending
         yield
 
 

@@ -28,12 +28,12 @@ from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.service import JobService
 from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.archive import Archive
-from trainer_server.ledger.draws import Draws
+from trainer_server.ledger.canary_assignments import CanaryAssignments
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.registry import is_address, ledger_factory, open_books, open_fleet, open_ledger
 from trainer_server.ledger.retention_clock import RetentionClock
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.rollouts import RolloutRepository
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.policies.canary import Canary
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases, LocalLeases, SharedLeases
@@ -43,16 +43,16 @@ from trainer_server.process.environment import check_present
 from trainer_server.process.hardware import flavour, gpu_count
 from trainer_server.process.identity import server_id
 from trainer_server.process.rotation import rotate_logs
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.connections import Limits
 from trainer_server.server.access.owners import RolloutOwners
 from trainer_server.server.access.quotas import Quotas
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.erasure import Erasure
-from trainer_server.server.foreign import ForeignCompletions
+from trainer_server.server.imported_completions import ImportedCompletions
 from trainer_server.server.job_log import JobLog, check_trackers
 from trainer_server.server.metrics.counters import Counters
-from trainer_server.server.records import Records
+from trainer_server.server.remote_runs import RemoteRunBuffer
 from trainer_server.wire import Completion, ConfigError, Job
 from trainer_server.wire.plugins import check_losses
 
@@ -84,10 +84,10 @@ class Server:
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
         self.redaction = Redaction(config.redact)
         self.books = open_books(config.ledger, home)
-        self.rollouts = RolloutBook(self.books, self.redaction)
-        self.runs = RunBook(self.books, self.redaction)
+        self.rollouts = RolloutRepository(self.books, self.redaction)
+        self.runs = RunRepository(self.books, self.redaction)
         self.owners = RolloutOwners(self.rollouts, self.ledger)
-        self.draws = Draws(self.books)
+        self.draws = CanaryAssignments(self.books)
         self.retention_clock = RetentionClock(self.books, self.ledger)
         base = resolve_base(config)
         self.identity = Identity(server_id(home), base, base.tokenizer_fingerprint())
@@ -95,7 +95,7 @@ class Server:
         self.store = AdapterStore(home.policies)
         self.fleet = open_fleet(config.ledger)
         """What this server shares with others; None: it is alone."""
-        self.records = Records(config.lease)
+        self.records = RemoteRunBuffer(config.lease)
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store, self.fleet.pins if self.fleet else None)
         self.names.leads = leads
@@ -129,7 +129,7 @@ class Server:
         self.counters = Counters(self.series)
         self.quotas = Quotas()
         self.recorder = Recorder(self.identity, self.ledger, self._recorded, self.redaction)
-        self.foreign = ForeignCompletions(self.identity, self.ledger, self.redaction)
+        self.imported_completions = ImportedCompletions(self.identity, self.ledger, self.redaction)
         limits = Limits.here()
         self.admission = Admission(limits.running, limits.waiting)
         self.gateway = Gateway(
@@ -159,8 +159,8 @@ class Server:
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
-        self._purging = Rounds("deletion of what is past its time", self._purge)
-        self._telling = Rounds("the exchange of what policies' names mean", self._tell)
+        self._purging = PeriodicTask("deletion of what is past its time", self._purge)
+        self._telling = PeriodicTask("the exchange of what policies' names mean", self._tell)
 
     def _work(self) -> tuple[JobService, Exports, Erasure]:
         """What only the server does that leads, by the files of the home as they are now. Nothing is begun."""

@@ -26,7 +26,7 @@ from trainer_server.process.hardware import DType, cpu_dtype
 from trainer_server.process.identity import server_id
 from trainer_server.process.memory import release
 from trainer_server.training.grpo.loss import LOSSES, register_loss
-from trainer_server.training.job_kinds import JobKinds
+from trainer_server.training.job_runner import JobRunner
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.publish import remedy
 from trainer_server.training.ranks import ALONE, RankFailed, RankLost, Ranks
@@ -78,7 +78,7 @@ class Worker:
         self.ranks, self.takes_turns = ranks, takes_turns
         self.board = JobBoard(home.jobs)
         self.store = AdapterStore(home.policies)
-        self._kinds = JobKinds(
+        self._runner = JobRunner(
             board=self.board,
             store=self.store,
             ledger=ledger,
@@ -130,7 +130,7 @@ class Worker:
         while True:
             order = json.loads(self.ranks.next_order())
             try:
-                self._kinds.compute(order["job"], order["version"])
+                self._runner.compute(order["job"], order["version"])
             except ARTError as error:  # raised by all ranks: the first reports it
                 log.info("%s: %s", order["job"], error)
             except RankFailed as error:  # the first rank cannot know why
@@ -151,7 +151,7 @@ class Worker:
             faults.point("started")
             if self.takes_turns and job.kind != "create":
                 self.model.wake()
-            trained = Trained(result=self._kinds.do(job))
+            trained = Trained(result=self._runner.do(job))
         except ARTError as error:
             log.error("%s failed: %s", job.id, error)
             trained = Trained(error=str(error))

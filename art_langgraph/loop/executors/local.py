@@ -18,7 +18,7 @@ from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
 from art_langgraph.capture.handover import handed_over
 from art_langgraph.capture.remote.calls import attach
-from art_langgraph.capture.remote.home import bring_home
+from art_langgraph.capture.remote.fetch import fetch_remote_records
 from art_langgraph.capture.scope import Scope, recording
 from art_langgraph.client.servers import known_servers
 from art_langgraph.loop import threads
@@ -157,7 +157,7 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
         handler.close()
         run.ended = True
         trajectory.seconds = time.monotonic() - started
-        await bring_home(scope, failed=raised is not None)
+        await fetch_remote_records(scope, failed=raised is not None)
     if handler.root:
         trajectory.run_id = str(handler.root)
     elif scope.records:

@@ -18,7 +18,7 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from art_langgraph.background.release import flush, release
-from art_langgraph.client.servers import known_servers, meet
+from art_langgraph.client.servers import known_servers, register_server
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
 from art_langgraph.loop.executors.local import LocalExecutor
 from art_langgraph.loop.executors.packing import packed
@@ -207,7 +207,7 @@ def _work(graph: bytes, proven: bool, sent: bytes) -> bytes:
 
     task, rollout_id, policy, server, servers, parent = cloudpickle.loads(sent)
     for known in reversed(servers):
-        meet(known)
+        register_server(known)
     if servers:  # clients that the graph makes find the server that the caller's clients find
         os.environ.setdefault("ART_BASE_URL", servers[0].url)
         os.environ.setdefault("ART_API_KEY", servers[0].api_key)

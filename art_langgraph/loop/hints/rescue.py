@@ -64,16 +64,16 @@ class HintPatience:
 
     Args:
         hints: The settings.
-        in_vain: Hinted runs since the last success.
+        runs_since_success: Hinted runs since the last success.
     """
 
     hints: Hints
-    in_vain: int = 0
+    runs_since_success: int = 0
 
     @property
     def over(self) -> bool:
         """Whether no more hints are given."""
-        return self.hints.patience is not None and self.in_vain >= self.hints.patience
+        return self.hints.patience is not None and self.runs_since_success >= self.hints.patience
 
     def learn(self, counts: HintCounts) -> None:
         """Takes what the hints of a step did into account.
@@ -81,9 +81,9 @@ class HintPatience:
         Args:
             counts: Of the step.
         """
-        self.in_vain = 0 if counts.successes else self.in_vain + counts.runs
+        self.runs_since_success = 0 if counts.successes else self.runs_since_success + counts.runs
         if self.over:
-            log.info("no more hints are given: the last %d runs with a hint failed too", self.in_vain)
+            log.info("no more hints are given: the last %d runs with a hint failed too", self.runs_since_success)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from art_langgraph.loop.evaluate import Gain
+from art_langgraph.loop.evaluate import SuccessGain
 from art_langgraph.loop.watch.alarm import Alarm
 from art_langgraph.loop.watch.signals import Signals
 from trainer_server.wire import ConfigError
@@ -232,7 +232,7 @@ def _rate(signal: Signals) -> float:
     return 0.0 if rate is None else rate
 
 
-def _gain(before: Signals, after: Signals) -> Gain | None:
+def _gain(before: Signals, after: Signals) -> SuccessGain | None:
     assert before.evaluation is not None
     assert after.evaluation is not None
     return after.evaluation.gain_over(before.evaluation)

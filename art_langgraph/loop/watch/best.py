@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from art_langgraph.loop.evaluate import Evaluation, Gain
+from art_langgraph.loop.evaluate import Evaluation, SuccessGain
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Best:
     version: int
     evaluation: Evaluation
     again: Evaluation | None
-    gain: Gain | None
+    gain: SuccessGain | None
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON."""

@@ -17,7 +17,7 @@ from art_mcp.scenarios.phrasing.values import said
 
 
 @dataclass(slots=True)
-class Told:
+class RenderedCall:
     """A call in words.
 
     Args:
@@ -54,7 +54,7 @@ def told(
     arguments: Mapping[str, Any],
     rng: random.Random,
     spoken: Mapping[str, str] | None = None,
-) -> Told:
+) -> RenderedCall:
     """Puts the arguments of a call into words.
 
     Args:
@@ -80,9 +80,9 @@ class _Teller:
         self._noun = sense.noun.split()
         self._alone = False
 
-    def tell(self, arguments: Mapping[str, Any]) -> Told:
+    def tell(self, arguments: Mapping[str, Any]) -> RenderedCall:
         left = dict(arguments)
-        out = Told()
+        out = RenderedCall()
         adjective = self._adjective(left)
         out.thing = self._thing(left, adjective)
         if self._sense.tail:
@@ -215,7 +215,7 @@ class _Teller:
             whose = f"{' '.join(meanings(key)[:-1])} {said(left.pop(key), self._rng)}"
             parts.append(f"{self._pick('for', 'of')} the {whose}".replace("  ", " "))
         inner = _Teller(self._sense, properties, self._rng, {})
-        more = Told()
+        more = RenderedCall()
         for name in sorted(left, key=lambda name: inner._rank(name, left[name])):
             inner._say(name, left[name], more)
         return " ".join([head, *parts, *more.phrases, *more.wishes])
@@ -233,7 +233,7 @@ class _Teller:
             return 1
         return 6 if last and last[0] in lexicon.PLACES else 4
 
-    def _say(self, name: str, value: Any, out: Told) -> None:
+    def _say(self, name: str, value: Any, out: RenderedCall) -> None:
         """Adds an argument to what is said."""
         parts = words(name) or [name]
         own, schema = label(name, self._properties.get(name)), self._properties.get(name, {})
@@ -253,7 +253,7 @@ class _Teller:
         text = self._value(name, value, quote=parts[-1] in lexicon.TEXTS)
         out.phrases.append(self._phrase(name, parts, own, value, text))
 
-    def _counted(self, parts: list[str], value: Any, out: Told) -> bool:
+    def _counted(self, parts: list[str], value: Any, out: RenderedCall) -> bool:
         """Says a number as people say it. False: nothing special is known of it."""
         forms = lexicon.COUNTED.get(parts[-1]) if len(parts) == 1 else None
         if forms is None and set(parts) & lexicon.LIMITS:

@@ -7,8 +7,8 @@ from pathlib import Path
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.scenarios.scenario_set import ScenarioSet
-from art_mcp.specialization.course import Course, Stage
 from art_mcp.specialization.settings import GenerationSettings
+from art_mcp.specialization.stage_runner import Stage, StageRunner
 from trainer_server.wire import ConfigError
 
 LEAST = 15.0
@@ -19,7 +19,7 @@ async def scenarios_for(
     server: Server,
     scenarios: int | ScenarioSet | str | Path | None,
     generation: GenerationSettings,
-    course: Course,
+    stage_runner: StageRunner,
     seed: int,
     progress: bool,
 ) -> ScenarioSet:
@@ -29,27 +29,27 @@ async def scenarios_for(
         server: The server.
         scenarios: As that of `specialize`.
         generation: How scenarios are generated.
-        course: The stages of the run.
+        stage_runner: The stages of the run.
         seed: Seed of the scenarios and their split.
         progress: Whether to show progress bars on a terminal.
     """
-    directory = course.directory
-    if course.ended("scenarios") is not None:
+    directory = stage_runner.directory
+    if stage_runner.ended("scenarios") is not None:
         return directory.scenarios()
-    with course.stage("scenarios", f"tasks for {server.name} {server.version}") as stage:
+    with stage_runner.stage("scenarios", f"tasks for {server.name} {server.version}") as stage:
         if server.world:
-            course.tell(f"each run gets a copy of {server.world}")
+            stage_runner.tell(f"each run gets a copy of {server.world}")
         if server.serial:
-            course.tell("the server is reset before each run, so that runs are one after another")
+            stage_runner.tell("the server is reset before each run, so that runs are one after another")
         if scenarios is None or isinstance(scenarios, int):
-            divided = await _generated(server, scenarios, generation, course, stage, seed, progress)
+            divided = await _generated(server, scenarios, generation, stage_runner, stage, seed, progress)
         else:
             given = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
             divided = given.with_aliases(server.world.aliases) if server.world else given
         directory.save_scenarios(divided)
         sizes = {name: len(held_out) for name, held_out in divided.held_out_sets.items()}
         stage.facts |= {"train": len(divided.train), **sizes, "dropped": len(divided.dropped)}
-        course.tell(divided.report())
+        stage_runner.tell(divided.report())
     return divided
 
 
@@ -57,19 +57,19 @@ async def _generated(
     server: Server,
     n: int | None,
     generation: GenerationSettings,
-    course: Course,
+    stage_runner: StageRunner,
     stage: Stage,
     seed: int,
     progress: bool,
 ) -> ScenarioSet:
     """Generates scenarios. Those that an earlier process kept count, and the time that it spent too."""
-    kept = course.directory.kept_scenarios()
+    kept = stage_runner.directory.kept_scenarios()
     seconds = generation.seconds if stage.seconds is None else min(generation.seconds, stage.before + stage.seconds)
     made = await generate_scenarios(
         server,
         n,
         seconds=max(LEAST, seconds - stage.before),
-        on_kept=course.directory.add_scenario,
+        on_kept=stage_runner.directory.add_scenario,
         kept=kept,
         model=generation.model,
         paraphrase=generation.paraphrase,

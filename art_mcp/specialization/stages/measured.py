@@ -11,10 +11,10 @@ from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph
 from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.specialization.course import Course
 from art_mcp.specialization.measuring.measure import Measurer, interleaved
 from art_mcp.specialization.measuring.measurement import Measurement
 from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.stage_runner import StageRunner
 from art_mcp.specialization.verify import solved
 
 MARGIN = 1.25
@@ -27,14 +27,14 @@ class MeasuredStages:
 
     Args:
         made: The outcome, which each measurement adds to.
-        course: The time, the journal, and the report.
+        stage_runner: The time, the journal, and the report.
         measurer: Measures versions.
         agent: The agent.
         seed: Seed of the order of the scenarios.
     """
 
     made: Specialization
-    course: Course
+    stage_runner: StageRunner
     measurer: Measurer
     agent: Graph
     seed: int
@@ -69,8 +69,8 @@ class MeasuredStages:
     async def after(self) -> None:
         """Measures the version that is taken, on the scenarios that were measured before the training."""
         earlier = self.before_training
-        if self.made.version == earlier.version and not self.course.ended("after"):
-            with self.course.stage("after", "the version is the one that was measured last") as stage:
+        if self.made.version == earlier.version and not self.stage_runner.ended("after"):
+            with self.stage_runner.stage("after", "the version is the one that was measured last") as stage:
                 self._add("after", earlier.evaluation, stage.facts, Tokens())
             return
         await self._measure("after", self.agent, self._same(earlier), self.made.version, whole=True)
@@ -91,27 +91,27 @@ class MeasuredStages:
         whole: bool = False,
     ) -> Measurement:
         """Makes a measurement, or reads it. whole: on all scenarios, whatever the time is."""
-        if done := self.course.ended(name):
-            evaluation = self.course.directory.measurement(name, done["version"])
+        if done := self.stage_runner.ended(name):
+            evaluation = self.stage_runner.directory.measurement(name, done["version"])
             self.measurer.cost = done["cost"] or self.measurer.cost
             self.made.measurements[name] = Measurement(name, evaluation)
             return self.made.measurements[name]
         sets = ", ".join(self.made.scenarios.held_out_sets)
-        with self.course.stage(name, f"measuring version {version} on held-out scenarios ({sets})") as stage:
+        with self.stage_runner.stage(name, f"measuring version {version} on held-out scenarios ({sets})") as stage:
             try:
                 evaluation = await self.measurer.measure(
                     agent,
                     scenarios,
                     version,
                     None if whole else stage.seconds,
-                    lambda runs, seconds: self.course.directory.journal.note(
+                    lambda runs, seconds: self.stage_runner.directory.journal.note(
                         "part", stage=name, runs=runs, seconds=round(seconds, 3)
                     ),
                 )
             except RolloutsFailed as error:  # what was done until then must not be lost with a measurement
                 if not may_fail:
                     raise
-                self.course.remark(name, f"version {version} could not be measured ({name}): {error}")
+                self.stage_runner.remark(name, f"version {version} could not be measured ({name}): {error}")
                 evaluation = Evaluation(error.trajectories, version, solved)
             self._add(name, evaluation, stage.facts, Tokens.of(evaluation.trajectories))
         return self.made.measurements[name]
@@ -119,11 +119,11 @@ class MeasuredStages:
     def _add(self, name: str, evaluation: Evaluation, facts: dict[str, Any], tokens: Tokens) -> None:
         """Keeps a measurement, and tells its result."""
         measured = Measurement(name, evaluation)
-        self.course.directory.save_measurement(name, evaluation)
+        self.stage_runner.directory.save_measurement(name, evaluation)
         self.made.measurements[name] = measured
         facts |= {"version": measured.version, "cost": self.measurer.cost, "tokens": tokens.summary()}
         facts["result"] = measured.summary()
-        self.course.tell(f"{self.made.policy}@{measured.version}, held out: {measured}")
+        self.stage_runner.tell(f"{self.made.policy}@{measured.version}, held out: {measured}")
 
     def _same(self, measured: Measurement) -> list[MCPScenario]:
         """The scenarios that were measured, in their order."""
@@ -134,4 +134,4 @@ class MeasuredStages:
         """Keeps time for a last measurement of the same scenarios."""
         if self.measurer.cost is not None:
             count = len(measured.evaluation.trajectories)
-            self.course.budget.reserve("after", MARGIN * self.measurer.cost * count)
+            self.stage_runner.budget.reserve("after", MARGIN * self.measurer.cost * count)

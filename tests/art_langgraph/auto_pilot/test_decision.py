@@ -16,7 +16,7 @@ from art_langgraph.auto_pilot.decision import (
     evidence,
     gate,
 )
-from art_langgraph.loop.evaluate import Gain
+from art_langgraph.loop.evaluate import SuccessGain
 from trainer_server.wire import ConfigError
 
 RULES = CanaryRules(least=5, most=300)
@@ -80,10 +80,10 @@ def test_what_was_promoted_by_hand_stays() -> None:
 
 
 def test_the_gate_keeps_out_what_is_worse_there() -> None:
-    assert gate(Gain(0.05, (-0.02, 0.12))).verdict == Verdict.wait
-    assert gate(Gain(0.0, (-0.1, 0.1))).verdict == Verdict.wait
-    assert gate(Gain(-0.01, (-0.1, 0.1))).verdict == Verdict.roll_back
-    assert gate(Gain(-0.01, (-0.1, 0.1)), CanaryRules(tolerance=0.02)).verdict == Verdict.wait
+    assert gate(SuccessGain(0.05, (-0.02, 0.12))).verdict == Verdict.wait
+    assert gate(SuccessGain(0.0, (-0.1, 0.1))).verdict == Verdict.wait
+    assert gate(SuccessGain(-0.01, (-0.1, 0.1))).verdict == Verdict.roll_back
+    assert gate(SuccessGain(-0.01, (-0.1, 0.1)), CanaryRules(tolerance=0.02)).verdict == Verdict.wait
     assert gate(None).verdict == Verdict.roll_back
 
 

@@ -16,7 +16,7 @@ from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, Traject
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.wire import (
     ConfigError,
     GroupRef,
@@ -41,7 +41,7 @@ async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_sa
 
 
 async def test_work_that_needs_an_admin_says_so_before_it_begins(connected: TrainerServer) -> None:
-    book = TokenBook(connected.home)
+    book = TokenRepository(connected.home)
     secret = book.create("tina", Scope.train, seconds=600)
     async with TrainerClient(connected.url, secret) as trainer:
         token = await trainer.token()

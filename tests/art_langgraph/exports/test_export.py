@@ -25,7 +25,7 @@ from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.recorder import Identity
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.errors import add_error_handlers
-from trainer_server.server.foreign import ForeignCompletions
+from trainer_server.server.imported_completions import ImportedCompletions
 from trainer_server.server.routes import completions as routes
 from trainer_server.wire import Completion, Conversation
 
@@ -66,7 +66,7 @@ def another(home: Path, tokenizer: str, server: TrainerServer) -> Iterator[Other
     app = FastAPI()
     app.state.server = SimpleNamespace(
         ledger=ledger,
-        foreign=ForeignCompletions(identity, ledger),
+        imported_completions=ImportedCompletions(identity, ledger),
         owners=Anybody(),
     )
     app.include_router(routes.router)

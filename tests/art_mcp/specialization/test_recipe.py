@@ -17,11 +17,11 @@ from art_mcp import MCPScenario, RunSettings, ScenarioSet, TrainingSettings, War
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization import recipe as recipes
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.course import Course
 from art_mcp.specialization.measuring.measurement import Measurement
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.recipe import Recipe
 from art_mcp.specialization.specialization import Specialization
+from art_mcp.specialization.stage_runner import StageRunner
 from art_mcp.specialization.verify import solved
 from trainer_server.wire import JobStatus, StepResult
 
@@ -59,20 +59,20 @@ def begun(output: Path, trainer: Trainer, spent: float = 0.0, cost: float | None
     """The recipe of a process that goes on in a directory after seconds that earlier ones have spent. cost: seconds of
     a measured run."""
     directory = RunDirectory(output, {}, resume=spent > 0)
-    course = Course(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
+    stage_runner = StageRunner(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
     made = Specialization(
         server="s",
         server_version="",
         policy="p",
         base_model="m",
         scenarios=ScenarioSet([scenario(number) for number in range(24)]),
-        notes=course.notes,
+        notes=stage_runner.notes,
     )
     parts: dict[str, Any] = {"trainer": trainer, "agent": None, "box": SimpleNamespace(tools=[])}
     parts["measured"] = SimpleNamespace(measurer=SimpleNamespace(cost=cost))
     return Recipe(
         made=made,
-        course=course,
+        stage_runner=stage_runner,
         own_agent=False,
         training=TrainingSettings(groups_per_step=2),
         runs=RunSettings(),
@@ -87,11 +87,11 @@ async def test_the_scenarios_of_a_warm_start_that_a_killed_process_sent_are_know
     first = begun(tmp_path, Trainer())
     with pytest.raises(Killed):
         await first.warm_start(WarmStart())
-    first.course.directory.close()
+    first.stage_runner.directory.close()
     later = begun(tmp_path, Trainer(SimpleNamespace(status=JobStatus.succeeded), imitated=[0, 2, 5]), spent=3_550.0)
     await later.warm_start(WarmStart())
-    ended = later.course.directory.journal.ended("warm start")
-    later.course.directory.close()
+    ended = later.stage_runner.directory.journal.ended("warm start")
+    later.stage_runner.directory.close()
     assert ended is not None
     assert len(set(ended["scenarios"])) == 3
     assert set(ended["scenarios"]) < {scenario.id for scenario in later.made.scenarios.train}
@@ -107,10 +107,10 @@ async def test_a_training_that_failed_is_told_after_a_resume_too(
     monkeypatch.setattr(recipes, "reinforce", failing)
     first = begun(tmp_path, Trainer())
     await first.reinforce()
-    first.course.directory.close()
+    first.stage_runner.directory.close()
     later = begun(tmp_path, Trainer(), spent=60.0)
     await later.reinforce()
-    later.course.directory.close()
+    later.stage_runner.directory.close()
     assert first.made.notes == later.made.notes == ["the training ended: all 4 runs failed"]
 
 
@@ -118,19 +118,19 @@ async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> 
     first = begun(tmp_path, Trainer(), cost=5.0)
     first.weigh_training(WarmStart())
     assert first.training.steps == 0
-    allowed = first.course.budget.allows("warm start")
-    first.course.directory.close()
+    allowed = first.stage_runner.budget.allows("warm start")
+    first.stage_runner.directory.close()
     plenty = begun(tmp_path / "plenty", Trainer(), cost=0.5)
     plenty.weigh_training(WarmStart())
-    plenty.course.directory.close()
+    plenty.stage_runner.directory.close()
     assert plenty.training.steps is None
-    less = plenty.course.budget.allows("warm start")
+    less = plenty.stage_runner.budget.allows("warm start")
     assert allowed is not None
     assert less is not None
     assert allowed > 1.3 * less
     later = begun(tmp_path, Trainer(), spent=60.0, cost=0.5)  # what was decided stays decided
     later.weigh_training(WarmStart())
-    later.course.directory.close()
+    later.stage_runner.directory.close()
     assert later.training.steps == 0
     assert first.made.notes == later.made.notes
     assert "fewer than 12" in later.made.notes[0]
@@ -142,7 +142,7 @@ async def test_steps_take_longer_than_runs_of_a_policy_that_calls_no_tool(tmp_pa
         runs = [Trajectory(scenario=scenario(0), completions=[CompletionCall(id="c", started=0.0)] * calls)]
         recipe.made.measurements["before"] = Measurement("before", Evaluation(runs, 0, solved))
         assert recipe._longer() == (2.0 if number == 0 else 1.0)
-    recipe.course.directory.close()
+    recipe.stage_runner.directory.close()
 
 
 async def test_a_training_that_an_earlier_process_has_planned_is_not_left_out_later(tmp_path: Path) -> None:
@@ -150,10 +150,10 @@ async def test_a_training_that_an_earlier_process_has_planned_is_not_left_out_la
     first.weigh_training(WarmStart())
     with pytest.raises(Killed):
         await first.warm_start(WarmStart())
-    first.course.directory.close()
+    first.stage_runner.directory.close()
     later = begun(tmp_path, Trainer(), spent=3_400.0, cost=0.5)  # too little is left for a dozen steps
     later.weigh_training(WarmStart())
-    later.course.directory.close()
+    later.stage_runner.directory.close()
     assert later.training.steps is None
 
 
@@ -161,7 +161,7 @@ async def test_steps_that_were_asked_for_are_made_however_few_fit(tmp_path: Path
     asked = begun(tmp_path, Trainer(), cost=5.0)
     asked.training = TrainingSettings(groups_per_step=2, steps=3)
     asked.weigh_training(WarmStart())
-    asked.course.directory.close()
+    asked.stage_runner.directory.close()
     assert (asked.training.steps, asked.made.notes) == (3, [])
 
 
@@ -169,5 +169,5 @@ async def test_a_training_without_a_warm_start_is_not_left_out(tmp_path: Path) -
     alone = begun(tmp_path, Trainer(), cost=5.0)
     alone._training = [one.with_plan(observations=[]) for one in alone._training]
     alone.weigh_training(WarmStart())
-    alone.course.directory.close()
+    alone.stage_runner.directory.close()
     assert alone.training.steps is None

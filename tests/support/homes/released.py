@@ -27,9 +27,9 @@ from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
-from trainer_server.ledger.draws import Draws
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook, SentReference
+from trainer_server.ledger.canary_assignments import CanaryAssignments
+from trainer_server.ledger.rollouts import RolloutRepository
+from trainer_server.ledger.run_repository import RunRepository, SentReference
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import (
@@ -94,7 +94,7 @@ async def _add_completions(home: Home) -> None:
 
 def _add_runs(home: Home) -> None:
     books = SQLiteBooks(home.rollouts)
-    rollouts, runs, draws = RolloutBook(books), RunBook(books), Draws(books)
+    rollouts, runs, draws = RolloutRepository(books), RunRepository(books), CanaryAssignments(books)
     ledger = SQLiteLedger(home.ledger)
     scenario = RolloutScenario(id="s", input="say a")
     rollouts.register("ro-1", RolloutSpec(scenario=scenario, temperature=1.0))

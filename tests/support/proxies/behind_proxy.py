@@ -28,7 +28,7 @@ CHAT = ChatOpenAI(model="agent", base_url=f"{URL}/v1", api_key=SecretStr(KEY), m
 
 from art_langgraph import ChatART, TrainerClient, Trajectory, rollout  # noqa: E402
 from art_langgraph.background import release, reports  # noqa: E402
-from art_langgraph.capture.remote.home import _asked  # noqa: E402
+from art_langgraph.capture.remote.fetch import _asked  # noqa: E402
 from art_langgraph.capture.remote.outbox import Outbox  # noqa: E402
 from art_langgraph.capture.scope import Scope  # noqa: E402
 from art_langgraph.cli.setup.check import check_address  # noqa: E402

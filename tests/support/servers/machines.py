@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from testbed.engine_stand_in import install_stand_in
-from testbed.link import Link, Namespace, hindrance
+from testbed.link import Link, Namespace, unavailable_reason
 from testbed.server_process import ServerProcess
 from tests.support.patience import PATIENCE
 
@@ -22,7 +22,7 @@ def line(delay: float = 0.08, loss: float = 0.01) -> Iterator[Link]:
         delay: Seconds that a packet takes, in each direction.
         loss: Share of the packets that are lost, in each direction.
     """
-    if why := hindrance():
+    if why := unavailable_reason():
         pytest.skip(why)
     with Link(delay=delay, loss=loss) as link:
         yield link

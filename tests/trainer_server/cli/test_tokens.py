@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from tests.support.cli import art
-from trainer_server.server.access.tokens import Keyring, Scope, TokenBook
+from trainer_server.server.access.tokens import Keyring, Scope, TokenRepository
 from trainer_server.wire import ConfigError, Home
 
 
@@ -16,7 +16,7 @@ def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_p
     made = art(*wanted, "--home", home)
     assert made.exit_code == 0, made.output
     secret = made.stdout.splitlines()[0]
-    token = Keyring("key", TokenBook(Home(Path(home)))).find(secret)
+    token = Keyring("key", TokenRepository(Home(Path(home)))).find(secret)
     assert token is not None
     assert (token.name, token.scope, token.tokens_per_minute) == ("alice", Scope.rollout, 5000)
     assert token.expires == token.created + 30 * 86400

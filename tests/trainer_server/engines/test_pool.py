@@ -486,13 +486,17 @@ def test_an_engine_is_launched_for_each_set_of_gpus(
     assert {path.name for path in (tmp_path / "logs").glob("*.log")} == {"engine-0.log", "engine-1.log", "trainer.log"}
 
 
-@pytest.mark.parametrize("hindrance", ["memory", "disk"])
+@pytest.mark.parametrize("unavailable_reason", ["memory", "disk"])
 def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
-    tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, hindrance: str
+    tmp_path: Path,
+    base_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    unavailable_reason: str,
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path))
     again, log = tmp_path / "again", tmp_path / "logs" / "engine.log"
-    if hindrance == "memory":
+    if unavailable_reason == "memory":
         once = f"if [ ! -e {again} ]; then echo CUDA out of memory; touch {again}; exit 1; fi"
         install_stand_in(tmp_path, before=[once])
     else:
@@ -501,12 +505,12 @@ def test_a_launched_engine_that_does_not_start_at_first_is_started_again(
     config = ServerConfig(Home(tmp_path), str(base_model), port=0, trainer_low_priority=False)
     with serving(create_app(config, TOKEN)) as url:
         server = TrainerServer(url, Home(tmp_path), {}, None)
-        if hindrance == "disk":
+        if unavailable_reason == "disk":
             assert "engine.log" in until(lambda: health(server)["error"])
             log.rmdir()
         until(lambda: health(server)["ready"])
         assert health(server)["error"] is None
-    assert ("CUDA out of memory" if hindrance == "memory" else "Is a directory") in caplog.text
+    assert ("CUDA out of memory" if unavailable_reason == "memory" else "Is a directory") in caplog.text
 
 
 def test_what_is_passed_on_to_vllm_comes_last(

@@ -47,7 +47,7 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
     home = Home(tmp_path)
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model)
-    first, queued, last = [await service.intake.train(name, STEP) for name in ("first", "queued", "last")]
+    first, queued, last = [await service.submitter.train(name, STEP) for name in ("first", "queued", "last")]
     board.start(first.id)
     with pytest.raises(NotFound, match="there is no job 'job-1'"):
         await service.cancellation.cancel("job-1")
@@ -59,12 +59,12 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
     assert [job.id for job in service.status.jobs(status=JobStatus.queued)] == [last.id]
     assert [job.id for job in service.status.jobs(limit=2)] == [last.id, queued.id]
     board.report(first.id, Trained(error="out of luck"))
-    service.finisher.start()
+    service.completer.start()
     try:
         await service.status.wait(first.id, 20)
         with pytest.raises(Conflict, match="has failed already"):
             await service.cancellation.cancel(first.id)
-        await service.cancellation.cancel(last.id)  # the first open one, which the finisher waits for
+        await service.cancellation.cancel(last.id)  # the first open one, which the completer waits for
         ended = await service.status.wait(last.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.cancelled
@@ -73,7 +73,7 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
                 await asyncio.sleep(0.01)
         assert (home.jobs / last.id / "done.json").exists()
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
 
 
 async def test_a_running_job_is_cancelled_and_the_next_one_runs(
@@ -82,8 +82,8 @@ async def test_a_running_job_is_cancelled_and_the_next_one_runs(
     home = Home(tmp_path)
     publish(AdapterStore(home.policies), "p", 0)
     async with running(home, base_model, monkeypatch) as (service, board):
-        job = await service.intake.train("p", STEP)
-        later = await service.intake.train("p", STEP)
+        job = await service.submitter.train("p", STEP)
+        later = await service.submitter.train("p", STEP)
         board.start(job.id)
         trainer = service.process.pid
         cancelled = await service.cancellation.cancel(job.id)
@@ -109,8 +109,8 @@ async def test_a_job_that_made_its_version_is_not_cancelled(
     store = AdapterStore(home.policies)
     publish(store, "p", 0)
     async with running(home, base_model, monkeypatch) as (service, board):
-        job = await service.intake.train("p", STEP)
-        later = await service.intake.train("p", STEP)
+        job = await service.submitter.train("p", STEP)
+        later = await service.submitter.train("p", STEP)
         board.start(job.id)
         publish(store, "p", 1, job_id=job.id, made_from=0)
         trainer = service.process.pid
@@ -135,7 +135,7 @@ async def test_a_job_that_takes_too_long_fails(
     limits = (0.05, None) if limit == "of the server" else (3600.0, 0.05)
     async with running(home, base_model, monkeypatch, time_limit=limits[0]) as (service, board):
         (home.root / "trainer.json").write_text(json.dumps({"ready": 1.0}))
-        job = await service.intake.train("p", STEP.model_copy(update={"time_limit": limits[1]}))
+        job = await service.submitter.train("p", STEP.model_copy(update={"time_limit": limits[1]}))
         board.start(job.id)
         ended = await service.status.wait(job.id, 20)
         assert ended is not None
@@ -165,8 +165,8 @@ async def test_a_warm_start_that_is_cancelled_is_rendered_no_further(tmp_path: P
     engine = StuckEngine()
     await engine.start()
     service = service_of(JobBoard(home.jobs), home, base_model, engine)
-    job = await service.intake.train("p", WARM_START)
-    service.finisher.start()
+    job = await service.submitter.train("p", WARM_START)
+    service.completer.start()
     try:
         await asyncio.wait_for(engine.rendering.wait(), PATIENCE)
         waiting = asyncio.create_task(service.status.wait(job.id, 60))
@@ -181,20 +181,20 @@ async def test_a_warm_start_that_is_cancelled_is_rendered_no_further(tmp_path: P
                 await asyncio.sleep(0.01)
         assert '"cancelled"' in (home.jobs / job.id / "done.json").read_text()
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
 
 
 async def test_a_cancelled_job_stays_cancelled_whatever_its_rendering_says(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model)
-    job = await service.intake.train("p", WARM_START)
+    job = await service.submitter.train("p", WARM_START)
     await service.cancellation.cancel(job.id)
     board.report(job.id, Trained(error="the template does not render conversation 0"))
     trained = board.trained(job.id)
     assert trained is not None
     assert trained.cancelled
-    ended = await service.finisher.outcome(job.id)
+    ended = await service.completer.outcome(job.id)
     assert ended is not None
     assert ended.status == JobStatus.cancelled
 
@@ -202,7 +202,7 @@ async def test_a_cancelled_job_stays_cancelled_whatever_its_rendering_says(tmp_p
 async def test_the_making_of_a_policy_is_not_cancelled(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
     service = service_of(JobBoard(home.jobs), home, base_model)
-    job = await service.intake.create(PolicySpec(name="p"))
+    job = await service.submitter.create(PolicySpec(name="p"))
     with pytest.raises(Conflict, match="makes the policy 'p'"):
         await service.cancellation.cancel(job.id)
     assert [one.status for one in service.status.jobs()] == [JobStatus.queued]
@@ -216,7 +216,7 @@ class FullBoard(JobBoard):
 async def test_a_cancellation_that_finds_no_space_is_said(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
     service = service_of(FullBoard(home.jobs), home, base_model)
-    job = await service.intake.train("p", STEP)
+    job = await service.submitter.train("p", STEP)
     with pytest.raises(NotStored, match="No space left") as refused:
         await service.cancellation.cancel(job.id)
     assert refused.value.code == "disk"
@@ -228,7 +228,7 @@ async def test_a_job_that_is_cancelled_twice_at_once_ends_one_trainer(
     home = Home(tmp_path)
     publish(AdapterStore(home.policies), "p", 0)
     async with running(home, base_model, monkeypatch) as (service, board):
-        job = await service.intake.train("p", STEP)
+        job = await service.submitter.train("p", STEP)
         board.start(job.id)
         trainers = {service.process.pid}
         both = await asyncio.gather(*(service.cancellation.cancel(job.id) for _ in range(2)))

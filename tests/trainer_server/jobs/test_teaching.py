@@ -141,9 +141,9 @@ async def test_a_step_whose_teacher_stays_away_fails(tmp_path: Path, base_model:
     away = f"http://127.0.0.1:{free_port()}"
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model, engine, teacher_urls=(away,), engine_wait=0.0)
-    job = await service.intake.train("p", request(away))
+    job = await service.submitter.train("p", request(away))
     assert not board.ready(job.id)
-    await service.finisher._preparation.prepare(job.id)
+    await service.completer._preparation.prepare(job.id)
     trained = board.trained(job.id)
     assert trained is not None
     assert "the teacher did not answer for 0 s" in str(trained.error)

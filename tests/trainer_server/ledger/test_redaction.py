@@ -14,8 +14,8 @@ from tests.support.homes.jobs import ask
 from tests.support.homes.ledger_rows import row
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.rollouts import RolloutRepository
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.wire import ConfigError, Reward, RolloutSpec, RunTrace
 
@@ -28,7 +28,7 @@ def http(server: TrainerServer, monkeypatch: pytest.MonkeyPatch) -> Any:
     """The server as if it had been started with --redact."""
     inner = server.app.state.server
     redaction = Redaction(DIGITS)
-    for part in (inner.recorder, inner.rollouts, inner.runs, inner.foreign):
+    for part in (inner.recorder, inner.rollouts, inner.runs, inner.imported_completions):
         monkeypatch.setattr(part, "_redaction", redaction)
     with server.http() as http:
         yield http
@@ -67,11 +67,11 @@ def test_a_function_that_fails_lets_no_text_through(caplog: pytest.LogCaptureFix
         assert caplog.text.count(why) == 1
     assert MARK not in caplog.text
     books = SQLiteBooks(tmp_path / "r.sqlite")
-    book = RolloutBook(books, redaction)
+    book = RolloutRepository(books, redaction)
     book.register("ro", RolloutSpec(metadata={"a": MARK}))
     book.reward("ro", Reward(reward=1.0, reason=MARK), [])
     scenario: Any = {"id": "s", "input": MARK}
-    RunBook(books, redaction).trace("ro", RunTrace(id="t", scenario=scenario, started=1.0), MARK)
+    RunRepository(books, redaction).trace("ro", RunTrace(id="t", scenario=scenario, started=1.0), MARK)
     assert files_with(tmp_path, MARK) == []
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresBooks
-from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.ledger.storage.books import Books
 from trainer_server.wire import Reward, RolloutScenario, RolloutSpec
 
 
 def test_another_process_reads_what_was_written(books: Books) -> None:
-    book, other = RolloutBook(books), RolloutBook(books)
+    book, other = RolloutRepository(books), RolloutRepository(books)
     assert book.known_spec("r") == (False, None)
     assert book.spec("r") is None
     book.register("r", RolloutSpec(version={"agent": 3}, temperature=0.5))
@@ -30,14 +30,14 @@ def test_another_process_reads_what_was_written(books: Books) -> None:
 
 
 def test_a_registration_is_read_from_a_database_that_one_server_has_only_once(tmp_path: Path) -> None:
-    book = RolloutBook(SQLiteBooks(tmp_path / "rollouts.sqlite"))
+    book = RolloutRepository(SQLiteBooks(tmp_path / "rollouts.sqlite"))
     assert book.spec("r") is None
     assert book.known_spec("r") == (True, None)
     assert (tmp_path / "rollouts.sqlite").stat().st_mode & 0o077 == 0
 
 
 def test_what_another_server_registers_is_seen_at_once(postgres_url: str) -> None:
-    one, other = (RolloutBook(PostgresBooks(postgres_url)) for _ in range(2))
+    one, other = (RolloutRepository(PostgresBooks(postgres_url)) for _ in range(2))
     assert one.spec("r") is None
     other.register("r", RolloutSpec(version=3))
     known, _ = one.known_spec("r")
@@ -50,7 +50,7 @@ def test_what_another_server_registers_is_seen_at_once(postgres_url: str) -> Non
 
 
 def test_old_rollouts_are_deleted(books: Books) -> None:
-    book = RolloutBook(books)
+    book = RolloutRepository(books)
     book.register("r", RolloutSpec(version=1))
     assert book.purge(days=1) == 0
     assert book.purge(days=-1) == 1
@@ -59,7 +59,7 @@ def test_old_rollouts_are_deleted(books: Books) -> None:
 
 
 def test_the_owner_of_a_rollout_stays_as_long_as_its_run_is_in_the_list(books: Books) -> None:
-    book = RolloutBook(books)
+    book = RolloutRepository(books)
     book.begin(["r"], "alice", ())
     book.register("r", RolloutSpec())
     with books.writing() as db:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.support.servers.postgres import DATABASES, open_books
 from trainer_server.ledger import run_list
 from trainer_server.ledger.base import Recorded
-from trainer_server.ledger.run_book import RunBook
 from trainer_server.ledger.run_list import RunFilter, RunList
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.wire import RunTrace
 
 
@@ -20,7 +20,7 @@ from trainer_server.wire import RunTrace
 def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunList]:
     """Forty runs, two of each moment: agent@0 to agent@3 by turns, every fifth an evaluation, every seventh failed."""
     books = open_books(request, tmp_path_factory.mktemp("runs"))
-    book = RunBook(books)
+    book = RunRepository(books)
     for number in range(40):
         name, at = f"run-{number:02}", 1000.0 + number // 2
         given = {

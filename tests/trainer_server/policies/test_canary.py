@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.homes.versions import publish
-from trainer_server.ledger.draws import Draws
+from trainer_server.ledger.canary_assignments import CanaryAssignments
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.policies.canary import Canary, in_canary
 from trainer_server.policies.leases import LocalLeases
@@ -55,7 +55,7 @@ def server(store: AdapterStore, tried: Candidate | None, ledger: Recorded | None
     names.newest["agent"] = 3
     names.promote("agent", store.promoted("agent"))
     names.try_candidate("agent", store.candidate("agent"))
-    draws = Draws(SQLiteBooks(store.root.parent / "rollouts.sqlite"))
+    draws = CanaryAssignments(SQLiteBooks(store.root.parent / "rollouts.sqlite"))
     made: Any = ledger or Recorded()
     return Canary(names=names, leases=LocalLeases(900), draws=draws, ledger=made, store=store)
 

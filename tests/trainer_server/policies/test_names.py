@@ -119,7 +119,7 @@ async def test_other_servers_learn_what_the_one_that_leads_decides(store: Adapte
     leads.promote("agent", None)
     await leads.announce()
     await other.refresh()
-    assert (other.meant("agent"), other.unserved, other.tried) == (3, {}, {"agent"})
+    assert (other.resolve("agent"), other.unserved, other.tried) == (3, {}, {"agent"})
     other.serve(("agent", 9))
     await other.announce()  # it does not lead: nobody is told
     assert '"newest": 3' in str(await fleets[0].pins.meaning("agent"))
@@ -127,7 +127,7 @@ async def test_other_servers_learn_what_the_one_that_leads_decides(store: Adapte
     await other.announce_all()
     leads.leads = False
     await leads.refresh("agent")
-    assert leads.meant("agent") == 9
+    assert leads.resolve("agent") == 9
     for fleet in fleets:
         await fleet.gateways.leave()
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.support.patience import PATIENCE
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 
 
 async def test_a_round_that_fails_is_logged_shown_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
@@ -22,7 +22,7 @@ async def test_a_round_that_fails_is_logged_shown_and_tried_again(caplog: pytest
             enough.set()
             await asyncio.sleep(600)
 
-    task = Rounds("the work", work, pause=0.0)
+    task = PeriodicTask("the work", work, pause=0.0)
     task.start()
     await asyncio.wait_for(enough.wait(), PATIENCE)
     assert rounds == [None, "the work: RuntimeError: round 1", "the work: RuntimeError: round 2", None]
@@ -42,7 +42,7 @@ async def test_the_same_failure_is_logged_once(caplog: pytest.LogCaptureFixture)
             enough.set()
         raise RuntimeError("no disk")
 
-    task = Rounds("the work", work, pause=0.0)
+    task = PeriodicTask("the work", work, pause=0.0)
     task.start()
     await asyncio.wait_for(enough.wait(), PATIENCE)
     await task.stop()
@@ -62,7 +62,7 @@ async def test_a_round_whose_work_is_cancelled_by_others_does_not_end_the_task()
         waited_for.cancel()
         await waited_for
 
-    task = Rounds("the work", work, pause=0.0)
+    task = PeriodicTask("the work", work, pause=0.0)
     task.start()
     await asyncio.wait_for(enough.wait(), PATIENCE)
     assert task.failure == "the work: CancelledError: "
@@ -74,4 +74,4 @@ async def test_a_task_that_was_never_started_can_be_stopped() -> None:
     async def work() -> None:
         raise AssertionError
 
-    await Rounds("the work", work).stop()
+    await PeriodicTask("the work", work).stop()

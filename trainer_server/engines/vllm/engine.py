@@ -26,8 +26,8 @@ from trainer_server.engines.vllm.command import (
 )
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
 from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
-from trainer_server.engines.vllm.process.last_words import cause
-from trainer_server.engines.vllm.process.silence import PATIENCE, Silence
+from trainer_server.engines.vllm.process.crash_reason import cause
+from trainer_server.engines.vllm.process.health_failures import PATIENCE, HealthFailures
 from trainer_server.engines.vllm.process.sockets import new_socket, prepare_socket
 from trainer_server.engines.vllm.registry import in_words
 from trainer_server.process.child import Child
@@ -115,7 +115,7 @@ class VLLMEngine:
         self._futile = asyncio.Event()
         """Set while it is started again though its deaths are many."""
         self._failure: str | None = None
-        self._silence = Silence()
+        self._silence = HealthFailures()
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
@@ -433,7 +433,7 @@ class VLLMEngine:
                 health = Health.silent
         if health == Health.alive:
             self._silence.over()
-        return health == Health.alive or (health == Health.silent and not self._silence.lasts())
+        return health == Health.alive or (health == Health.silent and not self._silence.record())
 
     async def _make_ready(self) -> None:
         """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
@@ -548,7 +548,7 @@ class VLLMEngine:
         while child.running:
             if await self.client.healthy():
                 return True
-            if self._silence.lasts():
+            if self._silence.record():
                 log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, PATIENCE)
                 return False
             await asyncio.sleep(0.1)

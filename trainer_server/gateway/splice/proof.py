@@ -79,8 +79,8 @@ async def splice(
     own = turn.prompt + turn.sampled
     if turn.sampled and rendered[: len(own)] == own:
         return Continuation.extended
-    if turn.hindrance:
-        return turn.hindrance
+    if turn.unavailable_reason:
+        return turn.unavailable_reason
     end_token = turn.sampled[-1]
     if not await template.ends(turn.message, end_token) or holds(turn.message, await template.text_of([end_token])):
         return Continuation.unlike

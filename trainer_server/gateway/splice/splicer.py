@@ -182,10 +182,10 @@ class Prompt:
         else:
             prompt = array("I", completion.prompt_token_ids)
             rendered = prompt if self._sent is None or self._rendered is None else self._rendered
-            hindrance = self._unfit(completion, answer)
+            unavailable_reason = self._unfit(completion, answer)
             sampled = array("I", completion.token_ids)
             single = bool(completion.message.get("tool_calls")) and not self._chat.asked.parallel_tool_calls
-            turn = Turn(completion.id, prompt, sampled, rendered, completion.message, hindrance, single)
+            turn = Turn(completion.id, prompt, sampled, rendered, completion.message, unavailable_reason, single)
         self._splicer.remember(self._conversation, turn)
 
     def _hindrance(self, engine: Engine, messages: Messages) -> Continuation | None:

@@ -36,7 +36,7 @@ class Turn:
     """The prompt as the chat template renders it. The same as `prompt`, unless that was spliced."""
     message: Mapping[str, Any]
     """The answer, as the client got it."""
-    hindrance: Continuation | None = None
+    unavailable_reason: Continuation | None = None
     """Why prompts are never spliced with these tokens; None: they may be."""
     single: bool = False
     """Whether the answer was limited to one tool call: it may have sampled others, which the client never got."""
@@ -98,8 +98,8 @@ class Turns:
         key, rollout = conversation.answered(turn.message), conversation.rollout
         if known := self._drop(key):
             same = (known.prompt, known.sampled) == (turn.prompt, turn.sampled)
-            if not same or known.hindrance == Continuation.ambiguous:
-                turn = dataclasses.replace(turn, hindrance=Continuation.ambiguous)
+            if not same or known.unavailable_reason == Continuation.ambiguous:
+                turn = dataclasses.replace(turn, unavailable_reason=Continuation.ambiguous)
         self._turns[key] = turn, rollout
         if rollout is not None:
             self._of_rollout.setdefault(rollout, set()).add(key)

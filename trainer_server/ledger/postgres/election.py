@@ -25,7 +25,7 @@ _FIRST = "CREATE TABLE elected (name TEXT NOT NULL, since DOUBLE PRECISION NOT N
 _ADDRESS = "ALTER TABLE elected ADD COLUMN url TEXT;"
 _LOCK = 0x6172_7403
 """Key of the advisory lock that the elected server holds."""
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds between two looks at the lock."""
 _SESSION = """
 SET tcp_keepalives_idle TO 5;
@@ -110,7 +110,7 @@ class Election:
                 if str(error) != problem:  # the same problem is logged once
                     log.warning("%s", error)
                 problem = str(error)
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
 
     def watch(self, lost: Callable[[str], None]) -> None:
         """Looks from now on whether this server is still elected.
@@ -131,7 +131,7 @@ class Election:
 
     def _watched(self, lost: Callable[[str], None]) -> None:
         heard = time.monotonic()
-        while not self._ended.wait(_LOOK):
+        while not self._ended.wait(_POLL_INTERVAL):
             try:
                 if self._db is None:
                     if not self._stand():

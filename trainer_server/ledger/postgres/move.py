@@ -35,7 +35,7 @@ _BATCH = 500
 _MOVED = ".moved"
 """End of the names that the files get."""
 
-Told = Callable[[str, int, int], None]
+ReportProgress = Callable[[str, int, int], None]
 """Is told a table, how many of its rows are done, and how many there are."""
 
 
@@ -85,7 +85,7 @@ class Moved:
     digest: str
 
 
-def move(home: Home, source: str, url: str, told: Told = lambda table, done, rows: None) -> dict[str, Moved]:
+def move(home: Home, source: str, url: str, told: ReportProgress = lambda table, done, rows: None) -> dict[str, Moved]:
     """Copies a home's ledger and books, and compares them. No server may use the home or the database. Afterwards, the
     files can be `put_away`.
 
@@ -157,7 +157,7 @@ def _copy(
     table: _Table,
     home: str,
     add: Callable[[Db, _Table, Sequence[Any]], None],
-    told: Told,
+    told: ReportProgress,
 ) -> None:
     """Copies what was not copied yet of a table."""
     row = db.execute("SELECT place, moved FROM moves WHERE source = %s AND rows_of = %s", (home, table.name)).fetchone()
@@ -213,7 +213,7 @@ def _take_place(source: sqlite3.Connection, db: Db) -> None:
     db.execute("UPDATE places SET last = greatest(last, %s)", source.execute(query).fetchone())
 
 
-def _compared(source: sqlite3.Connection, db: Db, table: _Table, told: Told) -> Moved:
+def _compared(source: sqlite3.Connection, db: Db, table: _Table, told: ReportProgress) -> Moved:
     """Reads a table on both sides. Raises ConfigError if they differ."""
     names = ["place" if table is _COMPLETIONS and name == "rowid" else name for name in table.columns]
     here = _digest(source.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}"))

@@ -45,7 +45,7 @@ _SPARE = 16
 """Connections beyond those of admitted chat requests: for other requests, and for answers 429."""
 _REFUSED = 16
 """Connections that have been refused, and whose clients have not closed them yet."""
-_FAREWELL = 2.0
+_REFUSED_CLOSE_TIMEOUT = 2.0
 """Seconds that the client of a refused connection has to take the answer."""
 
 
@@ -295,7 +295,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
                 open_ones[0]._abort()
             refused[self] = None
             self.transport.write(answer)
-            self._timer = self.loop.call_later(_FAREWELL, self._abort)
+            self._timer = self.loop.call_later(_REFUSED_CLOSE_TIMEOUT, self._abort)
             if self.transport.can_write_eof():
                 self.transport.write_eof()
             else:  # TLS

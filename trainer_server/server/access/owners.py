@@ -10,7 +10,7 @@ from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import ErasesCompletions, Ledger
-from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Scope
 from trainer_server.wire.network.headers import ROLLOUT
@@ -37,7 +37,7 @@ class RolloutOwners:
         ledger: Has the completions of rollouts that began before.
     """
 
-    def __init__(self, book: RolloutBook, ledger: Ledger) -> None:
+    def __init__(self, book: RolloutRepository, ledger: Ledger) -> None:
         self._book, self._ledger = book, ledger
 
     async def check(self, scope: ASGIScope, rollouts: Iterable[str], *, begins: bool) -> None:

@@ -86,7 +86,7 @@ _Tokens = TypeAdapter(list[Token])
 _Uses = TypeAdapter(dict[str, float])
 
 
-class TokenBook:
+class TokenRepository:
     """The file of named tokens. A server and commands may use it at once: a change counts at the next request.
 
     Args:
@@ -225,7 +225,7 @@ class Keyring:
     def __init__(
         self,
         server_key: str,
-        book: TokenBook | None = None,
+        book: TokenRepository | None = None,
         clock: Callable[[], float] = time.time,
         *,
         engine_key: str | None = None,

@@ -26,7 +26,7 @@ from trainer_server.server.access.scopes import answered_anywhere
 
 _PATIENCE = 30.0
 """Seconds that a request waits for a server to be elected. A killed one is succeeded within a few."""
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 """Seconds between two looks who is elected."""
 _KEPT = 2**20
 """Bytes of a body up to which a request is sent again when the elected server dies. The client repeats larger ones."""
@@ -116,7 +116,7 @@ class ToLeader(Layer):
                 why = f"the server that trains went away: {error or type(error).__name__}"
                 if body is None:
                     break
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_POLL_INTERVAL)
         raise APIError(503, f"{why}. Ask again", code="no_leader", retry_after=2)
 
     async def _ask(self, url: str, scope: Scope, receive: Receive, send: Send, body: bytes | None) -> None:

@@ -12,12 +12,12 @@ from io import TextIOWrapper
 
 from trainer_server.ledger.base import Election, LedgerError
 from trainer_server.process.files import write_atomic
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.server import Server
 
 log = logging.getLogger("trainer_server")
 
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds between two looks whether this server is elected, or the home is free."""
 _AWAY = 4.0
 """Seconds more after a database that was away: the server that was elected looks every second."""
@@ -48,7 +48,7 @@ class Succession:
         self._elected = self._leads = False
         """Whether this server is elected; and whether it has begun to lead, which may fail at first."""
         self._lock: TextIOWrapper | None = None
-        self._rounds = Rounds("the election", self._next)
+        self._rounds = PeriodicTask("the election", self._next)
 
     def start(self) -> None:
         """Begins to stand for election."""
@@ -66,12 +66,12 @@ class Succession:
                 log.warning("%s", error)
                 await asyncio.sleep(_AWAY)
             if not self._elected:
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_POLL_INTERVAL)
                 return
             log.info("taking over: this server trains from now on")
             watch(self._election)
         while not self._claimed():  # the server that was elected before is ending
-            await asyncio.sleep(_LOOK / 2)
+            await asyncio.sleep(_POLL_INTERVAL / 2)
         if not self._leads:
             await self._server.lead()
             self._leads = True

@@ -63,7 +63,7 @@ class State(Collector):
         for name in self._server.store.names():
             for family, version in (
                 (newest, self._server.store.newest(name)),
-                (meant, self._server.names.meant(name)),
+                (meant, self._server.names.resolve(name)),
             ):
                 if version is not None:
                     family.add_metric([name], version)

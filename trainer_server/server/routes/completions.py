@@ -63,7 +63,7 @@ async def add_completions(body: Completions, server: ServerDep, request: Request
     note(request.scope, target=f"{len(body.completions)} completions")
     rollouts = {completion.rollout for completion in body.completions if completion.rollout}
     await server.owners.check(request.scope, rollouts, begins=True)
-    return await server.foreign.add(body.completions)
+    return await server.imported_completions.add(body.completions)
 
 
 def _rows(ledger: Ledger, ids: Sequence[str]) -> tuple[list[str] | None, set[str]]:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, FailFast, RootModel, ValidationError
 from trainer_server.gateway.body import check_values
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of, rows_of
-from trainer_server.ledger.run_book import Told
+from trainer_server.ledger.run_repository import ReportedRun
 from trainer_server.server.access.audited import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import ServerDep
@@ -206,7 +206,7 @@ def _traces(server: Server, traces: Mapping[str, dict[str, Any]], foreign: Mappi
         except (APIError, Unprocessable) as error:
             refused[rollout] = str(error)
         else:
-            told.append(Told(rollout, trace, _answer(trace)))
+            told.append(ReportedRun(rollout, trace, _answer(trace)))
     deleted = server.runs.traces(told)
     return TracesTaken(taken=len(told) - len(deleted), deleted=deleted, refused=refused)
 

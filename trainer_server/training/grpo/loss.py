@@ -19,7 +19,7 @@ from trainer_server.wire.plugins import loss_place
 
 
 @dataclass(frozen=True, slots=True)
-class Gain:
+class SurrogateObjective:
     """What is maximised at each read-out.
 
     gain_R: differentiable by logp_R.
@@ -39,12 +39,12 @@ class Loss:
         update; weight_S (float64) is the weight of each token of a completion. It depends on nothing else, so the
         losses of micro-batches add up to the loss of the update. Not called with `loss_aggregation="trajectory"`, which
         has weights of its own (`by_trajectory`).
-    gain: (ratio_R, logp_R, advantage_R, config) → Gain. ratio_R is π/π_old by token, or by sequence with
+    gain: (ratio_R, logp_R, advantage_R, config) → SurrogateObjective. ratio_R is π/π_old by token, or by sequence with
         `importance_sampling_level="sequence"`. Both ratio_R and logp_R have gradients.
     """
 
     token_weights: Callable[[torch.Tensor, GRPOConfig], torch.Tensor]
-    gain: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, GRPOConfig], Gain]
+    gain: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, GRPOConfig], SurrogateObjective]
 
 
 def by_sequence(lengths_S: torch.Tensor, config: GRPOConfig) -> torch.Tensor:
@@ -75,30 +75,38 @@ def by_trajectory(lengths_S: torch.Tensor, trajectory_S: torch.Tensor) -> torch.
     return 1.0 / (len(tokens_N) * tokens_N.clamp(min=1.0)[index_S])
 
 
-def clipped(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+def clipped(
+    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
+) -> SurrogateObjective:
     """PPO's min(ratio · A, clip(ratio, 1 − ε, 1 + ε_high) · A), arXiv:1707.06347. The unclipped ratio is at most
     `delta`, arXiv:2505.07291."""
     high = config.epsilon if config.epsilon_high is None else config.epsilon_high
     clipped_R = ratio_R.clamp(1 - config.epsilon, 1 + high)
     bounded_R = ratio_R if config.delta is None else ratio_R.clamp(max=config.delta)
-    return Gain(
+    return SurrogateObjective(
         torch.minimum(bounded_R * advantage_R, clipped_R * advantage_R),
         (ratio_R < 1 - config.epsilon) & (advantage_R < 0),
         (ratio_R > 1 + high) & (advantage_R > 0),
     )
 
 
-def capped(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+def capped(
+    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
+) -> SurrogateObjective:
     """CISPO's min(ratio, ε_high) · A · logp, the ratio without a gradient, arXiv:2506.13585: every token keeps its
     gradient."""
     high = config.epsilon if config.epsilon_high is None else config.epsilon_high
-    return Gain(ratio_R.clamp(max=high).detach() * advantage_R * logp_R, high_R=(ratio_R > high) & (advantage_R > 0))
+    return SurrogateObjective(
+        ratio_R.clamp(max=high).detach() * advantage_R * logp_R, high_R=(ratio_R > high) & (advantage_R > 0)
+    )
 
 
-def softened(ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig) -> Gain:
+def softened(
+    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
+) -> SurrogateObjective:
     """SAPO's 4/τ · sigmoid(τ · (ratio − 1)) · A, arXiv:2511.20347; τ by the sign of the advantage."""
     tau_R = torch.where(advantage_R > 0, config.sapo_temperature_pos, config.sapo_temperature_neg)
-    return Gain(torch.sigmoid(tau_R * (ratio_R - 1)) * 4 / tau_R * advantage_R)
+    return SurrogateObjective(torch.sigmoid(tau_R * (ratio_R - 1)) * 4 / tau_R * advantage_R)
 
 
 LOSSES: dict[str, Loss] = {

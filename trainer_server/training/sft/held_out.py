@@ -46,7 +46,7 @@ class HeldOut:
         return self.losses.index(min(self.losses))
 
     @property
-    def in_vain(self) -> int:
+    def evaluations_without_gain(self) -> int:
         """Number of measurements since the least loss."""
         return len(self.losses) - 1 - self.best
 
@@ -73,7 +73,7 @@ class HeldOut:
             raise TrainingError(f"the held-out loss is {loss} after {updates} updates: no version was made")
         self.losses.append(loss)
         self.updates.append(updates)
-        if not self.in_vain:
+        if not self.evaluations_without_gain:
             self._best = [weight.detach().clone() for _, weight in self._model.parameters()]
         self.seconds.append(time.monotonic() - started)
 

@@ -126,7 +126,7 @@ def warm_start(
             held_out.measure(update + 1)
         share = max((update + 1) / total, min(1.0, moment.share))
         progress(share, _measured(losses, held_out, update + 1, epoch, total, clock.elapsed * (1 - share) / share))
-        if held_out and config.patience and held_out.in_vain >= config.patience:
+        if held_out and config.patience and held_out.evaluations_without_gain >= config.patience:
             stopped = "patience"
             break
 

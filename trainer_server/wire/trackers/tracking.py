@@ -14,7 +14,7 @@ FLUSH_SECONDS = 30.0
 """Seconds that a training which has ended waits for its trackers."""
 
 
-class _Told:
+class _TrackerWorker:
     """A tracker with its thread."""
 
     def __init__(self, name: str, tracker: Tracker, say: Callable[[str], None], most: int) -> None:
@@ -61,7 +61,7 @@ class Tracking:
         self, trackers: Sequence[tuple[str, Tracker]], say: Callable[[str], None], *, most: int = MOST
     ) -> None:
         self._say = say
-        self._told = [_Told(name, tracker, say, most) for name, tracker in trackers]
+        self._told = [_TrackerWorker(name, tracker, say, most) for name, tracker in trackers]
         self._finished = False
 
     def __bool__(self) -> bool:

@@ -13,7 +13,7 @@ from starlette.routing import Route
 from art_langgraph.cli.setup.check import check_address, check_token, series
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.wire import ConfigError, Connection, ServerUnreachable
 
 
@@ -61,8 +61,8 @@ def test_a_server_that_has_another_name_says_how_it_is_told(server: TrainerServe
 def test_tokens_that_do_not_count_are_refused_with_the_servers_reason(server: TrainerServer) -> None:
     for token, words in (
         ("art-nobody", "the bearer token is wrong, or was revoked"),
-        (TokenBook(server.home).create("old", Scope.train, seconds=-1), "the token 'old' expired"),
-        (TokenBook(server.home).create("gpu", Scope.engine), "needs a token of scope rollout"),
+        (TokenRepository(server.home).create("old", Scope.train, seconds=-1), "the token 'old' expired"),
+        (TokenRepository(server.home).create("gpu", Scope.engine), "needs a token of scope rollout"),
     ):
         with pytest.raises(ConfigError, match=f"{server.url} does not take the token: .*{words}") as raised:
             check_token(Connection(server.url, token))

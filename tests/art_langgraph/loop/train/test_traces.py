@@ -19,7 +19,7 @@ from art_langgraph import ChatART, Scenario, TrainerClient, gather, train
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 from tests.support.tracing.otlp import Collector, collecting
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.wire.watching import tracing
 
 CHAT = "POST /v1/chat/completions"
@@ -198,7 +198,7 @@ def test_probes_and_pages_have_no_spans(collector: Collector, traced: TrainerSer
 
 
 def test_a_request_names_its_token_and_the_owner(collector: Collector, traced: TrainerServer) -> None:
-    secret = TokenBook(traced.home).create("laptop", Scope.rollout, owner="ann")
+    secret = TokenRepository(traced.home).create("laptop", Scope.rollout, owner="ann")
     collector.spans.clear()
     body = {"model": "traced", "messages": [{"role": "user", "content": "say x"}], "max_tokens": 3}
     with traced.http() as http:

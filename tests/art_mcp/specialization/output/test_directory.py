@@ -12,10 +12,10 @@ from art_langgraph.llm.llm import Usage
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.course import Course
 from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.output.fingerprint import fingerprint
 from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings
+from art_mcp.specialization.stage_runner import StageRunner
 from trainer_server.wire import ConfigError
 
 SETTINGS = {"seed": 0, "policy": "agent"}
@@ -120,10 +120,12 @@ def test_what_killed_processes_asked_of_language_models_counts(tmp_path: Path) -
 def test_remarks_survive_a_kill_and_the_latest_about_a_thing_counts(tmp_path: Path) -> None:
     for resumed in (False, True):
         run = RunDirectory(tmp_path / "out", SETTINGS, resume=resumed)
-        course = Course(run, Budget(60.0), lambda line: None, lambda: None)
-        notes = course.notes
-        course.remark("rl", f"rl was left out: only {7 - resumed} s are left for it")
+        stage_runner = StageRunner(run, Budget(60.0), lambda line: None, lambda: None)
+        notes = stage_runner.notes
+        stage_runner.remark("rl", f"rl was left out: only {7 - resumed} s are left for it")
         if not resumed:
-            course.remark("before", "version 0 could not be measured")
+            stage_runner.remark("before", "version 0 could not be measured")
         run.close()
-    assert notes == course.notes == ["rl was left out: only 6 s are left for it", "version 0 could not be measured"]
+    assert (
+        notes == stage_runner.notes == ["rl was left out: only 6 s are left for it", "version 0 could not be measured"]
+    )

@@ -29,7 +29,7 @@ from tests.support.servers.serving import serving
 from trainer_server.engines.adapter_files import FILES, adapter_files
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.access.tokens import Scope as TokenScope
-from trainer_server.server.access.tokens import TokenBook
+from trainer_server.server.access.tokens import TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home, PolicySpec
@@ -281,7 +281,7 @@ def test_what_the_server_refuses_is_said_with_the_remedy(
     trainer: Trainer, plugin: Any, tmp_path: Path, key: str, number: int, words: str
 ) -> None:
     trainer.version(1)
-    given = TokenBook(trainer.home).create("a", TokenScope.rollout) if key == "rollout" else key
+    given = TokenRepository(trainer.home).create("a", TokenScope.rollout) if key == "rollout" else key
     with pytest.raises(plugin.NotFetched, match=words):
         plugin.Adapters(tmp_path / "engine", trainer.url, given).get("agent", number)
 
@@ -312,7 +312,7 @@ def test_a_token_of_scope_engine_opens_the_files_and_nothing_else(
     trainer: Trainer, plugin: Any, tmp_path: Path
 ) -> None:
     trainer.version(1)
-    token = TokenBook(trainer.home).create("gpu-1", TokenScope.engine)
+    token = TokenRepository(trainer.home).create("gpu-1", TokenScope.engine)
     plugin.Adapters(tmp_path / "engine", trainer.url, token).get("agent", 1)
     for key in (token, KEY):
         for path in ("/api/policies", "/v1/models", "/api/jobs", "/api/policies/agent/versions/1/export"):

@@ -189,10 +189,10 @@ def test_an_answer_that_names_the_end_of_turns_is_rendered_anew(arguments: str) 
     assert join(HERMES, turn, [*ASKED, answer, RESULT], 3) == Continuation.unlike
 
 
-@pytest.mark.parametrize("hindrance", [Continuation.cut, Continuation.ambiguous])
-def test_a_turn_that_cannot_be_used_says_why(hindrance: Continuation) -> None:
-    turn = turn_of(HERMES, ASKED, CALL, WROTE, hindrance=hindrance)
-    assert join(HERMES, turn, [*ASKED, CALL, RESULT], 3) == hindrance
+@pytest.mark.parametrize("unavailable_reason", [Continuation.cut, Continuation.ambiguous])
+def test_a_turn_that_cannot_be_used_says_why(unavailable_reason: Continuation) -> None:
+    turn = turn_of(HERMES, ASKED, CALL, WROTE, unavailable_reason=unavailable_reason)
+    assert join(HERMES, turn, [*ASKED, CALL, RESULT], 3) == unavailable_reason
 
 
 PIECES = st.sampled_from(

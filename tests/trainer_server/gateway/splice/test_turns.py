@@ -58,10 +58,10 @@ def test_one_message_of_other_tokens_is_ambiguous() -> None:
     turns.add(Conversation(ASKED, "r"), turn("one", "b"))
     turns.add(Conversation(ASKED, "r"), turn("same", "b"))
     (match,) = turns.matches(Conversation(more, "r"))
-    assert (match.turn.id, match.turn.hindrance) == ("same", None)
+    assert (match.turn.id, match.turn.unavailable_reason) == ("same", None)
     turns.add(Conversation(ASKED, "r"), turn("other", "b", (3, 4)))
     (match,) = turns.matches(Conversation(more, "r"))
-    assert (match.turn.id, match.turn.hindrance) == ("other", Continuation.ambiguous)
+    assert (match.turn.id, match.turn.unavailable_reason) == ("other", Continuation.ambiguous)
 
 
 def test_turns_that_were_not_used_lately_are_forgotten() -> None:

@@ -86,7 +86,7 @@ def test_the_database_has_another_server_elected_when_one_is_killed(postgres_url
 def test_who_is_elected_stays_so_when_the_database_restarts(
     own: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.05)
+    monkeypatch.setattr(module, "_POLL_INTERVAL", 0.05)
     url = own.new_database()
     first, second = Election(url, "/first"), Election(url, "/second")
     assert first.stand()
@@ -104,7 +104,7 @@ def test_who_is_elected_stays_so_when_the_database_restarts(
 def test_who_comes_too_late_after_a_broken_connection_is_told(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.5)
+    monkeypatch.setattr(module, "_POLL_INTERVAL", 0.5)
     first, second = Election(postgres_url, "/first"), Election(postgres_url, "/second")
     assert first.stand()
     with psycopg.connect(postgres_url, autocommit=True) as db:
@@ -121,7 +121,7 @@ def test_who_comes_too_late_after_a_broken_connection_is_told(
 def test_without_a_word_from_the_database_nobody_stays_elected(
     own: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_LOOK", 0.05)
+    monkeypatch.setattr(module, "_POLL_INTERVAL", 0.05)
     monkeypatch.setattr(module, "_TERM", 0.5)
     first = Election(own.new_database(), "/first")
     assert first.stand()

@@ -17,9 +17,9 @@ from tests.support.cli import art
 from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.ledger.postgres.move import move, put_away
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList
+from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.wire import ConfigError, Home, Reward, RolloutSpec
 from trainer_server.wire.rollouts import RolloutScenario
@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Home:
     asyncio.run(ledger.add(*completions[:5], odd, *completions[6:]))
     ledger.close()
     books = SQLiteBooks(home.rollouts)
-    rollouts = RolloutBook(books)
+    rollouts = RolloutRepository(books)
     for n in range(7):
         rollouts.register(f"ro-{n}", RolloutSpec(scenario=RolloutScenario(id=f"s-{n}", input=f"Frage {n}\0 höflich")))
         rollouts.reward(f"ro-{n}", Reward(reward=n / 3), ["agent"])
@@ -47,7 +47,7 @@ def home(tmp_path: Path) -> Home:
 
 def test_all_is_there_and_the_next_rows_go_on(home: Home, postgres_url: str) -> None:
     before = SQLiteLedger(home.ledger).recorded(0, 10_000)
-    runs = RunList(RunBook(SQLiteBooks(home.rollouts)))
+    runs = RunList(RunRepository(SQLiteBooks(home.rollouts)))
     listed = [(one.id, one.reward) for one in runs.page(RunFilter()).runs]
     told: list[str] = []
     moved = move(home, "srv", postgres_url, lambda table, done, count: told.append(f"{table} {done}/{count}"))
@@ -58,9 +58,9 @@ def test_all_is_there_and_the_next_rows_go_on(home: Home, postgres_url: str) -> 
     after = ledger.recorded(0, 10_000)
     assert [(one.place, one.created, one.tokens) for one in after] == [(o.place, o.created, o.tokens) for o in before]
     assert [len(ledger.rollout(f"ro-{n}")) for n in range(7)] == [172, 172, 172, 171, 171, 171, 171]
-    rollouts = RolloutBook(books)
+    rollouts = RolloutRepository(books)
     assert rollouts.rewards("ro-3")[0].reward == 1.0
-    assert [(one.id, one.reward) for one in RunList(RunBook(books)).page(RunFilter()).runs] == listed
+    assert [(one.id, one.reward) for one in RunList(RunRepository(books)).page(RunFilter()).runs] == listed
     rollouts.register("ro-new", RolloutSpec())
     asyncio.run(ledger.add(row("c-new")))
     assert ledger.recorded(0, 10_000)[-1].place == before[-1].place + 1

@@ -17,7 +17,7 @@ from tests.support.patience import PATIENCE
 from trainer_server.server.access import audited
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.audited import RequestLog
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home, PolicySpec
@@ -48,7 +48,7 @@ def written(home: Home) -> list[tuple[str, str, str, str, int | None]]:
 def test_a_request_is_in_the_log_before_it_is_answered_with_name_target_and_result(
     home: Home, http: TestClient
 ) -> None:
-    book = TokenBook(home)
+    book = TokenRepository(home)
     trainer = {"Authorization": f"Bearer {book.create('tina', Scope.train)}"}
     trajectories = [{"id": f"{MARK}-{at}", "reward": at, "completions": [MARK]} for at in (0.0, 1.0)]
     step = {"groups": [{"scenario_id": MARK, "trajectories": trajectories}]}
@@ -91,7 +91,7 @@ async def test_refused_requests_of_a_minute_have_a_few_lines_and_a_number(
     """Each line is written to the disk, and a flood of them would end with the deletion of older lines."""
     home, now = Home(tmp_path), [1000.0]
     monkeypatch.setattr(audited, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    log, book = RequestLog(AuditLog(home)), TokenBook(home)
+    log, book = RequestLog(AuditLog(home)), TokenRepository(home)
     book.create("tina", Scope.train)
     (tina,) = book.all()
     for number in range(500):
@@ -122,7 +122,7 @@ async def test_repeated_logins_and_fetches_of_a_token_do_not_fill_the_log(
     tmp_path: Path, action: str, status: int
 ) -> None:
     home = Home(tmp_path)
-    log, book = RequestLog(AuditLog(home)), TokenBook(home)
+    log, book = RequestLog(AuditLog(home)), TokenRepository(home)
     book.create("tina", Scope.rollout)
     (tina,) = book.all()
     for _ in range(60):
@@ -199,7 +199,7 @@ def test_an_answer_does_not_wait_for_a_log_that_cannot_be_written(
 
 
 def test_the_owner_of_a_token_is_in_the_log_and_in_what_is_said_of_the_token(home: Home, http: TestClient) -> None:
-    secret = TokenBook(home).create("laptop", Scope.admin, owner="ann")
+    secret = TokenRepository(home).create("laptop", Scope.admin, owner="ann")
     headers = {"Authorization": f"Bearer {secret}"}
     http.delete("/api/policies/p/versions/7", headers=headers)
     *_, last = AuditLog(home).entries()

@@ -14,10 +14,10 @@ from starlette.testclient import TestClient
 
 from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
-from trainer_server.ledger.rollouts import RolloutBook
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.server.access.owners import BEGIN
 from trainer_server.server.access.scopes import RULES
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home, RolloutSpec
@@ -52,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
 
 @pytest.fixture(scope="module")
 def secrets(home: Home) -> dict[str, str]:
-    book = TokenBook(home)
+    book = TokenRepository(home)
     scopes = {"alice": Scope.rollout, "bob": Scope.rollout, "trainer": Scope.train, "boss": Scope.admin}
     return {name: book.create(name, scope) for name, scope in scopes.items()}
 
@@ -175,7 +175,7 @@ def test_rollouts_that_only_sent_requests_are_not_listed(started: Callable[[str]
 
 def test_servers_of_one_database_agree_on_the_owner(postgres_url: str) -> None:
     """Each gateway of a fleet asks the database: whichever is asked first decides for all."""
-    one, other = (RolloutBook(PostgresBooks(postgres_url)) for _ in range(2))
+    one, other = (RolloutRepository(PostgresBooks(postgres_url)) for _ in range(2))
     assert one.owners(["ro"]) == {}
     assert one.begin(["ro"], "alice", ()) == {"ro": "alice"}
     assert other.begin(["ro", "new", "old"], "bob", {"old"}) == {"ro": "alice", "new": "bob", "old": None}

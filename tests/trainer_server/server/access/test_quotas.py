@@ -12,7 +12,7 @@ from tests.support.clock import Clock
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.quotas import Quotas
-from trainer_server.server.access.tokens import Scope, Token, TokenBook
+from trainer_server.server.access.tokens import Scope, Token, TokenRepository
 from trainer_server.wire import Completion
 
 CHAT = {"model": "agent", "messages": [{"role": "user", "content": "say hello"}], "max_tokens": 20}
@@ -101,7 +101,7 @@ def test_answers_of_others_are_not_counted() -> None:
 @pytest.fixture
 def limited(server: TrainerServer) -> Iterator[httpx.Client]:
     """A client whose token has 20 tokens a minute."""
-    book = TokenBook(server.home)
+    book = TokenRepository(server.home)
     secret = book.create("limited", Scope.rollout, tokens_per_minute=20)
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {secret}"}, timeout=120) as http:
         yield http

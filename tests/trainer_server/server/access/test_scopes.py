@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from trainer_server.server.access.auth import OPEN
 from trainer_server.server.access.scopes import RULES
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -32,7 +32,7 @@ def app(home: Home, base_model: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def tokens(home: Home) -> dict[Scope, str]:
-    return {scope: TokenBook(home).create(f"{scope}-user", scope) for scope in Scope}
+    return {scope: TokenRepository(home).create(f"{scope}-user", scope) for scope in Scope}
 
 
 def routes(router: Any) -> Iterator[str]:

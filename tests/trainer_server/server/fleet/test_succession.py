@@ -54,7 +54,7 @@ class Election:
 
 @pytest.fixture(autouse=True)
 def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(succession, "_LOOK", 0.01)
+    monkeypatch.setattr(succession, "_POLL_INTERVAL", 0.01)
     monkeypatch.setattr(succession, "_AWAY", 0.01)
 
 

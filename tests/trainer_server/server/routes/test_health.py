@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from tests.support.engines.letters import LettersEngine
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.process.hardware import gpu_count
-from trainer_server.server.access.tokens import Scope, TokenBook
+from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
@@ -68,7 +68,7 @@ def test_holders_of_the_token_are_told_what_is_paid_for(http: TestClient) -> Non
 
 def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
     jobs = http.app.state.server.jobs  # type: ignore[attr-defined]
-    for task in (jobs.finisher._task, jobs.retention._task, jobs.process._watch):
+    for task in (jobs.completer._task, jobs.retention._task, jobs.process._watch):
         task.failure = "the end of jobs: RuntimeError: unexpected"
         assert http.get("/health", headers=HOLDER).json()["error"] == "the end of jobs: RuntimeError: unexpected"
         task.failure = None
@@ -78,7 +78,7 @@ def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
 def test_reasons_which_quote_logs_are_told_to_tokens_that_see_the_runs_of_others(
     http: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    book = TokenBook(http.app.state.server.config.home)  # type: ignore[attr-defined]
+    book = TokenRepository(http.app.state.server.config.home)  # type: ignore[attr-defined]
     monkeypatch.setattr(TrainerProcess, "failure", "the end of the log")
     for scope, said in ((Scope.rollout, None), (Scope.train, "the end of the log")):
         headers = {"Authorization": f"Bearer {book.create(scope, scope)}"}

@@ -64,7 +64,7 @@ async def test_clients_are_told_that_the_trainer_does_not_start(
 ) -> None:
     line = [sys.executable, "-c", "raise SystemExit('RuntimeError: no such kernel')"]
     monkeypatch.setattr(supervisor, "command", lambda settings: line)
-    monkeypatch.setattr(policies, "_GLANCE", 0.2)
+    monkeypatch.setattr(policies, "_POLL_INTERVAL", 0.2)
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         refused = await asyncio.to_thread(http.post, "/api/policies", json={"name": "p"})
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "trainer_not_ready")

@@ -77,5 +77,5 @@ def test_a_disk_that_is_full_ends_no_step(worker: Worker, tmp_path: Path, monkey
     def full(directory: Path, tokens: StepTokens) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("trainer_server.training.job_kinds.write_step_tokens", full)
+    monkeypatch.setattr("trainer_server.training.job_runner.write_step_tokens", full)
     assert step(worker, groups(1.0, 0.0, 0.0)).error is None

@@ -17,7 +17,7 @@ from trainer_server.server.dashboard.sources import Sources, SourcesDep
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 
-_LOOK = 1.0
+_POLL_INTERVAL = 1.0
 """Seconds between two looks."""
 _ALIVE = 15.0
 """Seconds without a change after which a comment is sent, so that proxies keep the connection."""
@@ -39,7 +39,7 @@ async def _changes(request: Request, sources: Sources) -> AsyncIterator[str]:
     sent = began = time.monotonic()
     while time.monotonic() < began + _LONGEST:
         with suppress(TimeoutError):
-            await asyncio.wait_for(ending.wait(), _LOOK)
+            await asyncio.wait_for(ending.wait(), _POLL_INTERVAL)
         if ending.is_set() or await request.is_disconnected():
             return
         await sources.look()

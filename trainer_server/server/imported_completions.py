@@ -33,7 +33,7 @@ _NUMBERS = {"prompt_token_ids", "token_ids", "logprobs"}
 """Fields that are checked by themselves."""
 
 
-class ForeignCompletions:
+class ImportedCompletions:
     """Takes completions of other servers into the ledger. They keep the id of the server that recorded them.
 
     Warm starts imitate them. Steps of GRPO skip them: a version of theirs has other weights than the version of the

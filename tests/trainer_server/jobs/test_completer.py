@@ -1,4 +1,4 @@
-"""The finisher: ends every job that was accepted, in order, whatever becomes of one of them."""
+"""The completer: ends every job that was accepted, in order, whatever becomes of one of them."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ async def test_a_job_that_cannot_be_finished_fails_alone(
         if policy == "bad":
             raise RuntimeError("nobody expected this")
 
-    monkeypatch.setattr(service.finisher._names, "forget", forget)
-    bad = await service.intake.create(PolicySpec(name="bad"))
-    lost = await service.intake.create(PolicySpec(name="lost"))
-    good = await service.intake.create(PolicySpec(name="good"))
+    monkeypatch.setattr(service.completer._names, "forget", forget)
+    bad = await service.submitter.create(PolicySpec(name="bad"))
+    lost = await service.submitter.create(PolicySpec(name="lost"))
+    good = await service.submitter.create(PolicySpec(name="good"))
     board.report(bad.id, Trained(result=StepResult(version=0)))
     board.report(lost.id, Trained(error="out of memory"))
     (home.jobs / lost.id / "job.json").write_text("{")
     board.report(good.id, Trained(error="out of luck"))
-    service.finisher.start()
+    service.completer.start()
     try:
         job = await ended(service, good.id)
         assert (job.status, job.error) == (JobStatus.failed, "out of luck")
@@ -63,7 +63,7 @@ async def test_a_job_that_cannot_be_finished_fails_alone(
         assert list(service.open) == []
         assert [job.id for job in service.status.jobs()] == [good.id, lost.id, bad.id]
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
 
 
 async def test_a_version_that_is_quarantined_while_it_is_made_fails_its_job(tmp_path: Path, base_model: Path) -> None:
@@ -72,14 +72,14 @@ async def test_a_version_that_is_quarantined_while_it_is_made_fails_its_job(tmp_
     service = service_of(board, home, base_model)
     publish(AdapterStore(home.policies), "p", 0)
     (home.policies / "p/versions/0/quarantined.json").write_text("{")  # by hand, between two looks of the server
-    job = await service.intake.create(PolicySpec(name="p"))
+    job = await service.submitter.create(PolicySpec(name="p"))
     board.report(job.id, Trained(result=StepResult(version=0)))
-    service.finisher.start()
+    service.completer.start()
     try:
         failed = await ended(service, job.id)
         assert "its quarantined.json cannot be read" in str(failed.error)
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
 
 
 @pytest.mark.parametrize("when", ["before the trainer", "after the trainer"])
@@ -89,16 +89,16 @@ async def test_a_job_whose_directory_is_deleted_stops_no_other(
     home = Home(tmp_path)
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model)
-    deleted = await service.intake.create(PolicySpec(name="deleted"))
-    other = await service.intake.create(PolicySpec(name="other"))
+    deleted = await service.submitter.create(PolicySpec(name="deleted"))
+    other = await service.submitter.create(PolicySpec(name="other"))
     board.report(other.id, Trained(error="out of luck"))
     if when == "after the trainer":
         board.report(deleted.id, Trained(error="out of memory"))
         shutil.rmtree(home.jobs / deleted.id)
-    service.finisher.start()
+    service.completer.start()
     try:
         if when == "before the trainer":
-            while service.finisher._task._task is None or service.open.first != deleted.id:
+            while service.completer._task._task is None or service.open.first != deleted.id:
                 await asyncio.sleep(0.01)
             shutil.rmtree(home.jobs / deleted.id)
         assert (await ended(service, other.id)).error == "out of luck"
@@ -106,7 +106,7 @@ async def test_a_job_whose_directory_is_deleted_stops_no_other(
         assert not (home.jobs / deleted.id).exists(), "what was deleted is not made again"
         assert f"jobs/{deleted.id} in the server's home was deleted" in caplog.text
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
 
 
 class Failing(JobBoard):
@@ -127,15 +127,15 @@ class Failing(JobBoard):
 async def test_errors_that_may_pass_are_waited_for_and_others_are_not(
     tmp_path: Path, base_model: Path, number: int, written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trainer_server.jobs.finisher._RETRY", 0.0)
+    monkeypatch.setattr("trainer_server.jobs.completer._RETRY", 0.0)
     home = Home(tmp_path)
     board = Failing(home.jobs, number, times=1)
     service = service_of(board, home, base_model)
-    job = await service.intake.create(PolicySpec(name="p"))
+    job = await service.submitter.create(PolicySpec(name="p"))
     board.report(job.id, Trained(error="out of luck"))
     for _ in range(1 + written):
         assert job.id in service.open
-        await service.finisher.end_next()
+        await service.completer.end_next()
     assert job.id not in service.open
     assert (home.jobs / job.id / "done.json").exists() == written
 
@@ -158,10 +158,10 @@ async def test_the_deletion_of_old_versions_holds_up_no_job(
     home = Home(tmp_path)
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model, keep_versions=1)
-    jobs = [await service.intake.create(PolicySpec(name=name)) for name in "ab"]
+    jobs = [await service.submitter.create(PolicySpec(name=name)) for name in "ab"]
     for job in jobs:
         board.report(job.id, Trained(error="out of luck"))
-    service.finisher.start()
+    service.completer.start()
     service.retention.start()
     try:
         for job in jobs:
@@ -170,7 +170,7 @@ async def test_the_deletion_of_old_versions_holds_up_no_job(
             while not service.retention.waits:  # type: ignore[attr-defined]
                 await asyncio.sleep(0.01)
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
         await service.retention.stop()
 
 
@@ -181,10 +181,10 @@ async def test_an_error_that_nobody_expected_is_shown_and_outlived(
     home = Home(tmp_path)
     board = JobBoard(home.jobs)
     service = service_of(board, home, base_model)
-    service.finisher._task._pause = 0.05
-    job = await service.intake.create(PolicySpec(name="p"))
+    service.completer._task._pause = 0.05
+    job = await service.submitter.create(PolicySpec(name="p"))
     board.report(job.id, Trained(error="out of luck"))
-    whole, failures = service.finisher.outcome, []
+    whole, failures = service.completer.outcome, []
 
     async def outcome(job_id: str) -> Job | None:
         if not failures:
@@ -193,8 +193,8 @@ async def test_an_error_that_nobody_expected_is_shown_and_outlived(
         assert service.failure == "the end of jobs: RuntimeError: nobody expected this"
         return await whole(job_id)
 
-    monkeypatch.setattr(service.finisher, "outcome", outcome)
-    service.finisher.start()
+    monkeypatch.setattr(service.completer, "outcome", outcome)
+    service.completer.start()
     try:
         await ended(service, job.id)
         async with asyncio.timeout(WARM):
@@ -202,7 +202,7 @@ async def test_an_error_that_nobody_expected_is_shown_and_outlived(
                 await asyncio.sleep(0.01)
         assert "Traceback" in caplog.text
     finally:
-        await service.finisher.stop()
+        await service.completer.stop()
 
 
 async def test_the_rewards_of_a_step_are_credited_to_the_versions_that_sampled(
@@ -220,14 +220,14 @@ async def test_the_rewards_of_a_step_are_credited_to_the_versions_that_sampled(
         StepResult(version=2, metrics=metrics),
         StepResult(version=2, metrics={**metrics, "skipped": "why"}),
     ):
-        job = await service.intake.train("p", STEP)
+        job = await service.submitter.train("p", STEP)
         board.use(job.id, ["t1"])
         board.report(job.id, Trained(result=result))
-        done = await service.finisher.outcome(job.id)
+        done = await service.completer.outcome(job.id)
         assert done is not None
         assert done.result is not None
         assert done.result.trajectories == ["t1"]
-        await service.finisher.outcome(job.id)  # again, after a crash
+        await service.completer.outcome(job.id)  # again, after a crash
         await service.open.remove(job.id)
     scores = [record.score for number in range(3) if (record := store.version("p", number))]
     assert scores == [pytest.approx(0.9), pytest.approx(0.1), None]
@@ -244,20 +244,20 @@ async def test_a_server_killed_before_the_end_of_a_job_means_the_version_that_it
     await engine.start()
     service = service_of(board, home, base_model, engine)
     publish(store, "p", 0)
-    service.finisher._names.serve(("p", 0))
-    job = await service.intake.train("p", STEP)
+    service.completer._names.serve(("p", 0))
+    job = await service.submitter.train("p", STEP)
     publish(store, "p", 1, job_id=job.id)
     board.use(job.id, ["t1"])
     board.report(job.id, Trained(result=StepResult(version=1)))
     again = service_of(JobBoard(home.jobs), home, base_model, engine)
     assert again.served("p") == 0, "no engine has taken version 1 yet"
-    await service.finisher.end_next()
-    assert service.finisher._names.meant("p") == 1
+    await service.completer.end_next()
+    assert service.completer._names.resolve("p") == 1
     assert job.id in service.open, "the end is not written down"
     again = service_of(JobBoard(home.jobs), home, base_model, engine)
     assert again.served("p") == 1
-    again.finisher._names.serve(("p", 1))
-    await again.finisher.end_next()
+    again.completer._names.serve(("p", 1))
+    await again.completer.end_next()
     done = again.board.job(job.id)
     assert done is not None
     assert done.status == JobStatus.succeeded, done.error
@@ -275,8 +275,8 @@ async def test_clients_learn_of_an_end_that_cannot_be_written(
         raise OSError(errno.EIO, "the disk is broken")
 
     monkeypatch.setattr(board, "finish", broken)
-    service.finisher.start()
+    service.completer.start()
     job = await service.status.wait(file.id, 10)
-    await service.finisher.stop()
+    await service.completer.stop()
     assert job is not None
     assert (job.status, job.error) == (JobStatus.failed, "no good")

@@ -43,7 +43,7 @@ class SentReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReportedRun:
     """What a client told of a run that has ended."""
 
     run: str
@@ -53,7 +53,7 @@ class Told:
     """The beginning of what it answered, for a search."""
 
 
-class RunBook:
+class RunRepository:
     """All runs of a server. Any thread may call it.
 
     All methods raise LedgerError when the database cannot be read or written.
@@ -81,10 +81,10 @@ class RunBook:
         Raises:
             Gone: A user deleted the rollout.
         """
-        if self.traces([Told(run_id, trace, answer)]):
+        if self.traces([ReportedRun(run_id, trace, answer)]):
             raise Gone(f"rollout {run_id!r} was deleted: what is told of it now is not kept", code="deleted")
 
-    def traces(self, told: Sequence[Told]) -> list[str]:
+    def traces(self, told: Sequence[ReportedRun]) -> list[str]:
         """Records what clients told of several runs, in one transaction. When this returns, it survives a crash.
 
         Args:
@@ -94,7 +94,7 @@ class RunBook:
             Those that a user deleted. Nothing is kept of them.
         """
         redacted = [
-            Told(report.run, self._redaction.trace(report.trace), self._redaction.text(report.answer))
+            ReportedRun(report.run, self._redaction.trace(report.trace), self._redaction.text(report.answer))
             for report in told
         ]
         records = [zlib.compress(to_json(report.trace).encode(), 6) for report in redacted]

@@ -15,7 +15,7 @@ from trainer_server.wire import Candidate
 from trainer_server.wire.text import writable
 
 
-class Draws:
+class CanaryAssignments:
     """The draws of all policies. Any thread may call it.
 
     All methods raise LedgerError when the database cannot be read or written.

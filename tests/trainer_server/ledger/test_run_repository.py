@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from trainer_server.ledger.base import Recorded
-from trainer_server.ledger.rollouts import RolloutBook
-from trainer_server.ledger.run_book import RunBook, SentReference
+from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList, RunRow
+from trainer_server.ledger.run_repository import RunRepository, SentReference
 from trainer_server.ledger.sqlite import SQLiteBooks
 from trainer_server.ledger.storage.books import Books
 from trainer_server.wire import Gone, Reward, RolloutScenario, RolloutSpec, RunTrace
@@ -35,18 +35,18 @@ def trace(**given: object) -> RunTrace:
     return RunTrace.model_validate({"id": "tr-1", "scenario": {"id": "s", "input": "hello"}, "started": 99.0, **given})
 
 
-def the_run(book: RunBook, run_id: str = "a") -> RunRow:
+def the_run(book: RunRepository, run_id: str = "a") -> RunRow:
     found = RunList(book).run(run_id)
     assert found is not None
     return found
 
 
 @pytest.fixture
-def book(books: Books) -> RunBook:
-    return RunBook(books)
+def book(books: Books) -> RunRepository:
+    return RunRepository(books)
 
 
-def test_completions_of_the_ledger_make_runs(book: RunBook) -> None:
+def test_completions_of_the_ledger_make_runs(book: RunRepository) -> None:
     book.follow([answered(1), answered(2, version=2), answered(3, rollout=None), answered(4, status="aborted")])
     run = the_run(book)
     assert (run.policy, run.version, run.several, run.calls, run.tokens) == ("agent", 1, True, 3, 15)
@@ -56,7 +56,7 @@ def test_completions_of_the_ledger_make_runs(book: RunBook) -> None:
     assert RunList(book).minutes(0) == [(1, 4, 20, 1)]
 
 
-def test_completions_that_another_server_took_into_the_list_are_not_counted_twice(book: RunBook) -> None:
+def test_completions_that_another_server_took_into_the_list_are_not_counted_twice(book: RunRepository) -> None:
     book.follow([answered(1), answered(2)])
     book.follow([answered(1), answered(2), answered(3)])
     assert the_run(book).calls == 3
@@ -64,7 +64,7 @@ def test_completions_that_another_server_took_into_the_list_are_not_counted_twic
 
 
 def test_servers_that_write_at_once_wait_for_one_another(books: Books) -> None:
-    rollouts, book = RolloutBook(books), RunBook(books)
+    rollouts, book = RolloutRepository(books), RunRepository(books)
 
     def write(number: int) -> None:
         rollouts.register(f"r{number % 3}", RolloutSpec(scenario=RolloutScenario(id="s", input=f"task {number}")))
@@ -77,7 +77,7 @@ def test_servers_that_write_at_once_wait_for_one_another(books: Books) -> None:
     assert RunList(book).count() == 3
 
 
-def test_a_trace_comes_back_as_it_was_and_another_takes_its_place(book: RunBook) -> None:
+def test_a_trace_comes_back_as_it_was_and_another_takes_its_place(book: RunRepository) -> None:
     given = trace(
         error="ValueError: no", reward=0.5, metrics={"far": float("inf")}, nodes=[{"node": "n", "started": 1}]
     )
@@ -91,19 +91,19 @@ def test_a_trace_comes_back_as_it_was_and_another_takes_its_place(book: RunBook)
     assert book.traced("nobody") is None
 
 
-def test_a_reward_that_is_not_finite_is_none(book: RunBook) -> None:
+def test_a_reward_that_is_not_finite_is_none(book: RunRepository) -> None:
     book.trace("a", trace(reward=float("nan")))
     assert the_run(book).reward is None
 
 
-def test_what_a_client_told_of_a_failure_counts_more_than_a_broken_answer(book: RunBook) -> None:
+def test_what_a_client_told_of_a_failure_counts_more_than_a_broken_answer(book: RunRepository) -> None:
     book.trace("a", trace())
     book.follow([answered(1, status="aborted")])
     assert the_run(book).failed is None
 
 
 def test_registrations_and_rewards_are_in_the_list_at_once(books: Books) -> None:
-    rollouts, book = RolloutBook(books), RunBook(books)
+    rollouts, book = RolloutRepository(books), RunRepository(books)
     rollouts.register("a", RolloutSpec(scenario=RolloutScenario(id="s", input="look"), evaluation=True))
     rollouts.reward("a", Reward(reward=0.25, source="person"), ["agent"])
     run = the_run(book)
@@ -112,16 +112,16 @@ def test_registrations_and_rewards_are_in_the_list_at_once(books: Books) -> None
 
 
 def test_rollouts_from_before_there_was_a_list_are_taken_up(tmp_path: Path) -> None:
-    rollouts = RolloutBook(SQLiteBooks(tmp_path / "r.sqlite"))
+    rollouts = RolloutRepository(SQLiteBooks(tmp_path / "r.sqlite"))
     rollouts.register("a", RolloutSpec(scenario=RolloutScenario(id="s")))
     rollouts.reward("a", Reward(reward=0.5), [])
     with closing(sqlite3.connect(tmp_path / "r.sqlite")) as db:
         db.executescript("DROP TABLE runs; PRAGMA user_version = 0")
-    run = the_run(RunBook(SQLiteBooks(tmp_path / "r.sqlite")))
+    run = the_run(RunRepository(SQLiteBooks(tmp_path / "r.sqlite")))
     assert (run.scenario, run.reward, run.rewarded_by) == ("s", 0.5, "http")
 
 
-def test_a_step_says_which_runs_it_was_sent(book: RunBook) -> None:
+def test_a_step_says_which_runs_it_was_sent(book: RunRepository) -> None:
     book.trace("scored", trace(reward=1.0))
     references = [SentReference("a", "tr-1", 0.5), SentReference("b", "tr-2/node", 0.5, whole=False)]
     book.step("job-1", "agent", [*references, SentReference("scored", "tr-3", 0.0)])
@@ -130,7 +130,7 @@ def test_a_step_says_which_runs_it_was_sent(book: RunBook) -> None:
     assert book.place("jobs") == "job-1"
 
 
-def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
+def test_runs_are_kept_as_long_as_rollouts(book: RunRepository) -> None:
     book.trace("a", trace())
     assert book.purge(days=1) == 0
     with book.books.writing() as db:
@@ -145,7 +145,7 @@ def test_runs_are_kept_as_long_as_rollouts(book: RunBook) -> None:
     assert left == [0, 0, 0]
 
 
-def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunBook) -> None:
+def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunRepository) -> None:
     for name in "abcd":
         book.trace(name, trace(id=f"tr-{name}"))
     with book.books.reading() as db:
@@ -159,7 +159,7 @@ def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunBook) -
     assert book.traced("a") is None
 
 
-def test_the_revision_of_the_list_differs_after_each_change(book: RunBook) -> None:
+def test_the_revision_of_the_list_differs_after_each_change(book: RunRepository) -> None:
     runs, seen = RunList(book), set[str]()
     changes: list[Callable[[], object]] = [
         lambda: None,
@@ -174,7 +174,7 @@ def test_the_revision_of_the_list_differs_after_each_change(book: RunBook) -> No
     assert len(seen) == len(changes)
 
 
-def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:
+def test_half_a_surrogate_pair_harms_nothing(book: RunRepository) -> None:
     message = {"role": "assistant", "content": "\ud83d"}
     given = trace(completions=[{"id": "c", "message": message, "started": 1}], output={"text": "\ud83d"})
     book.trace("a", given, "\ud83d")
@@ -183,7 +183,7 @@ def test_half_a_surrogate_pair_harms_nothing(book: RunBook) -> None:
     assert [one.id for one in RunList(book).page(RunFilter(search="\ud83d")).runs] == ["a"]
 
 
-def test_what_is_erased_is_gone_and_not_told_again(book: RunBook) -> None:
+def test_what_is_erased_is_gone_and_not_told_again(book: RunRepository) -> None:
     names = [f"run-{number}" for number in range(1200)]
     book.follow([answered(place, rollout=name) for place, name in enumerate(names, start=1)])
     book.trace(names[0], trace())

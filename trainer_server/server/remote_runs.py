@@ -29,7 +29,7 @@ class _Call:
         return all(record is not None for record in self.runs.values())
 
 
-class Records:
+class RemoteRunBuffer:
     """Keeps each record until its rollout ends, `seconds` from the last news of its call at most.
 
     The records are kept in memory only: the process that made them has them in its trajectory store too.

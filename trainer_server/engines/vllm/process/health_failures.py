@@ -11,14 +11,14 @@ PATIENT_CHECKS = 5
 """Health checks that must fail in that time, one after another."""
 
 
-class Silence:
+class HealthFailures:
     """Counts health checks that failed one after another, and for how long they have."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._checks = 0
 
-    def lasts(self) -> bool:
+    def record(self) -> bool:
         """Counts one more failed check. Returns whether the engine has been silent for too long."""
         self._since = time.monotonic() if self._since is None else self._since
         self._checks += 1

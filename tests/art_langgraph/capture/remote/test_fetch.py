@@ -14,7 +14,7 @@ from langgraph.types import RetryPolicy
 
 from art_langgraph import ChatART, TrainerClient, TrajectoryGroup, TrajectoryStore, gather, rollout
 from art_langgraph.capture import uninstall
-from art_langgraph.capture.remote import home
+from art_langgraph.capture.remote import fetch
 from art_langgraph.capture.scope import RemoteCall, Scope
 from art_langgraph.credit import group_refs
 from art_langgraph.loop.pins import PinIgnored
@@ -139,7 +139,7 @@ async def test_a_connection_that_breaks_leaves_what_was_done(remote: Remote) -> 
 
 
 async def test_a_run_whose_time_is_over_is_cancelled_there(remote: Remote, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(home, "_AFTER_AN_ERROR", PATIENCE)
+    monkeypatch.setattr(fetch, "_AFTER_AN_ERROR", PATIENCE)
     remote.graphs["slow"] = asking()
     limits = run_limits(monkeypatch)
     engine, began = remote.trainer.engine, time.monotonic()
@@ -157,7 +157,7 @@ async def test_a_run_whose_time_is_over_is_cancelled_there(remote: Remote, monke
 async def test_a_process_that_does_not_record_is_warned_of_once(
     remote: Remote, heard: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "_PATIENCE", 2.0)
+    monkeypatch.setattr(fetch, "_PATIENCE", 2.0)
     remote.graphs["ask"] = asking()
     uninstall()
     for _ in range(2):
@@ -176,18 +176,18 @@ async def test_a_process_that_does_not_record_is_warned_of_once(
 async def test_a_run_that_never_ends_is_waited_for_no_longer_than_said(
     connected: TrainerServer, heard: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(home, "_PATIENCE", 0.5)
+    monkeypatch.setattr(fetch, "_PATIENCE", 0.5)
     scope = Scope(remote=[RemoteCall("'ask' at http://there")])
     with connected.http() as http:
         path = f"/api/rollouts/{scope.rollout_id}/records/{scope.remote[0].id}"
         assert http.put(f"{path}/tr-1").status_code == 204
-        await home.bring_home(scope, failed=False)
+        await fetch.fetch_remote_records(scope, failed=False)
         assert scope.unrecorded
         (warning,) = heard.messages
         assert "'ask' at http://there began, and its record did not come home within 0.5 s" in warning
 
         assert http.put(f"{path}/tr-1", content=b'{"trajectory": {"id": 3}}').status_code == 204
-        await home.bring_home(scope, failed=False)
+        await fetch.fetch_remote_records(scope, failed=False)
     assert "cannot be read: records.0.trajectory" in heard.messages[-1]
     assert "the same version of art-langgraph" in heard.messages[-1]
 

@@ -36,7 +36,7 @@ _CAPTURE = (
 )
 
 
-async def bring_home(scope: Scope, *, failed: bool) -> None:
+async def fetch_remote_records(scope: Scope, *, failed: bool) -> None:
     """Adds to the record of a rollout what remote graphs did in it.
 
     Where a record is missing, a warning says why, once per process and cause; a graph that raised before its run began

@@ -46,7 +46,7 @@ _PROGRESS_EVERY = 0.5
 """Seconds between two notes of how far a job is."""
 
 
-class JobKinds:
+class JobRunner:
     """Does one job from its file to its published version. Holds no state between jobs that is not on disk."""
 
     def __init__(

@@ -26,7 +26,7 @@ from trainer_server.wire import (
 from trainer_server.wire.watching import tracing
 
 
-class Intake:
+class JobSubmitter:
     """Takes requests for jobs.
 
     Args:

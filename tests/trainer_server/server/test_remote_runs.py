@@ -10,12 +10,12 @@ import pytest
 
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.server.records import Records
+from trainer_server.server.remote_runs import RemoteRunBuffer
 from trainer_server.wire import NotStored
 
 
 async def test_a_record_is_there_when_its_run_has_ended() -> None:
-    records = Records(900.0)
+    records = RemoteRunBuffer(900.0)
     assert await records.get("ro-1", "rc-1", 0.0) is None
     records.put("ro-1", "rc-1", "tr-1", None)
     assert await records.get("ro-1", "rc-1", 0.0) == ([], False)
@@ -30,7 +30,7 @@ async def test_a_record_is_there_when_its_run_has_ended() -> None:
 
 async def test_runs_of_one_call_are_in_the_order_of_their_beginning() -> None:
     """A LangGraph server that tries again makes a second run."""
-    records = Records(900.0)
+    records = RemoteRunBuffer(900.0)
     records.put("ro", "rc", "first", None)
     records.put("ro", "rc", "second", None)
     records.put("ro", "rc", "second", b"2")
@@ -42,7 +42,7 @@ async def test_runs_of_one_call_are_in_the_order_of_their_beginning() -> None:
 
 async def test_records_are_forgotten_with_their_rollout_or_after_a_while() -> None:
     now = [1000.0]
-    records = Records(900.0, clock=lambda: now[0])
+    records = RemoteRunBuffer(900.0, clock=lambda: now[0])
     records.put("ro-1", "rc", "run", b"1")
     records.put("ro-2", "rc", "run", b"22")
     records.drop({"ro-1", "unknown"})
@@ -55,7 +55,7 @@ async def test_records_are_forgotten_with_their_rollout_or_after_a_while() -> No
 
 
 async def test_more_records_than_fit_are_refused_and_none_is_lost() -> None:
-    records = Records(900.0, most_bytes=1024)
+    records = RemoteRunBuffer(900.0, most_bytes=1024)
     records.put("ro-1", "rc", "run", b"12345678")
     with pytest.raises(NotStored, match="run fewer rollouts at once"):
         records.put("ro-1", "rc", "run", b"12345678" * 10)
@@ -67,7 +67,7 @@ async def test_more_records_than_fit_are_refused_and_none_is_lost() -> None:
 
 
 async def test_runs_that_only_began_take_memory_too() -> None:
-    records = Records(900.0, most_bytes=2**20)
+    records = RemoteRunBuffer(900.0, most_bytes=2**20)
 
     def put(*ids: str) -> bool:
         with suppress(NotStored):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_server.engines.vllm.process.last_words import cause
+from trainer_server.engines.vllm.process.crash_reason import cause
 
 CORE = "(EngineCore pid=7) ERROR 11-22 11:23:45 [core.py:402] "
 FOLLOWING = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"

@@ -1,4 +1,4 @@
-"""The intake: jobs in the order in which they were accepted, one for each idempotency key."""
+"""The submitter: jobs in the order in which they were accepted, one for each idempotency key."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ async def test_jobs_are_accepted_in_the_order_in_which_they_are_done(tmp_path: P
     home = Home(tmp_path)
     board = SlowBoard(home.jobs)
     service = service_of(board, home, base_model)
-    warm = asyncio.create_task(service.intake.train("p", WARM_START))
+    warm = asyncio.create_task(service.submitter.train("p", WARM_START))
     while not board.ids():
         await asyncio.sleep(0.01)
-    await service.intake.create(PolicySpec(name="q"))
+    await service.submitter.create(PolicySpec(name="q"))
     await warm
     assert list(service.open) == board.ids()
 
@@ -41,16 +41,16 @@ async def test_a_key_makes_one_job_also_after_a_restart(tmp_path: Path, base_mod
     home = Home(tmp_path)
     request = STEP.model_copy(update={"idempotency_key": "k"})
     service = service_of(JobBoard(home.jobs), home, base_model)
-    job = await service.intake.train("p", request)
-    other = await service.intake.train("q", request)
+    job = await service.submitter.train("p", request)
+    other = await service.submitter.train("q", request)
     for again in (service, service_of(JobBoard(home.jobs), home, base_model)):
-        assert (await again.intake.train("p", request)).id == job.id
-        found = again.intake.find("p", "k")
+        assert (await again.submitter.train("p", request)).id == job.id
+        found = again.submitter.find("p", "k")
         assert found is not None
         assert found.id == job.id
-        assert again.intake.find("p", "other") is None
+        assert again.submitter.find("p", "other") is None
         with pytest.raises(Conflict, match="was used for another request"):
-            await again.intake.train("p", request.model_copy(update={"time_limit": 5.0}))
+            await again.submitter.train("p", request.model_copy(update={"time_limit": 5.0}))
     assert job.id != other.id
 
 
@@ -59,12 +59,12 @@ async def test_a_key_of_an_earlier_release_names_its_job(tmp_path: Path, base_mo
     home = Home(tmp_path)
     request = STEP.model_copy(update={"idempotency_key": "k"})
     service = service_of(JobBoard(home.jobs), home, base_model)
-    job = await service.intake.train("p", request)
+    job = await service.submitter.train("p", request)
     (key,) = (home.jobs / "keys").iterdir()
     key.write_text(KeyFile(job=job.id, request="of fewer settings").model_dump_json())
-    assert (await service.intake.train("p", request)).id == job.id
+    assert (await service.submitter.train("p", request)).id == job.id
     with pytest.raises(Conflict):
-        await service.intake.train("p", request.model_copy(update={"time_limit": 5.0}))
+        await service.submitter.train("p", request.model_copy(update={"time_limit": 5.0}))
 
 
 async def test_a_key_whose_job_was_never_written_makes_a_job(
@@ -77,7 +77,7 @@ async def test_a_key_whose_job_was_never_written_makes_a_job(
     first = board.accept("step", "p", request=request)
     (home.jobs / first.id / "job.json").unlink()
     service = service_of(JobBoard(home.jobs), home, base_model)
-    assert service.intake.find("p", "k") is None
-    job = await service.intake.train("p", request)
+    assert service.submitter.find("p", "k") is None
+    job = await service.submitter.train("p", request)
     assert job.id != first.id
-    assert (await service.intake.train("p", request)).id == job.id
+    assert (await service.submitter.train("p", request)).id == job.id

@@ -23,7 +23,7 @@ from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import may_pass
-from trainer_server.process.tasks import Rounds
+from trainer_server.process.tasks import PeriodicTask
 from trainer_server.wire import EngineError, Job, JobStatus, TrainingError
 from trainer_server.wire.watching import tracing
 from trainer_server.wire.watching.gen_ai import record_job
@@ -40,7 +40,7 @@ _MAX_REFUSALS = 3
 """Refusals by healthy engines after which a version is quarantined."""
 
 
-class Finisher:
+class JobCompleter:
     """Waits for the trainer, puts the version into service, and writes how the job ended.
 
     Args:
@@ -83,7 +83,7 @@ class Finisher:
         self._store, self._names, self._slots, self._engines = store, names, slots, engines
         self._retention, self._ended = retention, ended
         self._share_gpu, self._engine_wait, self._time_limit = share_gpu, engine_wait, time_limit
-        self._task = Rounds("the end of jobs", self.end_next)
+        self._task = PeriodicTask("the end of jobs", self.end_next)
 
     @property
     def failure(self) -> str | None:
@@ -171,7 +171,7 @@ class Finisher:
             await self._preparation.prepare(job_id)
         async with self._turn(job_id):
             trained = await self._trained(job_id)
-        self._process.in_vain = 0
+        self._process.consecutive_restarts = 0
         job = await asyncio.to_thread(self._board.job, job_id)
         if job is None:
             raise TrainingError(f"jobs/{job_id} in the server's home cannot be read any more")

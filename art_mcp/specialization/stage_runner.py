@@ -1,4 +1,4 @@
-"""Course: leads a specialization from stage to stage, and keeps time, journal and report on the way."""
+"""StageRunner: leads a specialization from stage to stage, and keeps time, journal and report on the way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stage:
 
 
 @dataclass(slots=True)
-class Course:
+class StageRunner:
     """The stages of a run.
 
     Args:
