@@ -21,11 +21,11 @@ from art_mcp.specialization.measure import rated
 from art_mcp.specialization.settings import RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.stage_runner import Stage, StageRunner
-from art_mcp.specialization.stages.measured import MeasuredStages
+from art_mcp.specialization.stages.holdout import shown_and_kept, to_train_on
+from art_mcp.specialization.stages.measurement import MeasuredStages
 from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
 from art_mcp.specialization.stages.selection import put_aside, selected
 from art_mcp.specialization.stages.toolbox import Toolbox, shown
-from art_mcp.specialization.stages.unshown import shown_and_kept, to_train_on
 from art_mcp.specialization.stages.warm_start import Imitation, warm_start
 from art_mcp.specialization.verify import solved, verify
 

@@ -27,7 +27,7 @@ from art_mcp.specialization.settings import MINUTES, GenerationSettings, RunSett
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.stage_runner import StageRunner
 from art_mcp.specialization.stages.generation import scenarios_for
-from art_mcp.specialization.stages.measured import MeasuredStages
+from art_mcp.specialization.stages.measurement import MeasuredStages
 from art_mcp.specialization.stages.toolbox import Agent, Toolbox
 from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError, Policy

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.loop.sampling.measured import at_temperature, ready_groups, stored_groups
 from art_langgraph.loop.sampling.sampler import Sampler
+from art_langgraph.loop.sampling.stored_runs import at_temperature, ready_groups, stored_groups
 from art_langgraph.loop.sampling.uniform import UniformSampler
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, TrajectoryGroup

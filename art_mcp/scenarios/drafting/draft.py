@@ -53,7 +53,7 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Tried:
+class ExecutedDraft:
     """A draft that was executed.
 
     Args:
@@ -97,7 +97,7 @@ def paired(first: Draft, second: Draft) -> Draft:
     return Draft("pair", [*first.steps, *second.steps], first.tell, first.ask, held, parts=(first, second))
 
 
-def parted(draft: Draft, trial: Trial, rng: random.Random) -> tuple[Tried, Tried]:
+def split_pair(draft: Draft, trial: Trial, rng: random.Random) -> tuple[ExecutedDraft, ExecutedDraft]:
     """The two parts of an executed pair. What was changed is with the first one.
 
     Args:
@@ -113,14 +113,14 @@ def parted(draft: Draft, trial: Trial, rng: random.Random) -> tuple[Tried, Tried
     for at, part in enumerate(draft.parts):
         second = None if trial.second is None else slice_of(trial.second, at)
         changes = trial.changes if at == 0 or trial.changes is None else []
-        parts.append(tried(part, Trial(slice_of(trial.first, at), second, changes), rng))
+        parts.append(to_executed(part, Trial(slice_of(trial.first, at), second, changes), rng))
     return parts[0], parts[1]
 
 
-def tried(draft: Draft, trial: Trial, rng: random.Random) -> Tried:
+def to_executed(draft: Draft, trial: Trial, rng: random.Random) -> ExecutedDraft:
     """A draft with its trial, and with the questions about what its last call gave: those that no earlier result
     answers, or the last call would not be needed."""
-    outcome = Tried(draft, trial)
+    outcome = ExecutedDraft(draft, trial)
     if trial.second is None or outcome.acts:
         return outcome
     first, second = (parsed(done.results[-1].text, done.results[-1].structured) for done in (trial.first, trial.second))

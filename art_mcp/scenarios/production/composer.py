@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.drafting.draft import Draft, Tried
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.phrasing import talk
@@ -61,7 +61,7 @@ class Composer:
         self._unsaid = dict(unsaid or {})
         self.errands = talk.errands(" ".join(map(_described, catalog.tools)))
 
-    def task(self, done: Tried, split: Split) -> MCPScenario | None:
+    def task(self, done: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A task with one call, or with a chain. None: there are no good words for it."""
         for _ in range(TRIES):
             question = self._question(done)
@@ -73,7 +73,7 @@ class Composer:
                 return self._scenario(text, [done], [question], split)
         return None
 
-    def pair(self, first: Tried, second: Tried, split: Split) -> MCPScenario | None:
+    def pair(self, first: ExecutedDraft, second: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A task with two calls that do not need one another. None: there are no good words for it."""
         if any(not done.acts and not done.questions for done in (first, second)):
             return None
@@ -90,7 +90,7 @@ class Composer:
                 return self._scenario(text, [first, second], questions, split)
         return None
 
-    def follow_up(self, earlier: Tried, done: Tried, split: Split) -> MCPScenario | None:
+    def follow_up(self, earlier: ExecutedDraft, done: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A question that refers to an earlier one. None: the two do not ask for the same."""
         shared = {question.key for question in earlier.questions} & {question.key for question in done.questions}
         if not shared:
@@ -108,7 +108,7 @@ class Composer:
             return None
         return self._scenario(text, [done], [second], split, history=[history])
 
-    def missing(self, done: Tried, like: Sequence[Tried], split: Split) -> MCPScenario | None:
+    def missing(self, done: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
         """A task with a value that does not exist. like: tasks of the same tool that can be done."""
         assert done.draft.missing is not None
         value, noun = done.draft.missing
@@ -163,7 +163,7 @@ class Composer:
                 return MCPScenario.make(text.text, plan)
         return None
 
-    def _question(self, done: Tried) -> Question | None:
+    def _question(self, done: ExecutedDraft) -> Question | None:
         weights = [WEIGHTS[question.asked] for question in done.questions]
         return self._rng.choices(done.questions, weights)[0] if done.questions else None
 
@@ -185,7 +185,7 @@ class Composer:
     def _scenario(
         self,
         text: Text,
-        done: Sequence[Tried],
+        done: Sequence[ExecutedDraft],
         questions: Sequence[Question | None],
         split: Split,
         history: Sequence[tuple[str, str]] = (),
@@ -256,7 +256,7 @@ def _described(tool: CatalogTool) -> str:
     return " ".join([tool.name, tool.title or "", tool.description, *gives])
 
 
-def _observed(done: Tried, question: Question | None) -> list[Observation]:
+def _observed(done: ExecutedDraft, question: Question | None) -> list[Observation]:
     """The results of an executed draft, with what the answer to a question needs of them."""
     if question is None:
         return done.trial.observations()

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from art_mcp.scenarios.drafting.draft import Tried
+from art_mcp.scenarios.drafting.draft import ExecutedDraft
 from art_mcp.scenarios.plan import Kind, MCPScenario, Split
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.pool import Pool
@@ -30,7 +30,7 @@ MISSES = 25
 _SETS: tuple[Split, ...] = ("train", "values", "phrasings")
 
 Make = Callable[[Split], MCPScenario | None]
-_Source = TypeVar("_Source", Tried, tuple[Tried, Tried])
+_Source = TypeVar("_Source", ExecutedDraft, tuple[ExecutedDraft, ExecutedDraft])
 
 
 class Emitter:
@@ -92,7 +92,7 @@ class Emitter:
         while misses < MISSES and self._kept.left(split, kind, share, part):
             misses = 0 if self._kept.add(make(split)) else misses + 1
 
-    def _fitting(self, listed: Sequence[Tried], split: Split) -> list[Tried]:
+    def _fitting(self, listed: Sequence[ExecutedDraft], split: Split) -> list[ExecutedDraft]:
         """The drafts of which a task of a set can be made."""
         return [done for done in listed if split == "combinations" or bool(done.draft.held) is (split == "values")]
 
@@ -101,27 +101,27 @@ class Emitter:
         shuffled = self._rng.sample(list(keys), len(keys))
         return sorted(shuffled, key=lambda tools: self._kept.used(split, kind, tuple(sorted(set(tools)))))
 
-    def _least_told(self, listed: Sequence[Tried], split: Split) -> Tried | None:
+    def _least_told(self, listed: Sequence[ExecutedDraft], split: Split) -> ExecutedDraft | None:
         """The draft of which the fewest tasks of a set were made, most of the time one with short results."""
         most = TOLD_BARE if split == "train" and len(listed) < TOLD else TOLD
-        able: Sequence[Tried] = [done for done in listed if done.told[split] < most]
+        able: Sequence[ExecutedDraft] = [done for done in listed if done.told[split] < most]
         if not able:
             return None
         return self._by_turns(self._shortest(able), split, lambda done: done)
 
-    def _by_turns(self, able: Sequence[_Source], split: Split, counter: Callable[[_Source], Tried]) -> _Source:
+    def _by_turns(self, able: Sequence[_Source], split: Split, counter: Callable[[_Source], ExecutedDraft]) -> _Source:
         """One of those of which the fewest tasks of a set were made. counter: the draft that counts its tasks."""
         least = min(counter(each).told[split] for each in able)
         chosen = self._rng.choice([each for each in able if counter(each).told[split] == least])
         counter(chosen).told[split] += 1
         return chosen
 
-    def _shortest(self, listed: Sequence[Tried]) -> Sequence[Tried]:
+    def _shortest(self, listed: Sequence[ExecutedDraft]) -> Sequence[ExecutedDraft]:
         """The drafts with short results, most of the time, if there are any."""
         short = [done for done in listed if done.length <= LONG]
         return short if short and self._rng.random() >= LONG_SHARE else listed
 
-    def _task(self, executed: Sequence[Tried], split: Split) -> MCPScenario | None:
+    def _task(self, executed: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
         """A task of one of several executed drafts of the same tools."""
         done = self._least_told(self._fitting(executed, split), split)
         return None if done is None else self._composer.task(done, split)
@@ -156,7 +156,7 @@ class Emitter:
                     return made
         return None
 
-    def _acted(self, listed: Sequence[tuple[Tried, Tried]], split: Split) -> MCPScenario | None:
+    def _acted(self, listed: Sequence[tuple[ExecutedDraft, ExecutedDraft]], split: Split) -> MCPScenario | None:
         """A task of a pair of which at least one call changes something."""
         held = None if split == "combinations" else split == "values"
         most = TOLD_BARE if split == "train" else TOLD

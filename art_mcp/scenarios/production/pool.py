@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import combinations, combinations_with_replacement
 
-from art_mcp.scenarios.drafting.draft import Tried
+from art_mcp.scenarios.drafting.draft import ExecutedDraft
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.split import combination
 
@@ -31,13 +31,13 @@ class Pool:
         several = [scenario for scenario in earlier if len(combination(scenario)) > 1]
         self._before = {combination(scenario) for scenario in several if scenario.plan.split == "combinations"}
         self._trained = {combination(scenario) for scenario in several} - self._before
-        self.singles: defaultdict[str, list[Tried]] = defaultdict(list)
-        self.chains: defaultdict[tuple[str, str], list[Tried]] = defaultdict(list)
-        self.acted: defaultdict[tuple[str, str], list[tuple[Tried, Tried]]] = defaultdict(list)
-        self.missing: list[Tried] = []
+        self.singles: defaultdict[str, list[ExecutedDraft]] = defaultdict(list)
+        self.chains: defaultdict[tuple[str, str], list[ExecutedDraft]] = defaultdict(list)
+        self.acted: defaultdict[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]] = defaultdict(list)
+        self.missing: list[ExecutedDraft] = []
         self.held: set[Tools] | None = None
 
-    def add(self, done: Tried) -> None:
+    def add(self, done: ExecutedDraft) -> None:
         """Adds an executed draft."""
         if done.draft.missing is not None:
             self.missing.append(done)
@@ -48,7 +48,7 @@ class Pool:
                 self.singles[done.trial.steps[-1].tool].clear()  # they changed nothing, although such a call can
             self.singles[done.trial.steps[-1].tool].append(done)
 
-    def add_pair(self, done: Tried, other: Tried) -> None:
+    def add_pair(self, done: ExecutedDraft, other: ExecutedDraft) -> None:
         """Adds the parts of a pair that was executed together."""
         first, second = sorted((done.trial.steps[0].tool, other.trial.steps[0].tool))
         self.acted[first, second].append((done, other))
@@ -57,7 +57,7 @@ class Pool:
         """Whether a call of a tool has changed the world."""
         return any(done.trial.changes for done in self.singles[name])
 
-    def asking(self, name: str, held: bool | None = None) -> list[Tried]:
+    def asking(self, name: str, held: bool | None = None) -> list[ExecutedDraft]:
         """The calls of a tool about whose results something can be asked.
 
         Args:
@@ -99,7 +99,7 @@ class Pool:
             )
             self.held |= set(able[:1])
 
-    def acted_and_held(self) -> list[tuple[tuple[str, str], list[tuple[Tried, Tried]]]]:
+    def acted_and_held(self) -> list[tuple[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]]]:
         """The pairs that were executed together of each held-out combination that has any."""
         return [(tools, listed) for tools, listed in sorted(self.acted.items()) if listed and self.is_held(tools)]
 

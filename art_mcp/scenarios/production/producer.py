@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.chains import Chains
-from art_mcp.scenarios.drafting.draft import Draft, Tried, paired, parted, tried
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, paired, split_pair, to_executed
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
@@ -153,9 +153,9 @@ class Producer:
                 wrong = (outcome.kind, str(outcome))
             else:
                 if draft.parts:
-                    self._pool.add_pair(*parted(draft, outcome, self._rng))
+                    self._pool.add_pair(*split_pair(draft, outcome, self._rng))
                     continue
-                done = tried(draft, outcome, self._rng)
+                done = to_executed(draft, outcome, self._rng)
                 wrong = self._useless(done)
                 if wrong is None:
                     self._pool.add(done)
@@ -171,7 +171,7 @@ class Producer:
                 )
         return bool(drafts)
 
-    def _useless(self, done: Tried) -> tuple[str, str] | None:
+    def _useless(self, done: ExecutedDraft) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
         if done.draft.missing is not None:
             changed = done.trial.changes

@@ -20,8 +20,8 @@ from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.split import combination
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
-from art_mcp.specialization.stages.continued import continuations, continued
-from art_mcp.specialization.stages.renamed import Renamer
+from art_mcp.specialization.stages.augmentation import Renamer
+from art_mcp.specialization.stages.multi_task import continuations, continued
 from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
 log = logging.getLogger("art_mcp")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from art_mcp.client.result import CallResult
-from art_mcp.scenarios.drafting.draft import Draft, tried
+from art_mcp.scenarios.drafting.draft import Draft, to_executed
 from art_mcp.scenarios.execute import Execution, Trial
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish
@@ -24,7 +24,7 @@ def test_a_chain_is_asked_only_what_its_last_call_alone_can_tell() -> None:
     def asked(texts: list[str]) -> list[str]:
         done = Execution(steps[-len(texts) :], [CallResult(text) for text in texts], None)
         draft = Draft("chain", done.steps, lambda rng: Wish("", ""), lambda first, second, rng: found)
-        return [question.value for question in tried(draft, Trial(done, done, None), random.Random(0)).questions]
+        return [question.value for question in to_executed(draft, Trial(done, done, None), random.Random(0)).questions]
 
     assert asked([log, shown]) == ["37"]
     assert asked([shown]) == ["Ada Lovelace", "37"]

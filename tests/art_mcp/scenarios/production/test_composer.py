@@ -8,7 +8,7 @@ import pytest
 
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.drafting.draft import Draft, Tried
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.execute import SAMPLE, Execution, Trial
@@ -42,7 +42,7 @@ def test_a_result_is_whole_if_the_answer_needs_it(question: Question, whole: boo
     text = "Owner: Ada\nPages: 7\n" + "so\n" * SAMPLE + "Writer: Zoe"
     done = Execution([step], [CallResult(text)], None)
     draft = Draft("single", [step], lambda _: Wish("get the book", "getting the book"), lambda *_: [])
-    made = composer(tool("get_book")).task(Tried(draft, Trial(done, done, None), [question]), "train")
+    made = composer(tool("get_book")).task(ExecutedDraft(draft, Trial(done, done, None), [question]), "train")
     assert made is not None
     assert made.plan.observations[0].text == (text if whole else text[:SAMPLE])
 

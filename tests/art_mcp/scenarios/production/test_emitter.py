@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
-from art_mcp.scenarios.drafting.draft import Draft, Tried
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.execute import Execution, Trial
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import MCPScenario, Plan, Split, Step
@@ -25,10 +25,10 @@ class Numbered:
     def _of(self, steps: list[Step], split: Split, **plan: Any) -> MCPScenario:
         return MCPScenario.make(f"Task {next(self._numbers)}.", Plan(reference=steps, split=split, **plan))
 
-    def task(self, done: Tried, split: Split) -> MCPScenario:
+    def task(self, done: ExecutedDraft, split: Split) -> MCPScenario:
         return self._of(done.trial.steps, split)
 
-    def pair(self, first: Tried, second: Tried, split: Split) -> MCPScenario:
+    def pair(self, first: ExecutedDraft, second: ExecutedDraft, split: Split) -> MCPScenario:
         return self._of([*first.trial.steps, *second.trial.steps], split, kind="pair")
 
     def errand(self, split: Split) -> None:
@@ -38,12 +38,12 @@ class Numbered:
         return None
 
 
-def done(tool: str, number: int) -> Tried:
+def done(tool: str, number: int) -> ExecutedDraft:
     """An executed call that has changed something, and of which nothing can be asked."""
     step = Step(tool=tool, arguments={"number": number})
     executed = Execution([step], [], None)
     draft = Draft("single", [step], lambda _: Wish("do it", "doing it"), lambda *_: [])
-    return Tried(draft, Trial(executed, executed, None))
+    return ExecutedDraft(draft, Trial(executed, executed, None))
 
 
 def test_held_out_tasks_that_act_are_of_several_calls() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import Catalog
-from art_mcp.scenarios.drafting.draft import Draft, Tried
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.sql import Sql
@@ -33,4 +33,4 @@ def test_a_call_that_removes_nothing_is_useless_however_its_tool_is_spelled(name
     step = Step(tool=name)
     done = Execution([step], [CallResult("ok")], [])
     draft = Draft("single", [step], lambda _: Wish("do it", "doing it"), lambda *_: [])
-    assert producer._useless(Tried(draft, Trial(done, done, []))) == ("empty", "nothing was removed")
+    assert producer._useless(ExecutedDraft(draft, Trial(done, done, []))) == ("empty", "nothing was removed")

@@ -8,7 +8,7 @@ import pytest
 
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
-from art_mcp.specialization.stages.continued import continuations
+from art_mcp.specialization.stages.multi_task import continuations
 from art_mcp.specialization.stages.warm_start import EPOCHS, RATED, Imitation, planned, varied, warm_start
 from trainer_server.wire import Conversation, SFTConfig
 
