@@ -22,12 +22,12 @@ from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.producer import Producer
-from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.production.quotas import ScenarioQuota
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.scenarios.summary import GRAM, parroted
+from art_mcp.scenarios.writing.generation import write_scenarios
 from art_mcp.scenarios.writing.paraphrase import paraphrased
 from art_mcp.scenarios.writing.writer import Writer
-from art_mcp.scenarios.writing.written import written
 from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError
 
@@ -133,7 +133,7 @@ async def generate_scenarios(
         progress=progress,
     )
     if model is None or not generation.tools:
-        filled = Kept(n, held_out, on_kept, difficulty, [*kept])
+        filled = ScenarioQuota(n, held_out, on_kept, difficulty, [*kept])
         return await generation.from_grammar(filled, LLM.of(paraphrase) if paraphrase is not None else None, budget)
     await generation.look_around()
     values = generation.values
@@ -147,7 +147,7 @@ async def generate_scenarios(
         values.known.observed,
         generation.tables,
     )
-    scenarios = await written(
+    scenarios = await write_scenarios(
         writer,
         generation.live,
         WRITTEN if n is None else n,
@@ -215,7 +215,7 @@ class _Generation:
             plainly = [tool for tool in self.tools if sql_parameter(tool) is None]
             self._useless = await look_around(self.live, plainly, self.values, until=until, progress=self._progress)
 
-    async def from_grammar(self, kept: Kept, paraphrase: LLM | None, budget: float | None) -> ScenarioSet:
+    async def from_grammar(self, kept: ScenarioQuota, paraphrase: LLM | None, budget: float | None) -> ScenarioSet:
         """Makes scenarios from the schemas alone.
 
         Args:

@@ -25,7 +25,7 @@ writes a file changes its stamp: no program can set the time of change."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class PathState:
     """What was seen of a file or directory.
 
     Args:
@@ -39,10 +39,10 @@ class Seen:
     observer: Observer | None = None
 
 
-DIRECTORY = Seen({"directory": "there"})
+DIRECTORY = PathState({"directory": "there"})
 """A directory that nobody observes."""
 
-State = dict[str, Seen]
+State = dict[str, PathState]
 """Files and directories by their path below the directory of all places: `repo/notes.txt`."""
 
 
@@ -80,16 +80,17 @@ class StateReader:
             state[name] = seen
             if time.monotonic() > deadline or self.stopped():
                 reason = f"not all of it was read within {PATIENCE:g} s"
-                return {**(known or {}), **state, "": Seen({"unreadable": reason})}
+                return {**(known or {}), **state, "": PathState({"unreadable": reason})}
         return state
 
     def restamped(self, state: State) -> State:
         """The state of this directory right after it was copied: the values of its source, with its own stamps."""
         return {
-            name: Seen(seen.values, self._stamp(name, seen.observer), seen.observer) for name, seen in state.items()
+            name: PathState(seen.values, self._stamp(name, seen.observer), seen.observer)
+            for name, seen in state.items()
         }
 
-    def _all(self, known: State) -> Iterator[tuple[str, Seen]]:
+    def _all(self, known: State) -> Iterator[tuple[str, PathState]]:
         waiting = [self.root]
         while waiting:
             directory = waiting.pop()
@@ -97,7 +98,7 @@ class StateReader:
                 with os.scandir(directory) as entries:
                     ordered = sorted(entries, key=lambda entry: entry.name)
             except OSError as error:
-                yield os.path.relpath(directory, self.root), Seen({"unreadable": self.show(str(error))})
+                yield os.path.relpath(directory, self.root), PathState({"unreadable": self.show(str(error))})
                 continue
             below = []
             for entry in ordered:
@@ -105,24 +106,26 @@ class StateReader:
                 try:
                     seen = self._seen(entry, name, known.get(name))
                 except (OSError, ValueError) as error:
-                    seen = Seen({"unreadable": self.show(str(error))})
+                    seen = PathState({"unreadable": self.show(str(error))})
                 yield name, seen
                 below += [Path(entry.path)] if seen == DIRECTORY else []
             waiting += reversed(below)
 
-    def _seen(self, entry: os.DirEntry[str], name: str, earlier: Seen | None) -> Seen:
+    def _seen(self, entry: os.DirEntry[str], name: str, earlier: PathState | None) -> PathState:
         """What is seen of an entry of a directory. Raises OSError or ValueError if nobody can say who observes it."""
         if entry.is_symlink():
-            return Seen({"link": self.show(os.readlink(entry.path))})
+            return PathState({"link": self.show(os.readlink(entry.path))})
         if not entry.is_dir() and not entry.is_file():
-            return Seen({_KINDS.get(stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode), "special file"): "there"})
+            return PathState(
+                {_KINDS.get(stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode), "special file"): "there"}
+            )
         if earlier and earlier.stamp is not None and earlier.stamp == self._stamp(name, earlier.observer):
             return earlier
         path = Path(entry.path)
         observer = next((candidate for candidate in self.observers if candidate.claims(path)), None)
         if observer:
             stamp = self._stamp(name, observer)  # before the reading: a later write is seen the next time
-            return Seen(self._values(name, observer), stamp, observer)
+            return PathState(self._values(name, observer), stamp, observer)
         return DIRECTORY
 
     def _values(self, name: str, observer: Observer) -> Mapping[str, str]:

@@ -33,7 +33,7 @@ from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
 from trainer_server.server.fleet.forwarding import ToLeader
 from trainer_server.server.fleet.succession import Succession
-from trainer_server.server.metrics.counters import Measured, NamedRoute
+from trainer_server.server.metrics.counters import NamedRoute, RequestTimer
 from trainer_server.server.metrics.state import State
 from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
@@ -120,7 +120,7 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
     app.add_middleware(Refusals, requests=requests)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
-    app.add_middleware(Measured, counters=server.counters)
+    app.add_middleware(RequestTimer, counters=server.counters)
     app.add_middleware(Stopped)
     if tracing.on(SERVICE):
         app.add_middleware(Traced)

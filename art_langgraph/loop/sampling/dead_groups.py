@@ -10,7 +10,7 @@ from typing import Any, Literal
 from langchain_core.messages import HumanMessage
 
 from art_langgraph.loop.sampling.informative import informative
-from art_langgraph.loop.sampling.symptoms import Kind, Known, Symptom, symptoms_of
+from art_langgraph.loop.sampling.symptoms import Kind, ReferenceRuns, Symptom, symptoms_of
 from art_langgraph.messages import messages_of
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 
@@ -164,7 +164,7 @@ def dead_groups(
             by_scenario.setdefault(group.scenario.id, []).append(group)
     every = [group for same_scenario in by_scenario.values() for group in same_scenario]
     runs = [run for group in every for run in group.trajectories]
-    known = Known.of(runs)
+    known = ReferenceRuns.of(runs)
     rewards = [reward for group in every if group.judgements <= {None} for reward in _rewards(group.trajectories)]
     bounds = (min(rewards), max(rewards)) if len(set(rewards)) > 1 else (0.0, 1.0)
     alive = {id(group) for group in every if informative(group)}
@@ -196,7 +196,7 @@ def groups_by_version(runs: Iterable[Trajectory], policy: str) -> list[Trajector
 
 def _dead_scenario(
     groups: Sequence[TrajectoryGroup],
-    known: Known,
+    known: ReferenceRuns,
     bounds: tuple[float, float],
     success: Callable[[Trajectory], bool] | None,
 ) -> DeadScenario:

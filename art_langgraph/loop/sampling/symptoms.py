@@ -35,7 +35,7 @@ class Symptom:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ReferenceRuns:
     """What other runs show: which tools there are, and how good each part of the reward can be.
 
     Args:
@@ -47,7 +47,7 @@ class Known:
     best: dict[str, float]
 
     @classmethod
-    def of(cls, runs: Iterable[Trajectory]) -> Known:
+    def of(cls, runs: Iterable[Trajectory]) -> ReferenceRuns:
         """What these runs show."""
         tools, best = set[str](), dict[str, float]()
         for run in runs:
@@ -57,7 +57,7 @@ class Known:
         return cls(frozenset(tools), best)
 
 
-def symptoms_of(runs: Sequence[Trajectory], known: Known) -> list[Symptom]:
+def symptoms_of(runs: Sequence[Trajectory], known: ReferenceRuns) -> list[Symptom]:
     """What at least half of some runs have in common, the commonest first, and the most telling of these.
 
     Args:
@@ -74,7 +74,7 @@ def symptoms_of(runs: Sequence[Trajectory], known: Known) -> list[Symptom]:
     return sorted(common, key=lambda symptom: (-symptom.runs, _ORDER.index(symptom.kind), symptom.text))
 
 
-def _of_run(run: Trajectory, known: Known) -> Iterator[tuple[Kind, str]]:
+def _of_run(run: Trajectory, known: ReferenceRuns) -> Iterator[tuple[Kind, str]]:
     if run.error is not None:
         yield "raised", f"raised {_short(run.error)}"
     if not run.scored:

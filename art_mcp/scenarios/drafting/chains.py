@@ -13,7 +13,7 @@ from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.known import short
+from art_mcp.scenarios.drafting.value_pool import short
 from art_mcp.scenarios.drafting.values import NoValue, is_new, is_text
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Finding, Path, at, findings, leaves, meanings

@@ -10,9 +10,9 @@ from typing import Any
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.gazetteer import known_by, new_name, phrase, shaped
-from art_mcp.scenarios.drafting.known import Known
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
+from art_mcp.scenarios.drafting.value_pool import ValuePool
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing import lexicon
 from art_mcp.scenarios.schemas import plain, properties_of
@@ -67,7 +67,7 @@ class Values:
         self._catalog = catalog
         self._tables = {name.casefold(): list(values) for name, values in tables.items()}
         self._rng = rng
-        self.known = Known(catalog)
+        self.known = ValuePool(catalog)
         self.reserve = Reserve(seed)
         names = {name for tool in catalog.tools for name in properties_of(tool)}
         for name in tables:

@@ -68,7 +68,7 @@ def wish(
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class QuestionPhrases:
     """A question in words.
 
     Args:
@@ -82,7 +82,7 @@ class Asking:
     thing: str = ""
 
 
-def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> Asking:
+def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> QuestionPhrases:
     """Puts a question into words.
 
     Args:
@@ -97,7 +97,9 @@ def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> A
         among = f"the {question.items}"
         if whole:
             among = f"the {question.items} {call.where}" if call.many else f"the {question.items} in {call.named}"
-        return Asking(f"is {question.item} among {among.strip()}?", f"whether {question.item} is among {among.strip()}")
+        return QuestionPhrases(
+            f"is {question.item} among {among.strip()}?", f"whether {question.item} is among {among.strip()}"
+        )
     thing = _thing(question, call, whole, rng)
     if question.asked == "value" and not whole:
         ask, wh = rng.choice(
@@ -108,10 +110,10 @@ def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> A
                 ("what comes back?", "what comes back"),
             )
         )
-        return Asking(ask, wh, "the result")
+        return QuestionPhrases(ask, wh, "the result")
     many = call.many if question.asked == "value" else " of " not in question.head and is_plural(question.head)
     verb = "are" if many else "is"
-    return Asking(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
+    return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
 
 
 def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> str:
@@ -129,10 +131,10 @@ def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> s
     return f"{question.head} {'of' if question.attribute else 'in'} {call.named}"
 
 
-def _count(question: Question, call: Wish, whole: bool) -> Asking:
+def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
     where = (call.where if call.many else f"in {call.named}" if call.named else "") if whole else ""
     tail = f" {where}" if where else ""
     items = question.items
-    return Asking(
+    return QuestionPhrases(
         f"how many {items} are there{tail}?", f"how many {items} there are{tail}", f"the number of {items}{tail}"
     )

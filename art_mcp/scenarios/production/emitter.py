@@ -10,7 +10,7 @@ from art_mcp.scenarios.drafting.draft import ExecutedDraft
 from art_mcp.scenarios.plan import Kind, MCPScenario, Split
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.pool import Pool
-from art_mcp.scenarios.production.quotas import SHARES, TAUGHT, Kept
+from art_mcp.scenarios.production.quotas import SHARES, TAUGHT, ScenarioQuota
 
 TOLD = 6
 """Tasks of a set that are made of the same calls, at most."""
@@ -43,7 +43,7 @@ class Emitter:
         rng: Source of randomness.
     """
 
-    def __init__(self, pool: Pool, composer: Composer, kept: Kept, rng: random.Random) -> None:
+    def __init__(self, pool: Pool, composer: Composer, kept: ScenarioQuota, rng: random.Random) -> None:
         self._pool = pool
         self._composer = composer
         self._kept = kept

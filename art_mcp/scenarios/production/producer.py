@@ -18,7 +18,7 @@ from art_mcp.scenarios.plan import HELD_OUT
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter
 from art_mcp.scenarios.production.pool import Pool
-from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.production.quotas import ScenarioQuota
 from art_mcp.scenarios.scenario_set import Dropped
 
 FIRST = 3
@@ -72,7 +72,7 @@ class Producer:
         seed: Seed of the combinations that are held out.
     """
 
-    def __init__(self, drafter: Drafter, sql: Sql, composer: Composer, kept: Kept, seed: int) -> None:
+    def __init__(self, drafter: Drafter, sql: Sql, composer: Composer, kept: ScenarioQuota, seed: int) -> None:
         self._drafter = drafter
         self._sql = sql
         self._composer = composer

@@ -41,7 +41,7 @@ STRICT = 3
 
 
 @dataclass(slots=True)
-class Kept:
+class ScenarioQuota:
     """The scenarios that are kept, and how many more are wanted.
 
     Args:

@@ -79,7 +79,7 @@ class Writer:
         seed: Seed of the requests.
         instructions: Additional instructions for the model, or None.
         seen: Observed results by the name of the tool, each with the arguments of the call.
-        values: Known values by the name of a parameter.
+        values: ValuePool values by the name of a parameter.
         rounds: How often `drafts` was called.
     """
 

@@ -79,7 +79,7 @@ class _Usage(_Form):
     completion_tokens_details: _Details | None = None
 
 
-class _Said(_Form):
+class _Words(_Form):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
@@ -95,7 +95,7 @@ class _Call(_Form):
     function: _Function
 
 
-class _Message(_Said):
+class _Message(_Words):
     tool_calls: Listed[_Call] | None = None
 
 
@@ -110,7 +110,7 @@ class _CallPart(_Form):
     function: _FunctionPart | None = None
 
 
-class _Delta(_Said):
+class _Delta(_Words):
     tool_calls: Listed[_CallPart] | None = None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from trainer_server.ledger.postgres.asking import Asking
+from trainer_server.ledger.postgres.async_transactions import AsyncTransactions
 from trainer_server.ledger.postgres.gateways import FIRST, PostgresGateways
 from trainer_server.ledger.postgres.pins import PostgresPins
 from trainer_server.ledger.storage.fleet import Fleet
@@ -20,5 +20,5 @@ def postgres_fleet(url: str) -> Fleet:
     Raises:
         ConfigError, LedgerError, NewerSchema: See `Database`.
     """
-    asking = Asking(url, "gateways", [FIRST])
+    asking = AsyncTransactions(url, "gateways", [FIRST])
     return Fleet(PostgresGateways(asking, f"process {os.getpid()} on {socket.gethostname()}"), PostgresPins(asking))

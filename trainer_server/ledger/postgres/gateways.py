@@ -13,7 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.postgres.asking import Asking
+from trainer_server.ledger.postgres.async_transactions import AsyncTransactions
 from trainer_server.ledger.postgres.database import Db
 from trainer_server.ledger.storage.fleet import Beat, Claim, Key
 
@@ -83,7 +83,7 @@ class PostgresGateways:
 
     term = _TERM
 
-    def __init__(self, asking: Asking, name: str) -> None:
+    def __init__(self, asking: AsyncTransactions, name: str) -> None:
         self._asking, self._name, self._id = asking, name, uuid.uuid4()
 
     async def beat(self, busy: Collection[Key]) -> Beat:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from trainer_server.ledger.postgres.asking import Asking
+from trainer_server.ledger.postgres.async_transactions import AsyncTransactions
 from trainer_server.ledger.postgres.database import Db
 from trainer_server.ledger.storage.fleet import Key
 from trainer_server.wire.text import storable, writable
@@ -20,7 +20,7 @@ class PostgresPins:
         asking: The database.
     """
 
-    def __init__(self, asking: Asking) -> None:
+    def __init__(self, asking: AsyncTransactions) -> None:
         self._asking = asking
 
     async def pin(self, rollout: str, name: str, key: Key, seconds: float) -> int:

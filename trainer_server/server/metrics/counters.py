@@ -78,7 +78,7 @@ class Counters:
             self.rates.add(completion.policy, len(completion.prompt_token_ids), len(completion.token_ids))
 
 
-class Measured(Layer):
+class RequestTimer(Layer):
     """Measures how long requests take.
 
     Args:
@@ -108,7 +108,7 @@ class Measured(Layer):
 
 
 class NamedRoute(Layer):
-    """Leaves the path of the route that answered, with its parameters as names, for `Measured`, which sees requests
+    """Leaves the path of the route that answered, with its parameters as names, for `RequestTimer`, which sees requests
     before their paths and tokens are looked at."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

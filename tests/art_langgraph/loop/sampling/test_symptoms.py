@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import Trajectory
-from art_langgraph.loop.sampling.symptoms import Known, Symptom, symptoms_of
+from art_langgraph.loop.sampling.symptoms import ReferenceRuns, Symptom, symptoms_of
 from art_langgraph.trajectory import ToolCall
 from tests.support.runs.groups import run
 
@@ -17,7 +17,7 @@ def tool(name: str, *, is_error: bool = False, result: str = "found", at: int = 
 
 
 def symptoms(*runs: Trajectory, others: tuple[Trajectory, ...] = ()) -> list[Symptom]:
-    return symptoms_of(runs, Known.of([*runs, *others]))
+    return symptoms_of(runs, ReferenceRuns.of([*runs, *others]))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import MCPScenario, Plan, Split, Step
 from art_mcp.scenarios.production.emitter import TOLD, Emitter
 from art_mcp.scenarios.production.pool import Pool
-from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.production.quotas import ScenarioQuota
 
 
 class Numbered:
@@ -47,7 +47,7 @@ def done(tool: str, number: int) -> ExecutedDraft:
 
 
 def test_held_out_tasks_that_act_are_of_several_calls() -> None:
-    pool, kept = Pool(seed=0), Kept(400, 0.3, lambda _: None)
+    pool, kept = Pool(seed=0), ScenarioQuota(400, 0.3, lambda _: None)
     tools = ("cut", "glue", "paint")
     for tool in tools:
         for number in range(60):

@@ -18,7 +18,7 @@ from art_mcp.scenarios.execute import Execution, Trial
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.production.producer import Producer
-from art_mcp.scenarios.production.quotas import Kept
+from art_mcp.scenarios.production.quotas import ScenarioQuota
 from tests.support.mcp.tools import tool
 
 NONE: Any = None
@@ -29,7 +29,7 @@ def test_a_call_that_removes_nothing_is_useless_however_its_tool_is_spelled(name
     tools, rng = [tool(name)], random.Random(0)
     catalog = Catalog(tools=tools)
     drafter = Drafter(catalog, tools, Values(catalog, {}, rng), rng)
-    producer = Producer(drafter, Sql(tools, Reserve(), rng), NONE, Kept(4, 0.3, lambda _: None), 0)
+    producer = Producer(drafter, Sql(tools, Reserve(), rng), NONE, ScenarioQuota(4, 0.3, lambda _: None), 0)
     step = Step(tool=name)
     done = Execution([step], [CallResult("ok")], [])
     draft = Draft("single", [step], lambda _: Wish("do it", "doing it"), lambda *_: [])

@@ -11,7 +11,7 @@ import pytest
 from tests.support.patience import PATIENCE
 from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.postgres import asking, gateways, postgres_fleet
+from trainer_server.ledger.postgres import async_transactions, gateways, postgres_fleet
 from trainer_server.ledger.storage.fleet import Claim, Fleet
 
 A, B, C = ("a", 0), ("b", 0), ("c", 0)
@@ -140,7 +140,7 @@ async def test_a_restart_of_the_database_is_waited_for_and_takes_nothing_away(mo
         assert await fleet.gateways.holders(A) == 1
         assert await fleet.pins.pin("r", "a", A, 60) == 0
         database.stop()
-        monkeypatch.setattr(asking, "_PATIENCE", 0.1)
+        monkeypatch.setattr(async_transactions, "_PATIENCE", 0.1)
         with pytest.raises(LedgerError, match="cannot be asked"):
             await fleet.pins.held("r", "a")
         await fleet.gateways.leave()

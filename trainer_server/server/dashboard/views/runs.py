@@ -22,7 +22,7 @@ _MOST_ROWS = 2000
 """Rows after which the page goes on as another page, so that a browser never holds 100,000 of them."""
 
 
-class Asked:
+class RunQuery:
     """The filter of a request: the fields of the form, as they were sent, and what they mean."""
 
     def __init__(
@@ -69,11 +69,11 @@ class Asked:
         return address(path, **{**self.fields, **more})
 
 
-AskedDep = Annotated[Asked, Depends(Asked)]
+RunQueryDep = Annotated[RunQuery, Depends(RunQuery)]
 
 
 @router.get("")
-async def show_runs(request: Request, asked: AskedDep, sources: SourcesDep, before: str = "") -> Response:
+async def show_runs(request: Request, asked: RunQueryDep, sources: SourcesDep, before: str = "") -> Response:
     """The list, from its beginning or from a place in it."""
     await sources.look()
     values = await asyncio.to_thread(_listed, sources, asked, before, 0)
@@ -85,7 +85,7 @@ async def show_runs(request: Request, asked: AskedDep, sources: SourcesDep, befo
 @router.get("/rows")
 async def show_rows(
     request: Request,
-    asked: AskedDep,
+    asked: RunQueryDep,
     sources: SourcesDep,
     before: str = "",
     shown: Annotated[int, Query(ge=0, le=_MOST_ROWS)] = 0,
@@ -95,14 +95,14 @@ async def show_rows(
 
 
 @router.get("/newer")
-async def show_newer(request: Request, asked: AskedDep, sources: SourcesDep, newest: Integer = 0) -> Response:
+async def show_newer(request: Request, asked: RunQueryDep, sources: SourcesDep, newest: Integer = 0) -> Response:
     """How many runs came since the list was shown."""
     await sources.look()
     count = await asyncio.to_thread(sources.runs.newer, asked.wanted, newest)
     return page(request, "runs_newer.html", asked=asked, count=count)
 
 
-def _listed(sources: Sources, asked: Asked, before: str, shown: int) -> dict[str, Any]:
+def _listed(sources: Sources, asked: RunQuery, before: str, shown: int) -> dict[str, Any]:
     run_page = sources.runs.page(asked.wanted, before, _PAGE)
     shown += len(run_page.runs)
     more = further = None

@@ -19,7 +19,7 @@ from art_mcp.scenarios.writing.writer import UNANSWERED, Writer
 from trainer_server.wire import LLMError
 
 
-async def written(
+async def write_scenarios(
     writer: Writer,
     server: Server | None,
     n: int,

@@ -23,7 +23,7 @@ _PAUSE = 0.2
 """Seconds between tries."""
 
 
-class Asking:
+class AsyncTransactions:
     """Runs transactions on threads of its own: those that wait for a database must not keep files from being read.
 
     Args:

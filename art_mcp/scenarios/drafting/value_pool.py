@@ -44,7 +44,7 @@ _NAME = re.compile(r"[\w.@+-]+(?: [\w.@+-]+)*")
 _WORD = re.compile(r"[A-Za-z]{3,}")
 
 
-class Known:
+class ValuePool:
     """Values that calls may take.
 
     `observed` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
