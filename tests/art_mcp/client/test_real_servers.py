@@ -36,25 +36,27 @@ async def test_scenarios_for_a_real_server(
         assert len(one.plan.observations) == len(one.plan.reference)
 
 
-ON_OLDER_SDKS = ("cli", "client", "scenarios/test_catalog.py", "specialization/test_verify.py")
-"""Our client, and what reads its answers. What is made of them, tasks and worlds, is the same on every SDK."""
-
-
-SDKS = {
-    "mcp-1.24": ["mcp==1.24.0"],
-    "mcp-1": ["mcp<2", "langchain-mcp-adapters==0.3.2"],  # 0.3.1 wants mcp 2 and fails on import
+CONNECTION = ("client/connection", "client/test_connect.py", "client/test_capture.py", "scenarios/test_catalog.py")
+"""What calls the SDK itself."""
+OLDER_SDKS = {
+    "mcp-1.24": (["mcp==1.24.0"], ("cli", "client", "scenarios/test_catalog.py", "specialization/test_verify.py"), 200),
+    # 0.3.1 of the adapters wants mcp 2 and fails on import
+    "mcp-1": (["mcp<2", "langchain-mcp-adapters==0.3.2"], CONNECTION, 60),
 }
-"""Older SDKs than the one that the tests themselves are run with."""
+"""Older SDKs than the one that the tests themselves are run with: packages, tests, and how many pass at least. On the
+oldest one, all tests of our client and of what reads its answers are run. What is made of them, tasks and worlds, is
+the same on every SDK."""
 
 
 def test_the_tests_are_run_with_the_newest_sdk() -> None:
     assert version("mcp").split(".")[0] == "2"
 
 
-@pytest.mark.parametrize("name", SDKS)
+@pytest.mark.parametrize("name", OLDER_SDKS)
 def test_the_client_works_on_older_sdks(name: str) -> None:
-    python = client_environment(name, *SDKS[name]) / "python"
-    paths = [f"tests/art_mcp/{path}" for path in ON_OLDER_SDKS]
+    packages, tests, least = OLDER_SDKS[name]
+    python = client_environment(name, *packages) / "python"
+    paths = [f"tests/art_mcp/{path}" for path in tests]
     done = subprocess.run(
         [str(python), "-m", "pytest", "--noconftest", "-p", "no:cacheprovider", "-m", "not servers", "-q", "-n", "2",
          "--dist", "loadfile",
@@ -64,4 +66,4 @@ def test_the_client_works_on_older_sdks(name: str) -> None:
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed
-    assert int(passed[1]) > 100
+    assert int(passed[1]) >= least
