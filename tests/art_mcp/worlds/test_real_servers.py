@@ -109,7 +109,7 @@ async def test_git_a_server_without_the_path_cannot_reach_the_original_by_its_na
 
 async def test_git_scenarios_that_act_are_generated(repository: Path) -> None:
     command = [*git_server(), "--repository", "{world}"]
-    found = await generate_scenarios(command, 10, worlds=repository, progress=False)
+    found = await generate_scenarios(command, 10, seconds=300, worlds=repository, progress=False)
     assert any(one.plan.changes for one in found.scenarios), found.report()
     assert any(one.plan.changes == [] for one in found.scenarios), found.report()
     assert {arguments["repo_path"] for one in found.scenarios for arguments in _arguments(one)} == {"/world/repo"}

@@ -56,7 +56,7 @@ async def test_the_database_is_read_and_never_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["weather", "sqlite"])
 async def test_scenarios_use_every_tool(name: str, tmp_path: Path) -> None:
     async with opened(name, tmp_path) as server:
-        found = await generate_scenarios(server, 40, progress=False)
+        found = await generate_scenarios(server, 40, seconds=300, progress=False)
     assert len(found) == 40
     assert all(found.coverage.values())
     assert found.held_out

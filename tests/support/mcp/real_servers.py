@@ -131,7 +131,7 @@ async def try_out(server: RealServer, where: Path, n: int = 10) -> Row:
     worlds = [where] if server.data else None
     async with connect(command, env=env, cwd=str(where), start_timeout=300, worlds=worlds) as connected:
         started = loop.time()
-        found = await generate_scenarios(connected, n, resources=server.tables(where), progress=False)
+        found = await generate_scenarios(connected, n, resources=server.tables(where), seconds=300, progress=False)
         return Row(server.name, len(found.offered), found, loop.time() - started)
 
 
