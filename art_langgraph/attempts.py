@@ -161,13 +161,9 @@ class Attempts:
         self._supersede_unfinished(node, () if repeated else left, cause)
 
     def _supersede_unfinished(self, node: NodeRun, earlier: Iterable[NodeRun], cause: object) -> None:
-        """Supersedes earlier node runs that did not end, where somebody changed the state: the node got another id, or
-        the graph went on without it, with an output that the node did not give."""
-        first = self._graphs[parent_namespace(node.namespace)][node.parent, node.caller][:1] or [node]
+        """Supersedes earlier runs of a node that did not end: somebody changed the state, which gave it another id."""
         for run in earlier:
-            if run.attempt in self.superseded or not _unfinished(run):
-                continue
-            if run.node == node.node or (run.step or 0) < (first[0].step or 0):
+            if run.attempt not in self.superseded and _unfinished(run) and run.node == node.node:
                 self._supersede(run, "resume" if run.interrupted else "retry", cause)
 
     def _earlier(

@@ -278,34 +278,6 @@ async def test_a_node_of_a_subgraph_whose_state_was_edited_is_repeated(
     assert whole.marks() == [("begin", None), ("draft", None), ("flaky", mark), ("flaky", None), ("end", None)]
 
 
-@pytest.mark.parametrize(("trouble", "mark"), [("error", "retry"), ("interrupt", "resume")])
-async def test_a_node_whose_output_a_person_replaced_does_not_count(trouble: Trouble, mark: str, whole: Whole) -> None:
-    made = graph(trouble, InMemorySaver())
-    await whole(made, INPUT)
-    await made.aupdate_state(ON, {"said": ["mine"]}, as_node="sub")
-    await whole(made, None)
-    assert whole.marks() == [("begin", None), ("draft", mark), ("flaky", mark), ("end", None)]
-
-
-async def test_of_nodes_at_once_the_one_whose_output_a_person_replaced_does_not_count(whole: Whole) -> None:
-    def node(name: str, stops: bool = False) -> Any:
-        async def run(state: Said) -> dict[str, list[str]]:
-            said = await say(name)
-            if stops:
-                interrupt("?")
-            return {"said": [said]}
-
-        return run
-
-    made = StateGraph(Said).add_node("left", node("left")).add_node("right", node("right", True))
-    made.add_node("end", node("end")).add_edge(START, "left").add_edge(START, "right").add_edge("right", "end")
-    compiled = made.compile(checkpointer=InMemorySaver())
-    await whole(compiled, INPUT)
-    await compiled.aupdate_state(ON, {"said": ["mine"]}, as_node="right")
-    await whole(compiled, None)
-    assert dict(whole.marks()) == {"left": None, "right": "resume", "end": None}
-
-
 async def test_a_function_that_goes_back_in_a_thread_leaves_what_came_after() -> None:
     made = graph("none", InMemorySaver())
     other = graph("none", InMemorySaver())
