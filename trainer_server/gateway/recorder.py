@@ -21,7 +21,7 @@ log = logging.getLogger("trainer_server")
 
 _ERROR = 2000
 """Characters of an error that are recorded: an engine may repeat the whole request in it."""
-_REFUSED_TEXT, _REFUSED_TEXTS = 2000, 2**18
+_REFUSED_TEXT, _REFUSED_TEXTS = 2**14, 2**18
 """Characters of each text of a refused request that are recorded, and of all together: it may be as large as bodies may
 be, and a client may send it again and again."""
 _SHORT = 40

@@ -82,9 +82,13 @@ class Archive:
         Raises:
             LedgerError: A file cannot be read.
         """
+        return {completion.id: completion for completion in self.completions(ids)}
+
+    def completions(self, ids: Collection[str]) -> Iterator[Completion]:
+        """The same, one after another."""
         wanted = set(ids)
-        rows = (row for month in self.months() for row in self.rows(month) if row[0] in wanted)
-        return {row[0]: from_json(Completion, row[-1]) for row in rows}
+        for month in self.months() if wanted else ():
+            yield from (from_json(Completion, row[-1]) for row in self.rows(month) if row[0] in wanted)
 
     def matching(
         self, *, rollouts: Collection[str] = (), completions: Collection[str] = (), policy: str | None = None

@@ -7,7 +7,7 @@ last.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from trainer_server.engines.slots import Key, NoFreeSlot, Slots, adapter_name
 from trainer_server.gateway.errors import APIError
@@ -21,9 +21,11 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.remote_runs import RemoteRunBuffer
-from trainer_server.wire import Conflict, EngineError, Erase, Erased, NotFound, NotStored
+from trainer_server.wire import Completion, Conflict, EngineError, Erase, Erased, NotFound, NotStored
 
 _WAIT = "delete it when the job has ended, or cancel the job (`art-langgraph jobs cancel`)"
+_AT_ONCE = 100
+"""Completions that are read at once: each may have megabytes."""
 _BEING_DELETED = "policy {!r} is being deleted"
 
 
@@ -31,6 +33,7 @@ class Erasure:
     """Deletes rollouts and policies, one request at a time.
 
     Args:
+        server_id: Id of this server.
         ledger: Has the completions.
         archive: Has those of earlier months.
         rollouts: What rollouts were registered with, and their rewards.
@@ -49,6 +52,7 @@ class Erasure:
     def __init__(
         self,
         *,
+        server_id: str,
         ledger: Ledger,
         archive: Archive,
         rollouts: RolloutRepository,
@@ -63,7 +67,7 @@ class Erasure:
         creating: Mapping[str, asyncio.Lock],
         forget: Callable[[Collection[str], Collection[str]], None],
     ) -> None:
-        self._ledger, self._archive = ledger, archive
+        self._server_id, self._ledger, self._archive = server_id, ledger, archive
         self._rollouts, self._runs, self._draws = rollouts, runs, draws
         self._jobs, self._store, self._names, self._slots = jobs, store, names, slots
         self._leases, self._records, self._creating = leases, records, creating
@@ -152,10 +156,42 @@ class Erasure:
         # What a client says of a run decides nothing: it may name the policy of somebody else.
         rollouts = {rollout for rollout in completions.values() if rollout is not None}
         rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
+        rollouts = self._decided(ledger, name, rollouts, completions)
         completions |= self._archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))
         erased = self._erase(ledger, sorted(rollouts), list(completions), name)
         self._store.delete_policy(name)
         return erased, rollouts, completions.keys()
+
+    def _decided(
+        self, ledger: ErasesCompletions, policy: str, rollouts: Collection[str], completions: Mapping[str, str | None]
+    ) -> set[str]:
+        """The rollouts that are deleted with a policy. Of those that ran here, this server's own rows decide: whoever
+        brings rows of another server names their rollouts and policies, perhaps before such a rollout runs here.
+
+        Args:
+            ledger: Has the completions.
+            policy: Name of the policy.
+            rollouts: Those in which it answered, whoever says so.
+            completions: Those of the policy, with their rollouts.
+        """
+        one_of_each = {rollout: completion for completion, rollout in completions.items() if rollout is not None}
+        decided = {row.rollout for row in self._rows([*one_of_each.values()]) if row.server_id == self._server_id}
+        others = [rollout for rollout in rollouts if rollout not in decided]
+        of_others = self._archive.matching(rollouts=others) | ledger.matching(rollouts=others) if others else {}
+        ran: dict[str | None, set[str | None]] = {}
+        for row in self._rows([*of_others]):
+            if row.server_id == self._server_id:
+                ran.setdefault(row.rollout, set()).add(row.policy)
+        return {rollout for rollout in rollouts if rollout in decided or policy in ran.get(rollout, {policy})}
+
+    def _rows(self, ids: Sequence[str]) -> Iterator[Completion]:
+        """Completions of the ledger and of the archive."""
+        missing: list[str] = []
+        for start in range(0, len(ids), _AT_ONCE):
+            rows = self._ledger.read(chunk := ids[start : start + _AT_ONCE])
+            yield from rows.values()
+            missing += (completion for completion in chunk if completion not in rows)
+        yield from self._archive.completions(missing)
 
     def _erase(
         self, ledger: ErasesCompletions, rollouts: Sequence[str], completions: Sequence[str], policy: str | None

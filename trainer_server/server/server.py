@@ -197,6 +197,7 @@ class Server:
         )
         exports = Exports(config.home, self.identity.base, self.store, jobs.retention)
         erasure = Erasure(
+            server_id=self.identity.server_id,
             ledger=self.ledger,
             archive=Archive(config.home.archive),
             rollouts=self.rollouts,

@@ -31,7 +31,7 @@ def test_of_a_refused_request_the_beginnings_of_its_texts_are_recorded() -> None
     refused = recorded({"messages": messages}, CompletionStatus.refused)
     assert len(to_json(refused)) < 500_000
     first, call_again, result, *_, last = refused.request["messages"]
-    assert first["content"][0]["text"] == "a" * 2000 + " [… 998,000 more characters]"
+    assert first["content"][0]["text"] == "a" * 16384 + " [… 983,616 more characters]"
     assert (call_again["tool_calls"], result["tool_call_id"]) == ([call], "call-1")
     assert last == {"role": "user", "content": "c" * 40 + " [… 1,950 more characters]"}
     for status in (CompletionStatus.complete, CompletionStatus.failed, CompletionStatus.aborted):
