@@ -254,7 +254,7 @@ class TrainerProcess:
         """Counts a death, and returns when it is time to start the trainer again."""
         self.restarts += 1
         log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
-        self._failure = None if self.ready else self._last_words(status)
+        self._failure = None if self.ready else self._crash_reason(status)
         try:
             await asyncio.to_thread(self._count_death, status)
         except Exception:  # of any kind: without a trainer no job would ever end
@@ -262,7 +262,7 @@ class TrainerProcess:
         self.consecutive_restarts += 1
         await asyncio.sleep(min(30.0, 0.5 * self.consecutive_restarts))
 
-    def _last_words(self, status: int) -> str:
+    def _crash_reason(self, status: int) -> str:
         tail = self._child.tail()
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
         said = next((line for line in reversed(lines) if _ERROR.search(line)), lines[-1] if lines else "no words")

@@ -228,7 +228,7 @@ class Server:
         names = PolicyNames(self.store)
         for name in self.store.names():
             try:
-                why = self._hindrance(name)
+                why = self._unavailable_reason(name)
             except OSError as error:  # something else stands in the place of its files
                 why = f"the files of policy {name!r} cannot be used: {error}"
             if why:
@@ -240,7 +240,7 @@ class Server:
                 names.try_candidate(name, self.store.candidate(name))
         return names
 
-    def _hindrance(self, name: str) -> str | None:
+    def _unavailable_reason(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""
         if name == self.identity.base.name:
             return (

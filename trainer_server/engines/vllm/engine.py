@@ -115,7 +115,7 @@ class VLLMEngine:
         self._futile = asyncio.Event()
         """Set while it is started again though its deaths are many."""
         self._failure: str | None = None
-        self._silence = HealthFailures()
+        self._health_failures = HealthFailures()
         self._watch: asyncio.Task[None] | None = None
 
     @classmethod
@@ -432,8 +432,8 @@ class VLLMEngine:
             except EngineError:
                 health = Health.silent
         if health == Health.alive:
-            self._silence.over()
-        return health == Health.alive or (health == Health.silent and not self._silence.record())
+            self._health_failures.over()
+        return health == Health.alive or (health == Health.silent and not self._health_failures.record())
 
     async def _make_ready(self) -> None:
         """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
@@ -450,7 +450,7 @@ class VLLMEngine:
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
-        self._silence.over()
+        self._health_failures.over()
         await self.check()
         if self._shares:
             await self._wake_up()
@@ -548,7 +548,7 @@ class VLLMEngine:
         while child.running:
             if await self.client.healthy():
                 return True
-            if self._silence.record():
+            if self._health_failures.record():
                 log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, PATIENCE)
                 return False
             await asyncio.sleep(0.1)
@@ -568,7 +568,7 @@ class VLLMEngine:
             await self._child.stop()
             await asyncio.sleep(wait)
             self.restarts += 1
-            self._silence.over()
+            self._health_failures.over()
             await self._launch()
         await self._make_ready()
         log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))

@@ -134,7 +134,7 @@ class Prompt:
         if self._conversation is None or not self._matches or self._splicer.mode == SpliceMode.off:
             return None
         messages = self._conversation.messages
-        spliced = self._hindrance(engine, messages) or await self._spliced(engine, request, messages)
+        spliced = self._unavailable_reason(engine, messages) or await self._spliced(engine, request, messages)
         if isinstance(spliced, Continuation):
             self.continuation = spliced
             return None
@@ -188,7 +188,7 @@ class Prompt:
             turn = Turn(completion.id, prompt, sampled, rendered, completion.message, unavailable_reason, single)
         self._splicer.remember(self._conversation, turn)
 
-    def _hindrance(self, engine: Engine, messages: Messages) -> Continuation | None:
+    def _unavailable_reason(self, engine: Engine, messages: Messages) -> Continuation | None:
         """Why the prompt cannot be spliced, whatever the template renders."""
         asked = self._chat.asked
         if not self._splicer.able(engine):

@@ -20,5 +20,7 @@ def postgres_fleet(url: str) -> Fleet:
     Raises:
         ConfigError, LedgerError, NewerSchema: See `Database`.
     """
-    asking = AsyncTransactions(url, "gateways", [FIRST])
-    return Fleet(PostgresGateways(asking, f"process {os.getpid()} on {socket.gethostname()}"), PostgresPins(asking))
+    transactions = AsyncTransactions(url, "gateways", [FIRST])
+    return Fleet(
+        PostgresGateways(transactions, f"process {os.getpid()} on {socket.gethostname()}"), PostgresPins(transactions)
+    )

@@ -77,14 +77,14 @@ class PostgresGateways:
     """See `SharedGateways`.
 
     Args:
-        asking: The database.
+        transactions: The database.
         name: This server, for people who read the table.
     """
 
     term = _TERM
 
-    def __init__(self, asking: AsyncTransactions, name: str) -> None:
-        self._asking, self._name, self._id = asking, name, uuid.uuid4()
+    def __init__(self, transactions: AsyncTransactions, name: str) -> None:
+        self._transactions, self._name, self._id = transactions, name, uuid.uuid4()
 
     async def beat(self, busy: Collection[Key]) -> Beat:
         def work(db: Db) -> Beat:
@@ -109,7 +109,7 @@ class PostgresGateways:
             back = {(policy, version): number for policy, version, cleared, number in rows if cleared and number}
             return Beat(expelled, slots, back)
 
-        return await self._asking.ask(work)
+        return await self._transactions.ask(work)
 
     async def claim(self, key: Key, capacity: int, *, clear: bool) -> Claim:
         def work(db: Db) -> Claim:
@@ -131,7 +131,7 @@ class PostgresGateways:
                 db.execute(_LEAST_NEEDED, (self._id,))
             return Claim()
 
-        return await self._asking.ask(work)
+        return await self._transactions.ask(work)
 
     async def settle(self, closed: Collection[Key]) -> None:
         def work(db: Db) -> None:
@@ -140,7 +140,7 @@ class PostgresGateways:
                 values = (self._id, *_arrays(closed))
                 db.execute(f"UPDATE slots SET cleared_by = NULL WHERE cleared_by = %s AND NOT {inside}", values)
 
-        await self._asking.ask(work)
+        await self._transactions.ask(work)
 
     async def give_back(self, key: Key, number: int) -> None:
         def work(db: Db) -> None:
@@ -148,14 +148,14 @@ class PostgresGateways:
             query = "DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s) AND number = %s"
             db.execute(query, (self._id, *key, number))
 
-        await self._asking.ask(work)
+        await self._transactions.ask(work)
 
     async def drop(self, key: Key) -> None:
         def work(db: Db) -> None:
             self._locked(db)
             db.execute("DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s)", (self._id, *key))
 
-        await self._asking.ask(work)
+        await self._transactions.ask(work)
 
     async def close(self, key: Key) -> str | None:
         def work(db: Db) -> str | None:
@@ -173,14 +173,14 @@ class PostgresGateways:
                 return "another server is unloading it; ask again"
             return None
 
-        return await self._asking.ask(work)
+        return await self._transactions.ask(work)
 
     async def holders(self, key: Key) -> int:
         def work(db: Db) -> int:
             self._locked(db)
             return _number(db, "SELECT count(*) FROM holds WHERE (policy, version) = (%s, %s)", key)
 
-        return await self._asking.ask(work)
+        return await self._transactions.ask(work)
 
     async def emptied(self, key: Key) -> None:
         def work(db: Db) -> None:
@@ -190,7 +190,7 @@ class PostgresGateways:
                     f"DELETE FROM slots WHERE (policy, version) = (%s, %s) AND cleared_by = %s AND NOT {_HELD}", values
                 )
 
-        await self._asking.ask(work)
+        await self._transactions.ask(work)
 
     async def clear(self) -> None:
         def work(db: Db) -> None:
@@ -198,7 +198,7 @@ class PostgresGateways:
             db.execute("DELETE FROM gateways")
             db.execute("DELETE FROM slots")
 
-        await self._asking.ask(work)
+        await self._transactions.ask(work)
 
     async def leave(self) -> None:
         def work(db: Db) -> None:
@@ -206,11 +206,11 @@ class PostgresGateways:
             db.execute("DELETE FROM gateways WHERE id = %s", (self._id,))
 
         try:
-            await self._asking.ask(work)
+            await self._transactions.ask(work)
         except LedgerError as error:
             log.warning("the others have to wait until they notice that this server has ended: %s", error)
         finally:
-            self._asking.close()
+            self._transactions.close()
 
     def _locked(self, db: Db) -> bool:
         """Slots change in this transaction alone, and dead servers hold none. Returns whether this server is counted

@@ -33,7 +33,7 @@ _CREATION = 600.0
 """Seconds that a request waits for its policy to be made."""
 _POLL_INTERVAL = 2.0
 """Seconds after which such a request looks whether the trainer works."""
-_IN_VAIN = 3
+_MOST_RESTARTS = 3
 """Starts of the trainer in vain after which such a request waits no longer."""
 
 
@@ -175,7 +175,7 @@ async def _wait(server: Server, job_id: str, name: str) -> str | None:
         if job.status.final:
             return job.error
         trainer = server.jobs.process
-        if trainer.failure and trainer.consecutive_restarts >= _IN_VAIN:
+        if trainer.failure and trainer.consecutive_restarts >= _MOST_RESTARTS:
             raise APIError(503, f"policy {name!r} cannot be made now: {trainer.failure}", code="trainer_not_ready")
     raise APIError(503, f"policy {name!r} waits for the jobs before it; ask again", code="busy", retry_after=10)
 
