@@ -69,9 +69,17 @@ def _read(ledger: Ledger, rollout_id: str) -> Iterator[Completion]:
     if not isinstance(ledger, ErasesCompletions):
         yield from ledger.rollout(rollout_id)
         return
-    ids = [*ledger.matching(rollouts=[rollout_id])]
-    for start in range(0, len(ids), ROWS_AT_ONCE):
-        rows = ledger.read(chunk := ids[start : start + ROWS_AT_ONCE])
+    yield from read_few(ledger, [*ledger.matching(rollouts=[rollout_id])])
+
+
+def read_few(ledger: Ledger, ids: Sequence[str], at_once: int = ROWS_AT_ONCE) -> Iterator[Completion]:
+    """Rows of a ledger in the order of their ids, a few at once. Ids that it does not know are left out.
+
+    Raises:
+        LedgerError: The ledger could not be read.
+    """
+    for start in range(0, len(ids), at_once):
+        rows = ledger.read(chunk := ids[start : start + at_once])
         yield from (rows[completion] for completion in chunk if completion in rows)
 
 

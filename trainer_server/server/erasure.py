@@ -15,6 +15,7 @@ from trainer_server.jobs.service import JobService
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.base import ErasesCompletions, Ledger
 from trainer_server.ledger.canary_assignments import CanaryAssignments
+from trainer_server.ledger.records import read_few
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.policies.leases import Leases
@@ -186,11 +187,10 @@ class Erasure:
 
     def _rows(self, ids: Sequence[str]) -> Iterator[Completion]:
         """Completions of the ledger and of the archive."""
-        missing: list[str] = []
-        for start in range(0, len(ids), _AT_ONCE):
-            rows = self._ledger.read(chunk := ids[start : start + _AT_ONCE])
-            yield from rows.values()
-            missing += (completion for completion in chunk if completion not in rows)
+        missing = dict.fromkeys(ids)
+        for row in read_few(self._ledger, ids, _AT_ONCE):
+            del missing[row.id]
+            yield row
         yield from self._archive.completions(missing)
 
     def _erase(

@@ -11,7 +11,7 @@ from pydantic import FailFast
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger
-from trainer_server.ledger.records import ROWS_AT_ONCE
+from trainer_server.ledger.records import read_few
 from trainer_server.server.access.audited import note
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
@@ -71,15 +71,12 @@ def _rows(ledger: Ledger, ids: Sequence[str]) -> tuple[list[str] | None, set[str
     much were not read. A single row is never too much."""
     rows: list[str] = []
     rollouts, size = set[str](), 0
-    for start in range(0, len(ids), ROWS_AT_ONCE):
-        chunk = ids[start : start + ROWS_AT_ONCE]
-        completions = ledger.read(chunk)
-        for completion in (completions[key] for key in chunk if key in completions):
-            rollouts |= {completion.rollout} if completion.rollout else set()
-            rows.append(to_json(completion))
-            size += len(rows[-1].encode())
-            if size > MOST_ANSWER and len(rows) > 1:
-                return None, rollouts
+    for completion in read_few(ledger, ids):
+        rollouts |= {completion.rollout} if completion.rollout else set()
+        rows.append(to_json(completion))
+        size += len(rows[-1].encode())
+        if size > MOST_ANSWER and len(rows) > 1:
+            return None, rollouts
     return rows, rollouts
 
 

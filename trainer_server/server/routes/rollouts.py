@@ -101,6 +101,7 @@ async def show_rollout(rollout: str, server: ServerDep, messages: bool = True) -
                 code=ANSWER_TOO_LARGE,
                 param="messages",
             )
+        _check_known(server, rollout, completions)
         return to_json(_record(server, rollout, completions))
 
     return Response(await asyncio.to_thread(read), media_type="application/json")
@@ -115,11 +116,12 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Respon
 
     def give() -> str:
         check_values(reward.model_dump())
-        brief = rows_of(server.ledger, rollout, requests=False) or []
-        _check_known(server, rollout, brief)
-        server.rollouts.reward(rollout, reward, sorted({row.policy for row in brief if row.policy is not None}))
         completions = rows_of(server.ledger, rollout, MOST_ANSWER)
-        return to_json(_record(server, rollout, brief if completions is None else completions))
+        if completions is None:
+            completions = rows_of(server.ledger, rollout, requests=False) or []
+        _check_known(server, rollout, completions)
+        server.rollouts.reward(rollout, reward, sorted({row.policy for row in completions if row.policy is not None}))
+        return to_json(_record(server, rollout, completions))
 
     return Response(await asyncio.to_thread(give), media_type="application/json")
 
@@ -253,7 +255,6 @@ def _traced(sources: Sources, rollout: str) -> RunTrace:
 
 
 def _record(server: Server, rollout: str, completions: Sequence[Completion]) -> RolloutRecord:
-    _check_known(server, rollout, completions)
     spec = server.rollouts.spec(rollout) or RolloutSpec()
     return record_of(rollout, completions, spec, server.rollouts.rewards(rollout))
 
