@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from art_langgraph.client.api import ServerAPI
 from art_langgraph.redaction import redacted
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.wire.rollouts import rollout_api_path
 
 _JSON = {"Content-Type": "application/json"}
 _PAGE = 500
@@ -29,7 +29,7 @@ class RolloutAPI(ServerAPI):
                 `<server>/rollouts/<id>/v1`.
             spec: Its scenario, version and temperature.
         """
-        await self._ask("PUT", _path(rollout_id), content=to_json(redacted(spec)), headers=_JSON)
+        await self._ask("PUT", rollout_api_path(rollout_id), content=to_json(redacted(spec)), headers=_JSON)
 
     async def rollout(self, rollout_id: str, *, messages: bool = True) -> Trajectory:
         """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward.
@@ -42,7 +42,7 @@ class RolloutAPI(ServerAPI):
             ServerError: 413, the messages are too large for one answer (64 MiB).
         """
         asked = {} if messages else {"messages": False}
-        return from_json(Trajectory, (await self._ask("GET", _path(rollout_id), params=asked)).text)
+        return from_json(Trajectory, (await self._ask("GET", rollout_api_path(rollout_id), params=asked)).text)
 
     async def trace(self, rollout_id: str) -> RunTrace:
         """What a client told the server of a run that has ended: its nodes, calls and rewards.
@@ -53,7 +53,7 @@ class RolloutAPI(ServerAPI):
         Raises:
             ServerError: 404 where no client told it.
         """
-        return from_json(RunTrace, (await self._ask("GET", f"{_path(rollout_id)}/trace")).text)
+        return from_json(RunTrace, (await self._ask("GET", f"{rollout_api_path(rollout_id)}/trace")).text)
 
     async def reward_rollout(
         self, rollout_id: str, reward: float, metrics: Mapping[str, float] | None = None, **more: Any
@@ -73,7 +73,7 @@ class RolloutAPI(ServerAPI):
             ValueError: The reward is not finite.
         """
         body = to_json(Reward(reward=reward, metrics=dict(metrics or {}), **more))
-        answer = await self._ask("POST", f"{_path(rollout_id)}/reward", content=body, headers=_JSON)
+        answer = await self._ask("POST", f"{rollout_api_path(rollout_id)}/reward", content=body, headers=_JSON)
         return from_json(Trajectory, answer.text)
 
     async def erase(self, rollout_ids: Sequence[str], completion_ids: Sequence[str] = ()) -> Erased:
@@ -117,7 +117,3 @@ class RolloutAPI(ServerAPI):
             for listed in page.rollouts:
                 yield listed
             after = page.next
-
-
-def _path(rollout_id: str) -> str:
-    return f"/api/rollouts/{quote(rollout_id, safe='')}"

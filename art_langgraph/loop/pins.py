@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from urllib.parse import quote
 
 import httpx
 
@@ -17,6 +16,7 @@ from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion, RolloutCalls, names_version
 from trainer_server.wire.completions import effective_temperature
 from trainer_server.wire.jsonl import from_json
+from trainer_server.wire.rollouts import rollout_api_path
 
 _REMEDY = (
     "Let the graph ask the policy by ChatART, or by LangChain's ChatOpenAI with the trainer server's address and key"
@@ -119,7 +119,7 @@ async def _completion(completion_id: str) -> Completion | None:
 
 async def _ignored_remotely(scope: Scope) -> str | None:
     calls = RolloutCalls()
-    async for answer in _answers(f"/api/rollouts/{quote(scope.rollout_id, safe='')}?messages=false"):
+    async for answer in _answers(f"{rollout_api_path(scope.rollout_id)}?messages=false"):
         if (calls := RolloutCalls.model_validate_json(answer)).calls:
             break
     wanted = {"version": scope.version, "temperature": scope.temperature}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from typing import Annotated, Any
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -21,6 +22,11 @@ PinnedVersion = VersionRef | MapOf[PolicyName, VersionRef]
 def rollout_path(rollout_id: str) -> str:
     """The path under which a server takes the requests of one rollout: `/rollouts/{id}`, before `/v1/…`."""
     return f"/rollouts/{rollout_id}"
+
+
+def rollout_api_path(rollout_id: str) -> str:
+    """The path of a rollout in a server's API. An id that came in a header may have slashes: they are `%2F`."""
+    return f"/api/rollouts/{quote(rollout_id, safe='')}"
 
 
 class RolloutScenario(Closed):

@@ -18,6 +18,7 @@ from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Place
 from trainer_server.wire import Connection
 from trainer_server.wire.jsonl import from_json
+from trainer_server.wire.rollouts import rollout_api_path
 
 _PATIENCE = 30.0
 """Seconds for which a record is waited for, where the graph ended normally."""
@@ -69,7 +70,7 @@ async def _fetched(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRec
             "Set ART_BASE_URL and ART_API_KEY to those of the server that the remote graph asks",
         )
         return RemoteRecords()
-    path = f"/api/rollouts/{quote(scope.rollout_id, safe='')}/records/{quote(call.id, safe='')}"
+    path = f"{rollout_api_path(scope.rollout_id)}/records/{quote(call.id, safe='')}"
     known: RemoteRecords | None = None
     asking = [asyncio.ensure_future(_asked(server, path, patience)) for server in servers]
     try:

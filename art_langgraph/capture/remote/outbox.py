@@ -22,6 +22,7 @@ from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ARTError
 from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.rollouts import rollout_api_path
 from trainer_server.wire.text import beginning
 
 log = logging.getLogger("art_langgraph")
@@ -117,8 +118,8 @@ def _sent(http: httpx.Client, news: _News) -> bool:
             example=scope.rollout_id,
         )
         return True
-    rollout, call, run = (quote(str(name), safe="") for name in (scope.rollout_id, scope.call, news.run))
-    path, wrong = f"/api/rollouts/{rollout}/records/{call}/{run}", ""
+    call, run = (quote(str(name), safe="") for name in (scope.call, news.run))
+    path, wrong = f"{rollout_api_path(str(scope.rollout_id))}/records/{call}/{run}", ""
     for url, key in servers:
         try:
             answer = http.put(
