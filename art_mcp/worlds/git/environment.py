@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 from art_mcp.worlds.git import push_guard
@@ -134,11 +135,7 @@ def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[st
 def _programs(directory: Path, copy: Path, env: Mapping[str, str]) -> Path:
     """Makes a directory of all programs of git, with others in place of those that push."""
     directory.mkdir(exist_ok=True)
-    own = Path(env.get("GIT_EXEC_PATH") or run_git(Path("."), "--exec-path").strip())
-    programs = {path.name: path for path in own.iterdir()}
-    for folder in os.get_exec_path({"PATH": env.get("PATH") or os.environ.get("PATH", os.defpath)}):
-        for path in Path(folder).absolute().glob("git-remote-*"):  # helpers that come with other software
-            programs.setdefault(path.name, path)
+    programs = _installed(env.get("GIT_EXEC_PATH"), env.get("PATH") or os.environ.get("PATH", os.defpath))
     guard = [sys.executable, "-I", "-S", push_guard.__file__]
     for name, path in programs.items():
         at = directory / name
@@ -155,6 +152,22 @@ def _programs(directory: Path, copy: Path, env: Mapping[str, str]) -> Path:
         at.write_text(text, encoding="utf-8")
         at.chmod(0o700)
     return directory
+
+
+@cache
+def _installed(directory: str | None, path: str) -> Mapping[str, Path]:
+    """The programs of git by their names. They are looked for once: each copy of a world needs them.
+
+    Args:
+        directory: Where git's own are; None: where git says.
+        path: The directories of programs, with helpers that come with other software.
+    """
+    own = Path(directory or run_git(Path("."), "--exec-path").strip())
+    programs = {program.name: program for program in own.iterdir()}
+    for folder in os.get_exec_path({"PATH": path}):
+        for program in Path(folder).absolute().glob("git-remote-*"):
+            programs.setdefault(program.name, program)
+    return programs
 
 
 def older_than_needed() -> str | None:
