@@ -200,22 +200,25 @@ def as_written(answer: BaseMessage) -> BaseMessage:
     """
     if not isinstance(answer, AIMessageChunk):
         return answer
-    read = [(chunk, arguments_object(chunk["args"])) for chunk in answer.tool_call_chunks]
-    if all(arguments is not None for _, arguments in read):
+    chunks = answer.tool_call_chunks
+    if all(arguments_object(chunk["args"]) is not None for chunk in chunks):
         return answer
-    calls = [
-        ToolCall(name=chunk["name"] or "", args=arguments, id=chunk["id"], type="tool_call")
-        for chunk, arguments in read
-        if arguments is not None
-    ]
-    invalid = [
-        InvalidToolCall(
-            name=chunk["name"], args=chunk["args"], id=chunk["id"], error=_NO_OBJECT, type="invalid_tool_call"
-        )
-        for chunk, arguments in read
-        if arguments is None
-    ]
+    calls: list[ToolCall] = []
+    invalid: list[InvalidToolCall] = []
+    for chunk in chunks:
+        _add_call(calls, invalid, chunk["name"], chunk["args"], chunk["id"])
     return answer.model_copy(update={"tool_calls": calls, "invalid_tool_calls": invalid})
+
+
+def _add_call(
+    calls: list[ToolCall], invalid: list[InvalidToolCall], name: str | None, arguments: object, call_id: str | None
+) -> None:
+    """Adds a call to those with arguments, or, where these are no JSON object, to those with a text of them."""
+    if (read := arguments_object(arguments)) is not None:
+        calls.append(ToolCall(name=name or "", args=read, id=call_id, type="tool_call"))
+        return
+    text = arguments_text(arguments)
+    invalid.append(InvalidToolCall(name=name, args=text, id=call_id, error=_NO_OBJECT, type="invalid_tool_call"))
 
 
 def final_text(messages: Iterable[BaseMessage]) -> str:
@@ -371,11 +374,5 @@ def _from_openai(message: Mapping[str, Any]) -> BaseMessage:
             if not isinstance(function := call.get("function"), Mapping):
                 continue
             name, arguments = function.get("name") or "", function.get("arguments")
-            if (read := arguments_object(arguments)) is not None:
-                converted.tool_calls.append(ToolCall(name=name, args=read, id=call.get("id"), type="tool_call"))
-            else:
-                text = arguments_text(arguments)
-                converted.invalid_tool_calls.append(
-                    InvalidToolCall(name=name, args=text, id=call.get("id"), error=_NO_OBJECT, type="invalid_tool_call")
-                )
+            _add_call(converted.tool_calls, converted.invalid_tool_calls, name, arguments, call.get("id"))
     return converted

@@ -227,11 +227,11 @@ class _Files:
         if run.error is not None:
             self._summary.skips.note(Unreadable("failed runs, which are no demonstrations", ""), run.line)
             return False
-        failed = [call for call in run.calls if call.answer and call.error is not None]
-        if not any(call.answer for call in run.calls):
+        failed = [call.error is not None for call in run.calls if call.answer]
+        if not failed:
             self._summary.skips.note(Unreadable("runs without an answer, which are no demonstrations", ""), run.line)
             return False
-        if not any(call.answer and call.error is None for call in run.calls):
+        if all(failed):
             self._summary.skips.note(_ALL_FAILED, run.line)
             return False
         if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):
@@ -241,7 +241,7 @@ class _Files:
             )
             self._summary.skips.note(why, run.line)
             return False
-        if failed:
+        if any(failed):
             self._summary.gaps.note(_SOME_FAILED, run.line)
         return True
 

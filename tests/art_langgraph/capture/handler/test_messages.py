@@ -28,6 +28,15 @@ async def ask(model: Any, messages: list[BaseMessage], *, streams: bool) -> AIMe
     return whole
 
 
+def asking(model: Any, *, streams: bool) -> Any:
+    """A graph of one node, which asks the model once."""
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await ask(model, state["messages"], streams=streams)]}
+
+    return StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
+
+
 @pytest.mark.parametrize("version", ["v0", "v1"])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_call_that_is_no_json_is_recorded_as_it_was_written(
@@ -66,13 +75,7 @@ async def test_a_call_that_is_no_json_is_recorded_as_it_was_written(
 async def test_a_call_that_was_cut_off_is_recorded_as_it_was_written(
     make: MakeModel, streams: bool, version: str
 ) -> None:
-    model = make(output_version=version)
-
-    async def node(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await ask(model, state["messages"], streams=streams)]}
-
-    graph: Any = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
-    found = await rollout(graph, 'call write {"text": "He sa')
+    found = await rollout(asking(make(output_version=version), streams=streams), 'call write {"text": "He sa')
     (call,) = found.completions
     assert call.message is not None
     (made,) = call.message["tool_calls"]
@@ -82,13 +85,7 @@ async def test_a_call_that_was_cut_off_is_recorded_as_it_was_written(
 @pytest.mark.parametrize("said", ['call write "soon"', "call write null", "call write [1]"])
 @pytest.mark.parametrize("streams", [False, True])
 async def test_a_call_that_is_no_object_is_text(make: MakeModel, streams: bool, said: str) -> None:
-    model = make()
-
-    async def node(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await ask(model, state["messages"], streams=streams)]}
-
-    graph: Any = StateGraph(MessagesState).add_node("n", node).add_edge(START, "n").compile()
-    found = await rollout(graph, said)
+    found = await rollout(asking(make(), streams=streams), said)
     assert [call.message for call in found.completions] == [{"role": "assistant", "content": said}]
     assert found.final_text == said
 
