@@ -14,6 +14,7 @@ from io import BufferedReader
 from typing import BinaryIO
 
 REFUSAL = "a copy of a world pushes to no repository outside of it"
+_NO_SHELL = "scripts of a shell start this program, which Windows does not have"
 
 
 def pushes(line: bytes) -> bool:
@@ -42,12 +43,16 @@ def _relay(reading: BufferedReader, writing: BinaryIO) -> None:
 
 
 def _run(program: str, *arguments: str) -> None:
+    if sys.platform == "win32":
+        sys.exit(_NO_SHELL)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it, and what it starts would
     os.execv(program, [program, *arguments])
 
 
 def _helper(program: str, *arguments: str) -> None:
     """The process that git has started becomes the program, so that its end and git's signals are the program's."""
+    if sys.platform == "win32":
+        sys.exit(_NO_SHELL)
     reading, writing = os.pipe()
     if os.fork():
         os.dup2(reading, 0)
