@@ -7,8 +7,7 @@ from pathlib import Path
 
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm import install
-from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS
-from trainer_server.engines.vllm.registry import Registry, in_words, registry
+from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS, Registry, in_words, registry
 from trainer_server.process.extras import SERVER, pip_command
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
 from trainer_server.wire import EngineError, Home

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trainer_server.wire import ARTError, Completion, Home
+from trainer_server.wire import ARTError, Completion, Home, NotStored
 
 RETENTION_DAYS = 30.0
 """Days for which a completion is kept where nobody says otherwise."""
@@ -21,6 +21,13 @@ class LedgerError(ARTError):
 
     The gateway withholds an answer that could not be recorded.
     """
+
+
+class DiskFull(LedgerError, NotStored):
+    """The ledger could not be written because its disk is full."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}. Free space on the disk, then ask again", code="disk")
 
 
 class Ledger(Protocol):

@@ -18,7 +18,7 @@ STATUS: dict[type[ARTError], int] = {
     Gone: 410,
     Unprocessable: 422,
     NotStored: 507,
-    LedgerError: 503,
+    LedgerError: 503,  # unless its disk is full, which is NotStored
     ExportAbandoned: 499,
 }
 """HTTP status of each error that parts of the server raise."""

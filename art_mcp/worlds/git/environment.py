@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -164,9 +165,10 @@ def _installed(directory: str | None, path: str) -> Mapping[str, Path]:
     """
     own = Path(directory or run_git(Path("."), "--exec-path").strip())
     programs = {program.name: program for program in own.iterdir()}
-    for folder in os.get_exec_path({"PATH": path}):
-        for program in Path(folder).absolute().glob("git-remote-*"):
-            programs.setdefault(program.name, program)
+    for folder in map(Path, os.get_exec_path({"PATH": path})):
+        with suppress(OSError):  # as a shell, git passes over directories that are missing or may not be read
+            helpers = [program for program in folder.absolute().iterdir() if program.match("git-remote-*")]
+            programs = {program.name: program for program in helpers} | programs
     return programs
 
 

@@ -15,7 +15,7 @@ from tests.support.homes.model_directories import TOOLS_SHOWN, VLLM, installed_v
 from tests.support.servers.hub import Hub, serving_hub
 from trainer_server.doctor import checkup, environment, model
 from trainer_server.doctor.finding import Finding, State, worst
-from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS
+from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
 from trainer_server.process.machine import GIB
 
 QWEN3 = {

@@ -386,7 +386,7 @@ def test_a_full_disk_stops_everything_and_loses_nothing(prepared: Path, base_mod
             except OSError:
                 pass
         answer = http.post("/api/policies/p/steps", json={"groups": refs, "idempotency_key": "k"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (507, "disk"), answer.text
         assert refused(http, "p")[0] == 507  # nothing unrecorded leaves
         assert http.post("/api/policies", json={"name": "new"}).status_code == 507
         os.truncate(filler, filler.stat().st_size - 64 * 1024)  # enough for a job, not for a version

@@ -249,7 +249,8 @@ async def test_completions_that_cannot_be_deleted_are_said_and_do_no_harm(
     tmp_path: Path, base_model: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ledger = SQLiteLedger(tmp_path / "ledger.sqlite")
-    await ledger.add(completion("old", [1]).model_copy(update={"created": 0.0}))
+    # The newest row says that the clock is right: ages count.
+    await ledger.add(completion("old", [1], created=0.0), completion("new", [1], created=time.time()))
     ledger.close()
     with closing(sqlite3.connect(ledger.path)) as db:
         db.execute("CREATE TRIGGER full BEFORE DELETE ON completions BEGIN SELECT RAISE(ABORT, 'disk is full'); END")

@@ -191,7 +191,8 @@ def send(http: TestClient, route: str, change: Callable[[Any], Any]) -> None:
 @thorough(5)
 @given(data=st.data())
 def test_what_is_accepted_can_be_shown(http: TestClient, route: str, data: st.DataObject) -> None:
-    places = list(paths(SENT[route]))
+    # A policy of a new name waits for the trainer, which is not started here.
+    places = [place for place in paths(SENT[route]) if (route, place) != ("POST /api/policies", ("name",))]
     changes = data.draw(st.lists(st.tuples(st.sampled_from(places), EXTREME), min_size=1, max_size=2))
 
     def change(body: Any) -> Any:

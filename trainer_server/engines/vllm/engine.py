@@ -29,7 +29,7 @@ from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
 from trainer_server.engines.vllm.process.crash_reason import cause
 from trainer_server.engines.vllm.process.health_failures import PATIENCE, HealthFailures
 from trainer_server.engines.vllm.process.sockets import new_socket, prepare_socket
-from trainer_server.engines.vllm.registry import in_words
+from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS, in_words
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
 
@@ -55,8 +55,6 @@ could block the trainer for ever."""
 
 UNKNOWN = "unknown"
 """What `describe` says of the parser of an engine that does not tell."""
-WHOLE_ADAPTERS = ("check of whole adapters", "art_applied")
-"""The feature of the plugin art_applied.py, and its module: without it nobody sees a half-applied version."""
 
 
 def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:

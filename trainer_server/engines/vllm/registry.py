@@ -17,6 +17,8 @@ from trainer_server.wire import EngineError
 
 _TIMEOUT = 300.0
 """Seconds for importing vLLM, which takes about ten on a warm disk."""
+WHOLE_ADAPTERS = ("check of whole adapters", "art_applied")
+"""The feature of the plugin art_applied.py, and its module: without it nobody sees a half-applied version."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.base import DiskFull, LedgerError
 from trainer_server.wire.home import create_private, overwrite_deleted
 from trainer_server.wire.schemas import DatabaseSchema, script
 
@@ -81,6 +82,9 @@ CREATE INDEX IF NOT EXISTS rollouts_changed ON rollouts (changed);
 CREATE INDEX IF NOT EXISTS draws_time ON draws (time);
 """
 """For retention."""
+_INDEX_BYTES = 64 * 1024
+"""Free space that suffices for the index of a write-ahead log to grow."""
+
 _ERASED = "CREATE TABLE IF NOT EXISTS erased (rollout TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;"
 """Ids of rollouts that a user deleted: what a client tells of them afterwards is refused."""
 _OUTCOMES = """
@@ -163,4 +167,13 @@ class SQLiteBooks:
                 db.execute("PRAGMA secure_delete=ON")
                 yield db
         except sqlite3.Error as error:
-            raise LedgerError(f"the rollouts in {self._path} cannot be read or written: {error}") from error
+            text = f"the rollouts in {self._path} cannot be read or written: {error}"
+            raise (DiskFull if _full(error, self._path) else LedgerError)(text) from error
+
+
+def _full(error: sqlite3.Error, path: Path) -> bool:
+    """Whether a database could not be written, or not even be read, because its disk is full."""
+    code = error.sqlite_errorcode & 0xFF if isinstance(error, sqlite3.OperationalError) else None
+    if code == sqlite3.SQLITE_IOERR:  # the index of a write-ahead log, which readers make too, found no space
+        return shutil.disk_usage(path.parent).free < _INDEX_BYTES
+    return code == sqlite3.SQLITE_FULL

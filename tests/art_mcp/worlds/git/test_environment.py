@@ -354,6 +354,18 @@ def test_helpers_of_other_software_read_and_push_nothing(
         assert not (tmp_path / "log").exists() or "push" not in (tmp_path / "log").read_text()
 
 
+def test_directories_of_programs_that_cannot_be_read_are_passed_over(
+    originals: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "closed").mkdir(mode=0o000)  # root reads it all the same
+    (tmp_path / "file").touch()
+    ways = [tmp_path / name for name in ("closed", "file", "missing")]
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, ways), os.environ["PATH"]]))
+    with closing(world_of(originals)) as world:
+        world.open()
+        assert git_of(world.copy())("status", "--short").returncode == 0
+
+
 @pytest.mark.slow
 def test_a_repository_outside_that_takes_push_options_is_not_touched(originals: Path) -> None:
     up = originals / "up"

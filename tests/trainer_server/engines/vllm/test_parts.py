@@ -18,8 +18,9 @@ from tests.support.engines.wheels import Sources, documented, features
 from tests.support.servers.serving import serving
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm.engine import WHOLE_ADAPTERS, VLLMEngine
+from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.engines.vllm.install import CPU_REQUIREMENT, CUDA_REQUIREMENT
+from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
 from trainer_server.wire import EngineError, Home
 
 NAMES = ("art_applied", "art_cpu_lora", "art_elementwise", "art_precision", "art_start")
