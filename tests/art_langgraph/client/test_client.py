@@ -33,11 +33,11 @@ from trainer_server.wire import (
 async def test_a_policy_is_created_by_named_parameters_and_found_again_by_the_same() -> None:
     async with TrainerClient() as trainer:
         options: dict[str, Any] = {"rank": 16, "alpha": 8.0, "targets": ["q_proj"], "seed": 3, "temperature": 0.7}
-        made = await trainer.create_policy("named", **options)
+        made = await trainer.create_policy("parameters", **options)
         assert made.spec.model_dump(include=set(options)) == {**options, "targets": ("q_proj",)}
-        assert await trainer.create_policy("named", **options) == made
+        assert await trainer.create_policy("parameters", **options) == made
         with pytest.raises(ARTError, match=r"exists with other values: rank is 16, not 8, alpha is 8.0, not"):
-            await trainer.create_policy("named", rank=8)
+            await trainer.create_policy("parameters", rank=8)
 
 
 async def test_work_that_needs_an_admin_says_so_before_it_begins(connected: TrainerServer) -> None:
