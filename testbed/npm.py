@@ -85,6 +85,30 @@ def npm_package(package: str, prepare: Callable[[Path], None] | None = None) -> 
     return where / "package"
 
 
+def npm_program(package: str, program: str) -> Path:
+    """A program of a package (`name` or `name@version`) that is installed with what it depends on. `npx` would start
+    npm each time, which takes a core for two seconds.
+
+    Raises:
+        NpmUnavailable: npm is missing, or cannot install the package within 300 s.
+    """
+    root = Home.find().cache / "test-envs" / "npm-programs"
+    where = root / package.removeprefix("@").replace("/", "-")
+    where.mkdir(parents=True, exist_ok=True)
+    found = where / "node_modules" / ".bin" / program
+    with (root / f"{where.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not found.exists():
+            command = [str(node_programs() / "npm"), "install", "--loglevel=error", "--prefix", str(where), package]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                raise NpmUnavailable(f"npm did not install {package} within {_SECONDS} s") from None
+            if done.returncode or not found.exists():
+                raise NpmUnavailable(f"npm cannot install {package}: {done.stderr.strip()[-500:]}")
+    return found
+
+
 def unpack(archive: Path, folder: Path) -> None:
     """Unpacks a tar archive, and removes it. Python before 3.11.4 has no filter: what npm sends is run anyway."""
     with tarfile.open(archive) as files:

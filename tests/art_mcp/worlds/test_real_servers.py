@@ -21,7 +21,7 @@ from art_mcp.worlds.change import Change
 from testbed.environments import environment
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest, git, make_database, make_repository
-from tests.support.mcp.real_servers import npx
+from tests.support.mcp.real_servers import of_npm
 from trainer_server.wire import Home
 
 pytestmark = pytest.mark.servers
@@ -154,7 +154,7 @@ async def test_files_are_moved_in_a_copy_and_paths_are_aliases_in_every_answer(t
     os.chmod(tmp_path / "papers" / "old", 0o750)
     before = digest(tmp_path)
     move = ("move_file", {"source": "/world/papers/a.txt", "destination": "/world/papers/old/b.txt"})
-    command = [*npx("server-filesystem"), "{world}"]
+    command = [*of_npm("server-filesystem"), "{world}"]
     async with connect(command, worlds=tmp_path / "papers", env=SETTINGS, start_timeout=300) as server:
         task = await scenario(server, move)
         assert [str(change) for change in task.plan.changes or []] == [

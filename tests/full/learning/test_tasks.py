@@ -1,6 +1,6 @@
 """Learning on the real vLLM, as figures: a short run of a task lifts held-out success beyond its interval.
 
-The warm start alone lifts it so far. What three steps add to it is less than chance does to a measurement on 24
+The warm start alone lifts it so far. What three steps add to it is less than chance does to a measurement on 48
 scenarios, so that no test asks for a gain of GRPO here: `benchmarks/tasks` measures it. But steps that are wrong, in
 the sign of an advantage for example, would destroy what the warm start taught, and a loss beyond chance fails.
 """
@@ -17,7 +17,7 @@ from benchmarks.tasks.registry import TASKS
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 
-HELD_OUT = 24
+HELD_OUT = 48
 
 
 @pytest.mark.parametrize("name", ["reverse_text", "sql"])

@@ -16,6 +16,7 @@ from typing import Any
 
 from art_mcp import ScenarioSet, connect, generate_scenarios
 from testbed.environments import environment
+from testbed.npm import npm_program
 from trainer_server.wire import Home
 
 ZONES = ("Europe/Oslo", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Asia/Kolkata", "Pacific/Auckland",
@@ -99,11 +100,12 @@ def _filesystem(where: Path) -> list[str]:
     (where / "letters").mkdir()
     for name, text in (("plan.txt", "Meet at noon."), ("letters/ada.md", "# Dear Ada"), ("letters/bob.md", "# Hi Bob")):
         (where / name).write_text(text)
-    return [*npx("server-filesystem"), str(where)]
+    return [*of_npm("server-filesystem"), str(where)]
 
 
-def npx(package: str) -> list[str]:
-    return ["npx", "--yes", f"@modelcontextprotocol/{package}"]
+def of_npm(package: str) -> list[str]:
+    """Starts a server that is started once for each copy of its data."""
+    return [str(npm_program(f"@modelcontextprotocol/{package}", f"mcp-{package}"))]
 
 
 SERVERS = (
@@ -116,9 +118,15 @@ SERVERS = (
     ),
     RealServer("mcp-server-git", _git, tools=12, tables=lambda where: {"repo_path": [str(where / "repository")]}),
     RealServer("mcp-server-sqlite", _sqlite, tools=6),
-    RealServer("server-everything", lambda _: npx("server-everything"), tools=10, needs="npx", data=False),
+    RealServer(
+        "server-everything",
+        lambda _: ["npx", "--yes", "@modelcontextprotocol/server-everything"],
+        tools=10,
+        needs="npx",
+        data=False,
+    ),
     RealServer("server-filesystem", _filesystem, tools=11, needs="npx"),
-    RealServer("server-memory", lambda _: npx("server-memory"), tools=9, kept=8, needs="npx"),
+    RealServer("server-memory", lambda _: of_npm("server-memory"), tools=9, kept=8, needs="npx"),
 )
 
 

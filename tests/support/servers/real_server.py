@@ -10,6 +10,7 @@ import httpx
 import psutil
 
 from trainer_server.engines.served_model import ensure_embedded
+from trainer_server.process.hardware import cpu_dtype
 from trainer_server.wire import Completion, Connection, Home
 
 
@@ -33,13 +34,16 @@ _models: dict[str, Any] = {}
 
 
 def gap(real: Real, model: str, completion: Completion) -> float:
-    """Mean |log-prob by transformers and PEFT − log-prob that vLLM reported|, in nats per token."""
+    """Mean |log-prob by transformers and PEFT − log-prob that vLLM reported|, in nats per token.
+
+    Computed in the type that vLLM computes in here: a processor without bf16 emulates it, and takes ten times as long.
+    """
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     if model not in _models:
-        base = AutoModelForCausalLM.from_pretrained(ensure_embedded(real.cache), dtype=torch.bfloat16)
+        base = AutoModelForCausalLM.from_pretrained(ensure_embedded(real.cache), dtype=getattr(torch, cpu_dtype()))
         policy, _, version = model.partition("@")
         adapter = real.home.policies / policy / "versions" / version
         _models[model] = PeftModel.from_pretrained(base, str(adapter)) if version else base
