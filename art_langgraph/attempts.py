@@ -83,7 +83,7 @@ class Attempts:
     """
 
     def __init__(self, nodes: Iterable[NodeRun] = ()) -> None:
-        self.superseded: dict[str | None, Superseded] = {}
+        self.supersessions: dict[str | None, Superseded] = {}
         """Why an attempt does not count, by its id."""
         self._effects: defaultdict[object, list[str | None]] = defaultdict(list)
         """The attempts that something superseded, so that it can be taken back."""
@@ -98,12 +98,12 @@ class Attempts:
         )
         """By checkpoint namespace of a graph, and by enclosing attempt and caller: the runs of its nodes, no tasks."""
         for node in nodes:
-            self.started(node)
+            self.add(node)
 
-    def started(self, node: NodeRun) -> None:
+    def add(self, node: NodeRun) -> None:
         """A node run has started."""
-        if why := self.superseded.get(node.parent):  # in a branch that outlives its attempt
-            self.superseded[node.attempt] = why
+        if why := self.supersessions.get(node.parent):  # in a branch that outlives its attempt
+            self.supersessions[node.attempt] = why
         if not node.is_task:
             self._compare(node)
             self._graphs[parent_namespace(node.namespace)][node.parent, node.caller].append(node)
@@ -122,7 +122,7 @@ class Attempts:
         for before, run in zip((None, *earlier), earlier, strict=False):
             if before is None or _goes_on(before, run):
                 self._take_back(run.attempt)
-                self.superseded.setdefault(run.attempt, "resume" if run.interrupted else "retry")
+                self.supersessions.setdefault(run.attempt, "resume" if run.interrupted else "retry")
             else:  # a retry: what it encloses has other ids than those that are looked for now
                 self._supersede(run, "retry", run.attempt)
 
@@ -144,11 +144,11 @@ class Attempts:
             return
         elif node.parent is not None:
             for run in earlier if any((run.step or 0) >= first for run in earlier) else ():
-                self._supersede(run, self.superseded.get(run.parent, "resume"), cause)
+                self._supersede(run, self.supersessions.get(run.parent, "resume"), cause)
         if node.parent is not None:
             self._supersede_unfinished(node, () if repeated else earlier, cause)
             return
-        left = [run for run in earlier if run.attempt not in self.superseded]
+        left = [run for run in earlier if run.attempt not in self.supersessions]
         if repeated:
             last = max(run.step or 0 for run in repeated)
         elif node.resumes == "checkpoint" or any((run.step or 0) >= first for run in left):
@@ -163,7 +163,7 @@ class Attempts:
     def _supersede_unfinished(self, node: NodeRun, earlier: Iterable[NodeRun], cause: object) -> None:
         """Supersedes earlier runs of a node that did not end: somebody changed the state, which gave it another id."""
         for run in earlier:
-            if run.attempt not in self.superseded and _unfinished(run) and run.node == node.node:
+            if run.attempt not in self.supersessions and _unfinished(run) and run.node == node.node:
                 self._supersede(run, "resume" if run.interrupted else "retry", cause)
 
     def _earlier(
@@ -185,8 +185,8 @@ class Attempts:
 
     def _supersede(self, run: NodeRun, why: Superseded, cause: object) -> None:
         """A run, and all that it encloses, does not count."""
-        if run.attempt not in self.superseded:
-            self.superseded[run.attempt] = why
+        if run.attempt not in self.supersessions:
+            self.supersessions[run.attempt] = why
             self._effects[cause].append(run.attempt)
         for inner in self._inside[run.attempt]:
             self._supersede(inner, why, cause)
@@ -194,7 +194,7 @@ class Attempts:
     def _take_back(self, cause: object) -> None:
         """What something superseded counts again."""
         for attempt in self._effects.pop(cause, ()):
-            del self.superseded[attempt]
+            del self.supersessions[attempt]
 
 
 def _goes_on(before: NodeRun, run: NodeRun) -> bool:
@@ -207,12 +207,12 @@ def _unfinished(run: NodeRun) -> bool:
     return run.error is not None or run.interrupted or not run.seconds
 
 
-class _Marked(Protocol):
+class _NodeCall(Protocol):
     attempt: str | None
     superseded: Superseded | None
 
 
-def remark(calls: Iterable[_Marked], before: Mapping[Any, Superseded], now: Mapping[Any, Superseded]) -> None:
+def remark(calls: Iterable[_NodeCall], before: Mapping[Any, Superseded], now: Mapping[Any, Superseded]) -> None:
     """Marks calls as superseded where the node runs are that made them, and takes back what held before.
 
     Args:

@@ -139,7 +139,7 @@ class ChatART(ChatOpenAI):
         return generation
 
 
-def _keep_reasoning(message: BaseMessage, answered: Mapping[str, Any]) -> None:
+def _keep_reasoning(message: BaseMessage, answer: Mapping[str, Any]) -> None:
     """Keeps the reasoning text, which ChatOpenAI drops, in the field that LangChain's reasoning models use."""
-    if thought := answered.get("reasoning") or answered.get("reasoning_content"):
+    if thought := answer.get("reasoning") or answer.get("reasoning_content"):
         message.additional_kwargs["reasoning_content"] = thought

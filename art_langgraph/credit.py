@@ -59,7 +59,7 @@ def group_refs(
     return [_group_ref(group) for group in _by_group(credits)]
 
 
-def repeated(groups: Iterable[GroupRef]) -> list[str]:
+def find_repeats(groups: Iterable[GroupRef]) -> list[str]:
     """Ids of completions that several references of a request have. A step trains them once for each trajectory."""
     references = [reference for group in groups for reference in group.trajectories]
     count = Counter(id for reference in references for id in set(reference.completions))
@@ -181,15 +181,15 @@ class Comparison:
 
     groups: list[GroupRef] = field(default_factory=list)
     """The groups to send."""
-    trained: list[Trajectory] = field(default_factory=list)
+    trained_runs: list[Trajectory] = field(default_factory=list)
     """The runs that have completions in `groups`."""
-    grouped: int = 0
+    grouped_count: int = 0
     """How many of these are compared with others of their scenario."""
     single: int = 0
     """How many of these are compared with a running baseline only."""
     evaluations: int = 0
     """How many runs were left out because they evaluate a version, or had hints."""
-    unscored: int = 0
+    unscored_count: int = 0
     """How many runs were left out because they have no reward."""
     no_completions: int = 0
     """How many scored runs were left out because no completion of theirs can be trained."""
@@ -227,7 +227,7 @@ def compare(
     candidates = [run for run in runs if not (run.evaluation or run.hints)]
     scored = [run for run in candidates if run.scored]
     comparison.evaluations = len(runs) - len(candidates)
-    comparison.unscored = len(candidates) - len(scored)
+    comparison.unscored_count = len(candidates) - len(scored)
 
     def rewards(runs: Iterable[Trajectory]) -> list[_Credit]:
         credits = [c for run in runs for c in _credits(run, run.scenario.id, policy, nodes, retry_credit)]
@@ -249,8 +249,8 @@ def compare(
             continue
         comparison.groups.append(_group_ref(group, baseline))
         (single if len(group) == 1 else grouped).update(sampled)
-    comparison.trained = [run for run in scored if run.id in grouped | single]
-    comparison.grouped = len(grouped)
+    comparison.trained_runs = [run for run in scored if run.id in grouped | single]
+    comparison.grouped_count = len(grouped)
     comparison.single = len(single - grouped)
     comparison.no_baseline = len(left - grouped - single)
     comparison.no_completions = len(scored) - len(grouped | single | left)

@@ -15,7 +15,7 @@ from art_langgraph.capture import flush, install
 from trainer_server.wire import ARTError
 
 
-async def captured(_request: Request) -> JSONResponse:
+async def flush_runs(_request: Request) -> JSONResponse:
     """Returns once all runs that have ended are in the store. HTTP 507 says why they are not."""
     try:
         await asyncio.to_thread(flush)
@@ -34,4 +34,4 @@ async def _lifespan(_app: Starlette) -> AsyncIterator[None]:
 
 
 install()
-app = Starlette(routes=[Route("/art/flush", captured, methods=["POST"])], lifespan=_lifespan)
+app = Starlette(routes=[Route("/art/flush", flush_runs, methods=["POST"])], lifespan=_lifespan)

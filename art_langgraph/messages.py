@@ -65,7 +65,7 @@ def plain(value: Any) -> Any:
         infinite numbers and unknown objects as text.
     """
     if isinstance(value, BaseMessage):
-        return _dumped(value)
+        return _dump_message(value)
     if isinstance(value, BaseModel):
         return {key: plain(getattr(value, key)) for key in type(value).model_fields}
     if isinstance(value, dict):
@@ -129,34 +129,34 @@ def messages_of(state: Any) -> list[BaseMessage]:
     return messages
 
 
-def normalised_input(given: Any) -> Any:
+def normalised_input(value: Any) -> Any:
     """A graph's input in a form in which equal tasks are equal.
 
     Args:
-        given: Input of a scenario.
+        value: Input of a scenario.
 
     Returns:
         The text, where the input is a single message of a user, however it is written; any other input as it is.
     """
-    text = user_text(given)
-    return given if text is None else text
+    text = user_text(value)
+    return value if text is None else text
 
 
-def user_text(given: Any) -> str | None:
+def user_text(value: Any) -> str | None:
     """The text of a graph's input that is a single message of a user; None for any other input.
 
     Args:
-        given: A text, a message, a pair such as `("user", "hello")`, or one of these, or a dict, under the key
+        value: A text, a message, a pair such as `("user", "hello")`, or one of these, or a dict, under the key
             `messages` alone, also in a list.
     """
-    if isinstance(given, Mapping):
-        if given.keys() != {"messages"}:
+    if isinstance(value, Mapping):
+        if value.keys() != {"messages"}:
             return None
-        given = given["messages"]
-    if isinstance(given, list) and len(given) == 1:
-        given = given[0]
+        value = value["messages"]
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     try:
-        (message,) = convert_to_messages([given])
+        (message,) = convert_to_messages([value])
     except (TypeError, ValueError, NotImplementedError):
         return None
     if not isinstance(message, HumanMessage) or any(_kind(block) != "text" for block in message.content):
@@ -355,7 +355,7 @@ def _kind(block: Any) -> str:
     return str(block.get("type")) if isinstance(block, dict) else "text"
 
 
-def _dumped(message: BaseMessage) -> dict[str, Any]:
+def _dump_message(message: BaseMessage) -> dict[str, Any]:
     """As `langchain_core.load.dumpd`, which is not used because it marks some user data in a way of its own."""
     name = next(kind.__name__ for kind in type(message).__mro__ if kind.__name__ in _CLASSES or kind is BaseMessage)
     fields = {key: getattr(message, key) for key in type(message).model_fields} | (message.model_extra or {})

@@ -65,4 +65,4 @@ def _note_route() -> None:
     """Tells the run that the agent around here is routed."""
     if scope := current():
         _, metadata = enclosing_run()
-        scope.routed.add(parent_namespace(str(metadata.get("langgraph_checkpoint_ns") or "")))
+        scope.routed_agents.add(parent_namespace(str(metadata.get("langgraph_checkpoint_ns") or "")))

@@ -36,14 +36,14 @@ def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Iterator[Progr
         bar.stop()
 
 
-def losses(measured: Mapping[str, float]) -> str:
+def losses(measurements: Mapping[str, float]) -> str:
     """The losses of a running job in words; empty where none was measured.
 
     Args:
-        measured: As that of Job.
+        measurements: As that of Job.
     """
     names = {"loss": "loss", "validation_loss": "held-out loss"}
-    return ", ".join(f"{said} {measured[name]:.3f}" for name, said in names.items() if name in measured)
+    return ", ".join(f"{said} {measurements[name]:.3f}" for name, said in names.items() if name in measurements)
 
 
 class Stages:
@@ -56,12 +56,12 @@ class Stages:
     def __init__(self, on_stage: Callable[[str], None]) -> None:
         self.seconds: dict[str, float] = {}
         """Wall time of each stage that has ended, by its name."""
-        self.tell = on_stage
+        self.on_stage = on_stage
 
     @contextmanager
     def stage(self, name: str, about: str) -> Iterator[None]:
         """A stage: reports `name` and `about` when it begins, and measures it until the block ends."""
         started = time.monotonic()
-        self.tell(f"{name}: {about}")
+        self.on_stage(f"{name}: {about}")
         yield
         self.seconds[name] = time.monotonic() - started

@@ -21,7 +21,7 @@ VARIABLE = "ART_REDACT"
 Record = TypeVar("Record", bound=BaseModel)
 
 
-def redacted(record: Record) -> Record:
+def redact(record: Record) -> Record:
     """A record as it is stored: itself where the variable is not set, or a copy with its texts redacted.
 
     Args:

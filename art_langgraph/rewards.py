@@ -123,7 +123,7 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
             raise ValueError(wrong)
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
         log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
-        return unscored(group, f"{type(error).__name__}: {error}")
+        return remove_rewards(group, f"{type(error).__name__}: {error}")
     return scored if scored is given and _rewards_of(scored) == _rewards_of(group) else judged_together(scored)
 
 
@@ -157,7 +157,7 @@ def judged_together(group: TrajectoryGroup) -> TrajectoryGroup:
     return group.model_copy(update={"trajectories": [run.model_copy(update=judgement) for run in group.trajectories]})
 
 
-def unscored(group: TrajectoryGroup, why: str) -> TrajectoryGroup:
+def remove_rewards(group: TrajectoryGroup, why: str) -> TrajectoryGroup:
     """Copies a group without its rewards. Its runs are never trained on.
 
     Args:
@@ -165,10 +165,10 @@ def unscored(group: TrajectoryGroup, why: str) -> TrajectoryGroup:
         why: The reason, for each `reward_error`.
     """
     count = len(group.trajectories)
-    return regrouped(group, [None] * count, errors=[why] * count)
+    return replace_rewards(group, [None] * count, errors=[why] * count)
 
 
-def regrouped(
+def replace_rewards(
     group: TrajectoryGroup,
     rewards: Sequence[float | None],
     *,
@@ -278,7 +278,7 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
             metrics.append({**{k: v for run in mine.values() for k, v in run.metrics.items()}, **sums})
             metadata.append({k: v for run in mine.values() for k, v in run.metadata.items()})
             reasons.append(" / ".join(run.reward_reason for run in mine.values() if run.reward_reason) or None)
-        return regrouped(group, rewards, errors=errors, metrics=metrics, metadata=metadata, reasons=reasons)
+        return replace_rewards(group, rewards, errors=errors, metrics=metrics, metadata=metadata, reasons=reasons)
 
     return reward
 

@@ -61,31 +61,31 @@ class Scenario(BaseModel):
             self.id = scenario_id(self.input, self.metadata)
 
     @classmethod
-    def of(cls, given: Any) -> Scenario:
+    def of(cls, task: Any) -> Scenario:
         """A scenario from itself, from a dict with `id` and `input` (and `metadata`), or from an input of the graph.
 
         Any other dict is the graph's input, also `{"input": "hello"}`. A text is a user's message; `rollout` makes it
         the first message of a graph that takes messages.
         """
-        if isinstance(given, Scenario):
-            return given
-        if isinstance(given, dict) and {"id", "input"} <= given.keys() <= {"id", "input", "metadata"}:
-            return cls(**{**given, "id": str(given["id"])})
-        return cls(input=given)
+        if isinstance(task, Scenario):
+            return task
+        if isinstance(task, dict) and {"id", "input"} <= task.keys() <= {"id", "input", "metadata"}:
+            return cls(**{**task, "id": str(task["id"])})
+        return cls(input=task)
 
     @classmethod
-    def each(cls, given: Iterable[Any]) -> list[Scenario]:
+    def each(cls, tasks: Iterable[Any]) -> list[Scenario]:
         """Scenarios, each of what `of` takes.
 
         Raises:
-            ConfigError: `given` is a single task or the name of a file: its letters or keys would become tasks.
+            ConfigError: `tasks` is a single task or the name of a file: its letters or keys would become tasks.
         """
-        if isinstance(given, (str, bytes, Path, Mapping, Scenario)):
+        if isinstance(tasks, (str, bytes, Path, Mapping, Scenario)):
             raise ConfigError(
-                f"scenarios={given!r:.80} is no list: give a list of tasks, also of a single one; "
+                f"scenarios={tasks!r:.80} is no list: give a list of tasks, also of a single one; "
                 "load_scenarios(path) reads a file of them"
             )
-        return [cls.of(task) for task in given]
+        return [cls.of(task) for task in tasks]
 
 
 class CompletionCall(Place):
@@ -294,7 +294,7 @@ class Trajectory(BaseModel):
         Of nodes in subgraphs it has the outermost, which waits with them.
         """
         outermost = [node for node in self.nodes if node.parent is None]
-        repeated = Attempts(self.nodes).superseded
+        repeated = Attempts(self.nodes).supersessions
         last = max((node.step or 0 for node in outermost), default=0)  # a graph that went on waits no longer
         stopped = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
         return {node.namespace for node in stopped if node.attempt not in repeated}
@@ -311,11 +311,11 @@ class Trajectory(BaseModel):
         Returns:
             A new trajectory, with the id of this one.
         """
-        whole = Attempts([*self.nodes, *later.nodes]).superseded
+        whole = Attempts([*self.nodes, *later.nodes]).supersessions
         completions = []
         for part in (self, later):
             calls = [call.model_copy() for call in part.completions]
-            remark(calls, Attempts(part.nodes).superseded, whole)
+            remark(calls, Attempts(part.nodes).supersessions, whole)
             completions += calls
         scored = later.reward is not None or later.reward_error or any(c.reward is not None for c in later.completions)
         rewards = {name: getattr(later, name) for name in _OF_THE_REWARD} if scored else {}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from art_mcp.specialization.demonstrations import demonstration, demonstrations
     from art_mcp.specialization.measure import measure_difficulty
     from art_mcp.specialization.measuring.measurement import Measurement
-    from art_mcp.specialization.measuring.paired import PairedGain
+    from art_mcp.specialization.measuring.paired_gain import PairedGain
     from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
     from art_mcp.specialization.specialization import Specialization
     from art_mcp.specialization.specialize import specialize
@@ -44,7 +44,7 @@ _MODULES = {
     "art_mcp.specialization.demonstrations": ("demonstration", "demonstrations"),
     "art_mcp.specialization.measure": ("measure_difficulty",),
     "art_mcp.specialization.measuring.measurement": ("Measurement",),
-    "art_mcp.specialization.measuring.paired": ("PairedGain",),
+    "art_mcp.specialization.measuring.paired_gain": ("PairedGain",),
     "art_mcp.specialization.settings": ("GenerationSettings", "RunSettings", "TrainingSettings", "WarmStart"),
     "art_mcp.specialization.specialization": ("Specialization",),
     "art_mcp.specialization.specialize": ("specialize",),

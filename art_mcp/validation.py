@@ -135,15 +135,15 @@ def _forgiving(validator: Any) -> Any:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": additional,
-        "unevaluatedProperties": _unchecked,
-        "unevaluatedItems": _unchecked,
+        "unevaluatedProperties": _skip_check,
+        "unevaluatedItems": _skip_check,
         "uniqueItems": _unique,
         "enum": _enum,
         "exclusiveMinimum": _exclusive("minimum", keywords),
         "exclusiveMaximum": _exclusive("maximum", keywords),
         "const": lambda validator, const, value, schema: _enum(validator, [const], value, schema),
     }
-    return _extended(validator, own, _count)
+    return _extend_validator(validator, own, _count)
 
 
 @cache
@@ -159,10 +159,10 @@ def _of_schemas(validator: Any) -> Any:
             value = {name: item for name, item in value.items() if name not in _EXCLUSIVE or not isinstance(item, bool)}
         yield from of_objects(validator, schemas, value, schema)
 
-    return _extended(own, {"properties": properties, "uniqueItems": _unchecked}, lambda steps: None)
+    return _extend_validator(own, {"properties": properties, "uniqueItems": _skip_check}, lambda steps: None)
 
 
-def _extended(validator: Any, keywords: Mapping[str, Any], count: Callable[[float], None]) -> Any:
+def _extend_validator(validator: Any, keywords: Mapping[str, Any], count: Callable[[float], None]) -> Any:
     """The class of a validator with other keywords, in place of those that it has.
 
     Args:
@@ -175,7 +175,7 @@ def _extended(validator: Any, keywords: Mapping[str, Any], count: Callable[[floa
     )
     evolve = extended.evolve
 
-    def counted(validator: Any, **changes: Any) -> Any:
+    def evolve_with_count(validator: Any, **changes: Any) -> Any:
         schema = changes.get("schema", validator.schema)
         count(1)
         if isinstance(schema, Mapping):
@@ -184,7 +184,7 @@ def _extended(validator: Any, keywords: Mapping[str, Any], count: Callable[[floa
             changes["schema"] = {key: part for key, part in schema.items() if key != "$schema"}
         return evolve(validator, **changes)
 
-    extended.evolve = counted  # every schema inside another gets its validator by it
+    extended.evolve = evolve_with_count  # every schema inside another gets its validator by it
     return extended
 
 
@@ -237,7 +237,7 @@ def _exclusive(limit: str, keywords: Mapping[str, Any]) -> Any:
     return check
 
 
-def _unchecked(*_: Any) -> None:
+def _skip_check(*_: Any) -> None:
     """A keyword that is left to the server: to know which values no other keyword has looked at, `jsonschema` follows
     references without end, and looks for patterns by `re`."""
 

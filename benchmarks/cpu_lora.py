@@ -116,7 +116,7 @@ async def measure(
     """A side: seconds by workload, and tokens of a prompt by case."""
     os.environ["ART_CPU_LORA"] = "1" if plugin else "0"
     settings = EngineSettings(base=base, home=home, cpu=True, adapter_slots=ADAPTERS, max_rank=RANK)
-    engine = VLLMEngine.launched(settings)
+    engine = VLLMEngine.with_child(settings)
     seconds: dict[Workload, float] = {}
     prompt_tokens: dict[str, float] = {}
     batches = count()

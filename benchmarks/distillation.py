@@ -34,7 +34,7 @@ from transformers.utils import logging as transformers_logging
 from trainer_server.training.checkpoint import make_optimizer
 from trainer_server.training.grpo.batch import gather_batch
 from trainer_server.training.grpo.step import optimise
-from trainer_server.training.model.lora import adapted
+from trainer_server.training.model.lora import adapted_targets
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import (
     Completion,
@@ -87,7 +87,7 @@ class Student:
         self.model = PolicyModel(str(base), dtype=torch.float32, device="cpu")
         self.model.initialise(SPEC)
         stock = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-        lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=adapted(stock, SPEC.targets))
+        lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=adapted_targets(stock, SPEC.targets))
         self.stock: Any = PeftModel.eval(get_peft_model(stock, lora))
         generator = torch.Generator().manual_seed(seed)
         self.prompts = [[10 + at, 20, 30] for at in range(PROMPTS)]

@@ -62,7 +62,7 @@ def test_runs_of_the_first_release_are_in_the_list_with_their_rewards(home: Home
     assert run is not None
     assert (run.scenario, run.reward, run.calls, run.policy, run.version) == ("s", 0.25, 2, "agent", 1)
     assert [one.id for one in RunList(runs).page(RunFilter(search="say")).runs] == ["ro-1"]
-    assert runs.traced("ro-1") is not None
+    assert runs.find_trace("ro-1") is not None
     assert RunList(runs).steps(run.number) == [("job-1", "tr-1", 0.25)]
     assert CanaryAssignments(books).version("agent", "ro-1") == 1
 
@@ -84,7 +84,7 @@ def test_trajectories_and_the_autopilot_of_the_first_release_are_read(home: Home
 def test_versions_of_the_first_release_are_served_and_followed(home: Home) -> None:
     store = AdapterStore(home.policies)
     assert store.names() == ["agent"]
-    assert (store.versions("agent"), store.promoted("agent")) == ([0, 1], 1)
+    assert (store.versions("agent"), store.promoted_version("agent")) == ([0, 1], 1)
     version = store.version("agent", 1)
     assert version is not None
     assert (version.job_id, version.metrics, version.score) == ("job-1", {"loss": 0.5}, 0.75)
@@ -124,4 +124,4 @@ def test_a_version_of_a_newer_release_is_refused_and_not_quarantined(home: Home)
     for look in (lambda: store.version("agent", 1), lambda: store.broken_newest("agent")):
         with pytest.raises(NewerSchema, match=rf"version.json has schema {newer}"):
             look()
-    assert store.quarantined("agent") == {}
+    assert store.quarantine_reasons("agent") == {}

@@ -44,7 +44,7 @@ async def train_candidate(
     if job is None and not comparison.groups:
         await asyncio.to_thread(store.end_step, state.policy, state.key, None)
         return None
-    async with StepMarks(store, state.policy, state.key, comparison.trained if job is None else []) as marks:
+    async with StepMarks(store, state.policy, state.key, comparison.trained_runs if job is None else []) as marks:
         if job is None:
             try:
                 job = await client.submit(

@@ -106,8 +106,8 @@ def decide(
     champion: Outcomes,
     rules: CanaryRules = CanaryRules(),
     *,
-    expected: int | None = None,
-    promoted: int | None = None,
+    expected_version: int | None = None,
+    promoted_version: int | None = None,
 ) -> Decision:
     """What becomes of a candidate, by the rollouts that both versions had side by side.
 
@@ -117,14 +117,15 @@ def decide(
         candidate: Of the candidate.
         champion: Of the promoted version, in the same time: success may depend on when somebody asks.
         rules: When it is decided.
-        expected: The version that the candidate is compared with.
-        promoted: The version that is promoted now. Another one than `expected` was promoted by hand, and stays.
+        expected_version: The version that the candidate is compared with.
+        promoted_version: The version that is promoted now. Another one than `expected_version` was promoted by hand,
+            and stays.
     """
-    if promoted != expected:
+    if promoted_version != expected_version:
         return Decision(
             Verdict.abandon,
-            f"version {promoted} was promoted while the candidate was compared with version {expected}: what was "
-            "promoted by hand stays",
+            f"version {promoted_version} was promoted while the candidate was compared with version "
+            f"{expected_version}: what was promoted by hand stays",
         )
     counts = f"candidate {candidate}, promoted {champion}"
     if candidate.runs < rules.least:

@@ -51,7 +51,7 @@ class Gate:
         name: str = "",
     ) -> None:
         self._held_out = HeldOut.of(held_out) if held_out is not None else None
-        self._scenarios = self._held_out.checked([]) if self._held_out else []
+        self._scenarios = self._held_out.resolve_scenarios([]) if self._held_out else []
         self._graph, self._store, self._run = graph, store, f"{_RUN} {name}" if name else _RUN
         self._reward = (self._held_out.reward if self._held_out else None) or reward
         if self._held_out and self._held_out.success is full_reward:
@@ -83,9 +83,9 @@ class Gate:
         """
         return await (await self._evaluations(policy)).of(version)
 
-    async def kept(self, policy: Policy, version: int) -> Evaluation | None:
+    async def find_evaluation(self, policy: Policy, version: int) -> Evaluation | None:
         """The evaluation of a version, if there is one."""
-        return None if self.missing else await (await self._evaluations(policy)).kept(version)
+        return None if self.missing else await (await self._evaluations(policy)).find_evaluation(version)
 
     async def _evaluations(self, policy: Policy) -> Evaluations:
         assert self._held_out is not None

@@ -66,7 +66,7 @@ class Journal:
         state.pause = pause
         await self.write(state, *entries, self.entry(state, "paused", str(pause), cause=pause.cause))
 
-    def taken(self) -> list[Entry]:
+    def take_entries(self) -> list[Entry]:
         """The entries since the last call."""
         new, self._new = self._new, []
         return new

@@ -109,7 +109,7 @@ class Autopilot:
             client=self.client,
             store=store,
             journal=self._journal,
-            recorded=recorded,
+            run_source=recorded,
             gate=self._gate,
             train_every=self.train_every,
             max_age=self.max_age,
@@ -122,7 +122,7 @@ class Autopilot:
             self.policy,
             client=self.client,
             journal=self._journal,
-            recorded=recorded,
+            run_source=recorded,
             share=share,
             success=self.success,
             rules=self.rules,
@@ -155,7 +155,7 @@ class Autopilot:
                     if isinstance(error, ServerError) and not _passes(error):
                         raise
                     log.warning("autopilot of %s: %s; it goes on when the server answers", self.policy, error)
-                    entries = self._journal.taken()
+                    entries = self._journal.take_entries()
                 for entry in entries:
                     yield entry
                 if (state := await self._state()) and state.pause:
@@ -174,7 +174,7 @@ class Autopilot:
             await self._take_over(policy, None)
         elif state.pause is None:
             await self._do(state, policy)
-        return self._journal.taken()
+        return self._journal.take_entries()
 
     async def resume(self) -> list[Entry]:
         """Goes on where it is paused. The alarms that paused it do not pause it again until they have ended."""
@@ -186,7 +186,7 @@ class Autopilot:
             else:
                 state.accepted = [*state.accepted, cause]
             await self._journal.note(state, "resumed", f"it goes on after {cause}")
-        return self._journal.taken()
+        return self._journal.take_entries()
 
     async def status(self) -> dict[str, Any]:
         """Where it is, as JSON: phase, versions, pause, and what the runs of both versions came to."""
@@ -217,7 +217,7 @@ class Autopilot:
             if state.take_over:
                 return await self._take_over(policy, state)
             if policy.promotions != state.promotions:
-                return await self._trial.overruled(state, policy)
+                return await self._trial.accept_promotion(state, policy)
             if policy.promoted is None:
                 return await self._trial.nothing_promoted(state, policy)
         match state.phase:

@@ -13,7 +13,7 @@ from art_langgraph.auto_pilot.candidate import step_figures, train_candidate
 from art_langgraph.auto_pilot.decision import CanaryRules, Verdict, gate
 from art_langgraph.auto_pilot.gate import Gate
 from art_langgraph.auto_pilot.journal import Journal
-from art_langgraph.auto_pilot.runs import Recorded, trainable
+from art_langgraph.auto_pilot.runs import RunSource, trainable
 from art_langgraph.auto_pilot.state import Entry, Pause, Phase, State, to_record
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.credit import compare
@@ -39,7 +39,7 @@ class Preparation:
         client: The trainer server.
         store: Where runs are marked as trained.
         journal: Where it is written down.
-        recorded: The runs of the deployment.
+        run_source: The runs of the deployment.
         gate: What a candidate is measured on.
         train_every: New runs after which a step is taken.
         max_age: Days. Older runs are not trained on.
@@ -56,7 +56,7 @@ class Preparation:
         client: TrainerClient,
         store: TrajectoryStore,
         journal: Journal,
-        recorded: Recorded,
+        run_source: RunSource,
         gate: Gate,
         train_every: int,
         max_age: float,
@@ -66,7 +66,7 @@ class Preparation:
         nodes: Sequence[str] | None,
     ) -> None:
         self._policy, self._client, self._store, self._journal = policy, client, store, journal
-        self._recorded, self._gate, self._train_every, self._max_age = recorded, gate, train_every, max_age
+        self._recorded, self._gate, self._train_every, self._max_age = run_source, gate, train_every, max_age
         self._rules, self._alarms, self._config, self._nodes = rules, alarms, config, nodes
 
     async def collect(self, state: State) -> None:
@@ -107,16 +107,16 @@ class Preparation:
         state.tried = sorted({*state.tried, *state.runs})
         if result is None or (skipped := result.metrics.get("skipped")):
             why = "none of the runs can be compared with another" if result is None else str(skipped)
-            counts = {"unscored": comparison.unscored, "no_baseline": comparison.no_baseline}
+            counts = {"unscored": comparison.unscored_count, "no_baseline": comparison.no_baseline}
             state.collect()
             said = f"nothing to learn from {len(runs)} runs: {why}. It waits for {self._train_every} more"
             return await self._journal.note(state, "skipped", said, runs=len(runs), **counts)
         state.steps += 1
-        figures = step_figures(state.steps, result, comparison.trained)
+        figures = step_figures(state.steps, result, comparison.trained_runs)
         state.signals.append(to_record(figures))
         state.phase, state.candidate = Phase.gate, result.version
-        said = f"trained from {self._policy}@{state.champion} on {len(comparison.trained)} runs"
-        numbers = {"runs": len(comparison.trained), "job": result.metrics["job"]["id"], **to_record(figures)}
+        said = f"trained from {self._policy}@{state.champion} on {len(comparison.trained_runs)} runs"
+        numbers = {"runs": len(comparison.trained_runs), "job": result.metrics["job"]["id"], **to_record(figures)}
         entry = self._journal.entry(state, "trained", said, **numbers)
         await self._write_unless_alarm(state, policy, entry)
 
@@ -128,7 +128,7 @@ class Preparation:
             said = f"not measured: {missing}. The canary alone decides"
         else:
             try:
-                earlier = await self._gate.kept(policy, state.champion)
+                earlier = await self._gate.find_evaluation(policy, state.champion)
                 champion = earlier or await self._gate.evaluation(policy, state.champion)
                 candidate = await self._gate.evaluation(policy, state.candidate)
             except (RolloutsFailed, PinIgnored) as error:
@@ -162,7 +162,7 @@ class Preparation:
     async def _signals(self, state: State, policy: Policy) -> list[Signals]:
         """Figures of the steps, with their evaluations on the gate."""
 
-        async def kept(version: int) -> Evaluation | None:
-            return await self._gate.kept(policy, version)
+        async def find_evaluation(version: int) -> Evaluation | None:
+            return await self._gate.find_evaluation(policy, version)
 
-        return [Signals(**record, evaluation=await kept(record["version"])) for record in state.signals]
+        return [Signals(**record, evaluation=await find_evaluation(record["version"])) for record in state.signals]

@@ -19,7 +19,7 @@ _AT_ONCE = 16
 """Rollouts that are read at once."""
 
 
-class Recorded(Protocol):
+class RunSource(Protocol):
     """Where runs and their rewards are."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
@@ -97,7 +97,7 @@ class LedgerRuns:
         """Rollouts by id, without those that are gone."""
         limit = asyncio.Semaphore(_AT_ONCE)
 
-        async def fetched(rollout_id: str) -> Trajectory | None:
+        async def fetch_run(rollout_id: str) -> Trajectory | None:
             async with limit:
                 try:
                     return await self.client.rollout(rollout_id)
@@ -106,7 +106,7 @@ class LedgerRuns:
                         return None
                     raise
 
-        pairs = zip(ids, await asyncio.gather(*map(fetched, ids)), strict=True)
+        pairs = zip(ids, await asyncio.gather(*map(fetch_run, ids)), strict=True)
         return {rollout_id: run for rollout_id, run in pairs if run is not None}
 
 
@@ -128,16 +128,16 @@ def trainable(run: Trajectory, policy: str, gate: frozenset[str]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class RunCounts:
     """The runs of a version since a canary began.
 
     Args:
         outcomes: Those that were scored, and those that raised.
-        unscored: Those that nobody has scored yet.
+        unscored_count: Those that nobody has scored yet.
     """
 
     outcomes: Outcomes
-    unscored: int
+    unscored_count: int
 
     def numbers(self, version: int) -> dict[str, Any]:
         """As JSON, for the history."""
@@ -145,11 +145,11 @@ class Counted:
             "version": version,
             "successes": self.outcomes.successes,
             "runs": self.outcomes.runs,
-            "unscored": self.unscored,
+            "unscored": self.unscored_count,
         }
 
 
-def count(runs: Iterable[Trajectory], policy: str, version: int, success: Success) -> Counted:
+def count(runs: Iterable[Trajectory], policy: str, version: int, success: Success) -> RunCounts:
     """How the runs of a version ended.
 
     Runs count that asked for the policy by its name alone, as rollouts: those the server gave a version by chance. A
@@ -172,7 +172,7 @@ def count(runs: Iterable[Trajectory], policy: str, version: int, success: Succes
         else:
             scored += 1
             successes += success(run)
-    return Counted(Outcomes(successes, scored), unscored)
+    return RunCounts(Outcomes(successes, scored), unscored)
 
 
 def _drawn(run: Trajectory, policy: str) -> bool:

@@ -37,7 +37,7 @@ class StateStore:
 
     def state(self) -> State | None:
         """The state; None: the policy has had no autopilot."""
-        with self._store.database.connected() as db:
+        with self._store.database.connect() as db:
             row = db.execute("SELECT record FROM autopilots WHERE policy = ?", (self._policy,)).fetchone()
         return from_json(State, row[0]) if row else None
 
@@ -56,7 +56,7 @@ class StateStore:
             INSERT INTO autopilots (policy, record) VALUES (?, ?)
             ON CONFLICT (policy) DO UPDATE SET record = excluded.record
         """
-        with self._store.database.connected() as db, db.transaction():
+        with self._store.database.connect() as db, db.transaction():
             db.execute(query, (self._policy, to_json(state)))
             rows = [(self._policy, to_json(entry)) for entry in entries]
             db.executemany("INSERT INTO autopilot_history (policy, record) VALUES (?, ?)", rows)
@@ -64,7 +64,7 @@ class StateStore:
     def history(self) -> Sequence[Entry]:
         """All that the autopilot did, oldest first."""
         query = "SELECT record FROM autopilot_history WHERE policy = ? ORDER BY rowid"
-        with self._store.database.connected() as db:
+        with self._store.database.connect() as db:
             return [from_json(Entry, record) for (record,) in db.execute(query, (self._policy,))]
 
     def step_of_a_running_autopilot(self) -> str | None:

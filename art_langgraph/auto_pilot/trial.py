@@ -7,7 +7,7 @@ from typing import Any
 
 from art_langgraph.auto_pilot.decision import CanaryRules, Outcomes, Verdict, decide
 from art_langgraph.auto_pilot.journal import Journal
-from art_langgraph.auto_pilot.runs import Recorded, count
+from art_langgraph.auto_pilot.runs import RunSource, count
 from art_langgraph.auto_pilot.state import Pause, State
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.evaluate import Success
@@ -28,7 +28,7 @@ class Trial:
         policy: Name of the policy.
         client: The trainer server.
         journal: Where it is written down.
-        recorded: The runs of the deployment.
+        run_source: The runs of the deployment.
         share: The candidate's share of new rollouts.
         success: Whether a run succeeded.
         rules: When a candidate is decided.
@@ -40,12 +40,12 @@ class Trial:
         *,
         client: TrainerClient,
         journal: Journal,
-        recorded: Recorded,
+        run_source: RunSource,
         share: float,
         success: Success,
         rules: CanaryRules,
     ) -> None:
-        self._policy, self._client, self._journal, self._recorded = policy, client, journal, recorded
+        self._policy, self._client, self._journal, self._recorded = policy, client, journal, run_source
         self._share, self._success, self._rules = share, success, rules
         self._said_share = False
 
@@ -61,7 +61,9 @@ class Trial:
         else:
             self._say_share(counts.candidate)
             candidate, champion, numbers = await self.outcomes(state, counts)
-            decision = decide(candidate, champion, self._rules, expected=state.champion, promoted=policy.promoted)
+            decision = decide(
+                candidate, champion, self._rules, expected_version=state.champion, promoted_version=policy.promoted
+            )
             if decision.verdict == Verdict.wait:
                 return
             state.decide(decision.verdict, decision.reason, numbers)
@@ -117,7 +119,7 @@ class Trial:
                 return await self.carry_out(state)
             if error.code != PROMOTED_MEANWHILE:
                 raise
-            return await self.overruled(state, await self._client.policy(self._policy))
+            return await self.accept_promotion(state, await self._client.policy(self._policy))
         assert counts.candidate is not None
         state.since = counts.candidate.since
         said = f"it answers {self._share:.0%} of new rollouts, {self._policy}@{state.champion} the others"
@@ -142,7 +144,7 @@ class Trial:
                 raise
             policy = await self._client.policy(self._policy)
             if (policy.promoted, policy.promotions) != (candidate, state.promotions + 1):
-                return await self.overruled(state, policy)  # else the answer to an earlier request was lost
+                return await self.accept_promotion(state, policy)  # else the answer to an earlier request was lost
         entry = self._journal.entry(state, "promoted", state.reason, **state.numbers)
         state.collect()
         state.champion, state.promotions = policy.served, policy.promotions
@@ -155,7 +157,7 @@ class Trial:
             if error.status != 404:  # else another version is tried, by hand
                 raise
 
-    async def overruled(self, state: State, policy: Policy) -> None:
+    async def accept_promotion(self, state: State, policy: Policy) -> None:
         """Somebody has promoted. That ended the canary, and stays."""
         means = f"{self._policy}@{policy.served}" + ("" if policy.promoted is not None else ", its newest version")
         entries = []

@@ -169,7 +169,7 @@ async def autorl(
             )
         chosen = invented.scenarios
         notes.append(
-            f"{len(chosen)} of {scenarios} scenarios after {invented.rounds} rounds, {invented.repeated} repeated"
+            f"{len(chosen)} of {scenarios} scenarios after {invented.rounds} rounds, {invented.repeat_count} repeated"
         )
     else:
         given = Scenario.each(scenarios)
@@ -196,7 +196,7 @@ async def autorl(
             progress=progress,
         ):
             records.append(record)
-            stages.tell(str(record))
+            stages.on_stage(str(record))
     last = records[-1].result.version if records else first
     with stages.stage("compare", f"versions {first} and {last} on {len(measured)} held-out scenarios"):
         try:

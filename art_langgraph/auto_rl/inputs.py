@@ -51,12 +51,12 @@ class Objects(BaseModel):
 
 
 @dataclass(slots=True)
-class Invented:
+class GeneratedScenarios:
     """Scenarios that a model wrote."""
 
     scenarios: list[Scenario] = field(default_factory=list)
     """The scenarios; at most as many as were asked for."""
-    repeated: int = 0
+    repeat_count: int = 0
     """How many inputs were left out because they resemble another input."""
     rounds: int = 0
     """How often the model was asked for the missing inputs."""
@@ -73,7 +73,7 @@ async def invent(
     seed: int = 0,
     rounds: int = 4,
     progress: bool = True,
-) -> Invented:
+) -> GeneratedScenarios:
     """Lets a model write up to `n` inputs for an agent; fewer when the model repeats itself too often.
 
     Args:
@@ -90,7 +90,7 @@ async def invent(
     Raises:
         LLMError: The model gave no usable answer.
     """
-    invented, seen = Invented(), DistinctTexts(_text(scenario.input) for scenario in examples)
+    invented, seen = GeneratedScenarios(), DistinctTexts(_text(scenario.input) for scenario in examples)
     rng = random.Random(f"inputs-{seed}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with progress_bar(*columns, shown=progress) as bar:
@@ -101,11 +101,11 @@ async def invent(
             for at in range(-(-(n - len(invented.scenarios)) // _BATCH)):
                 prompt = _prompt(task, _LEVELS[(at + invented.rounds) % len(_LEVELS)], schema, instructions)
                 others = rng.sample(known, min(_SHOWN, len(known)))
-                calls.append(_ask(llm, prompt, others, schema, sample=rng.randrange(2**32)))
+                calls.append(_request_inputs(llm, prompt, others, schema, sample=rng.randrange(2**32)))
             for answer in await asyncio.gather(*calls):
                 for given in answer:
                     if not seen.add(_text(given)):
-                        invented.repeated += 1
+                        invented.repeat_count += 1
                     elif len(invented.scenarios) < n:
                         invented.scenarios.append(Scenario.of(given) if schema is None else Scenario(input=given))
             invented.rounds += 1
@@ -134,7 +134,7 @@ def input_schema(graph: Graph) -> dict[str, Any] | None:
     return None if "messages" in schema.get("properties", {}) else schema
 
 
-async def _ask(
+async def _request_inputs(
     llm: LLM, prompt: str, others: Sequence[str], schema: dict[str, Any] | None, sample: int
 ) -> Sequence[str | dict[str, Any]]:
     user = "Write them." if not others else "Write others than these:\n" + "\n".join(f"- {text}" for text in others)
@@ -163,7 +163,7 @@ def _prompt(task: str, level: str, schema: dict[str, Any] | None, instructions: 
     return _SYSTEM.format(task=task, count=_BATCH, level=level, more=more)
 
 
-def _text(given: Any) -> str:
+def _text(value: Any) -> str:
     """An input as text: the user's message, or JSON."""
-    given = normalised_input(given)
-    return given if isinstance(given, str) else json.dumps(plain(given), sort_keys=True, ensure_ascii=False)
+    value = normalised_input(value)
+    return value if isinstance(value, str) else json.dumps(plain(value), sort_keys=True, ensure_ascii=False)

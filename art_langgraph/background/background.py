@@ -35,8 +35,8 @@ class Background(Generic[T]):
 
     Args:
         name: Of the thread.
-        opened: Opens, in the thread, what the work needs, and gives the function that does it. The function returns
-            how many items it has done, from the first. The others are tried again.
+        worker_context: Opens, in the thread, what the work needs, and gives the function that does it. The function
+            returns how many items it has done, from the first. The others are tried again.
         pause: Seconds between two batches, in which items gather.
         again: Seconds after which items are tried again.
     """
@@ -44,11 +44,11 @@ class Background(Generic[T]):
     def __init__(
         self,
         name: str,
-        opened: Callable[[], AbstractContextManager[Callable[[list[T]], int]]],
+        worker_context: Callable[[], AbstractContextManager[Callable[[list[T]], int]]],
         pause: float,
         again: float = 1.0,
     ) -> None:
-        self._name, self._opened, self._pause, self._again = name, opened, pause, again
+        self._name, self._opened, self._pause, self._again = name, worker_context, pause, again
         self._begin()
         _all.add(self)
 
@@ -157,12 +157,12 @@ class Background(Generic[T]):
                 )
             return [] if self._halts else list(self._items)
 
-    def _note(self, count: int, done: int) -> bool:
+    def _note(self, count: int, done_count: int) -> bool:
         """Takes the items that are done out. Waits where some failed. Returns whether to go on."""
         with self._changed:
-            del self._items[:done]
-            self._done += done
-            self._failing = done < count
+            del self._items[:done_count]
+            self._done += done_count
+            self._failing = done_count < count
             self._worked = time.monotonic()
             self._changed.notify_all()
             if self._failing and not self._closing:

@@ -46,12 +46,12 @@ def flush(timeout: float = _TIMEOUT) -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
+def _open_worker() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
     with httpx.Client(timeout=_TIMEOUT, transport=ProxyTransport()) as http:
 
-        def post(held: list[tuple[Server, str]]) -> int:
+        def post(leases: list[tuple[Server, str]]) -> int:
             rollouts: defaultdict[Server, list[str]] = defaultdict(list)
-            for server, rollout in held:
+            for server, rollout in leases:
                 rollouts[server].append(rollout)
             for (url, key), ids in rollouts.items():
                 try:
@@ -59,7 +59,7 @@ def _opened() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
                     http.post(f"{url}/api/rollouts/release", json=ids, headers=headers)
                 except Exception as error:  # a key's function is the user's: the thread must live on
                     log.debug("%d rollouts keep their versions at %s until they expire: %r", len(ids), url, error)
-            return len(held)
+            return len(leases)
 
         yield post
 
@@ -68,13 +68,13 @@ def token_of(key: Key) -> str:
     """A key as it is sent."""
     given = key() if callable(key) else key
     if inspect.isawaitable(given):
-        return asyncio.run(_awaited(given))
+        return asyncio.run(_await_value(given))
     return given
 
 
-async def _awaited(given: Awaitable[str]) -> str:
-    return await given
+async def _await_value(awaitable: Awaitable[str]) -> str:
+    return await awaitable
 
 
-_releases = Background("art-release", _opened, pause=0.01)
+_releases = Background("art-release", _open_worker, pause=0.01)
 at_exit(_last)

@@ -25,7 +25,7 @@ from art_langgraph.background.release import Server, token_of
 from art_langgraph.client.outages import BUSY
 from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.notices import warn_once
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import Connection, RunTrace, TracesTaken
 from trainer_server.wire.jsonl import to_json
@@ -59,15 +59,15 @@ class _Report:
     since: float = field(default_factory=time.monotonic)
 
 
-def report(run: Trajectory, asked: Collection[Server], otherwise: Connection | None = None) -> None:
+def report(run: Trajectory, asked_servers: Collection[Server], otherwise: Connection | None = None) -> None:
     """Sends what a run did to the servers that it asked. Never blocks, and never raises.
 
     Args:
         run: A run that has ended.
-        asked: Address and key of each trainer server that the run has asked.
+        asked_servers: Address and key of each trainer server that the run has asked.
         otherwise: The server that is told where the run asked none; None: none is told.
     """
-    servers: tuple[Server, ...] = tuple(asked)
+    servers: tuple[Server, ...] = tuple(asked_servers)
     if not servers and otherwise is not None:
         servers = ((otherwise.url, otherwise.api_key),)
     if not servers or run.rollout_id is None or run.imported or os.environ.get(OFF) == "0":
@@ -78,7 +78,7 @@ def report(run: Trajectory, asked: Collection[Server], otherwise: Connection | N
             _told.popitem(last=False)
         for server in servers:
             if server[0] not in _reports:
-                _reports[server[0]] = Background("art-reports", _opened, pause=0.05)
+                _reports[server[0]] = Background("art-reports", _open_worker, pause=0.05)
     as_it_is = run.model_copy()
     for server in servers:
         reports, item = _reports[server[0]], _Report(as_it_is, server)
@@ -110,11 +110,11 @@ def trace_of(run: Trajectory) -> RunTrace:
     """
     calls = [call if call.id is None else call.model_copy(update={"messages": []}) for call in run.completions]
     sent = run.model_copy(update={"completions": calls}).model_dump(mode="json")
-    sent = _cleaned(sent)
+    sent = _escape_surrogates(sent)
     sent["scenario"]["id"] = sent["scenario"]["id"][:200]
     left_out: list[str] = []
     if len(to_json(sent)) > _MOST_BYTES:
-        sent = _shortened(sent)
+        sent = _shorten_texts(sent)
         left_out.append(f"texts beyond their first {_MOST_TEXT:,} characters")
         if len(to_json(sent)) > _MOST_BYTES:
             sent |= {"output": None, "metadata": {}}
@@ -126,22 +126,22 @@ def trace_of(run: Trajectory) -> RunTrace:
     return RunTrace.model_validate({**sent, "left_out": left_out})
 
 
-def _cleaned(value: Any) -> Any:
+def _escape_surrogates(value: Any) -> Any:
     """A JSON value with half surrogate pairs escaped, which no text of a trace may have."""
     if isinstance(value, str):
         return value if value.isascii() else writable(value)
     if isinstance(value, dict):
-        return {_cleaned(key): _cleaned(inner) for key, inner in value.items()}
-    return [_cleaned(inner) for inner in value] if isinstance(value, list) else value
+        return {_escape_surrogates(key): _escape_surrogates(inner) for key, inner in value.items()}
+    return [_escape_surrogates(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _shortened(value: Any) -> Any:
+def _shorten_texts(value: Any) -> Any:
     """A JSON value with long texts cut."""
     if isinstance(value, str):
         return beginning(value, _MOST_TEXT)
     if isinstance(value, dict):
-        return {key: _shortened(inner) for key, inner in value.items()}
-    return [_shortened(inner) for inner in value] if isinstance(value, list) else value
+        return {key: _shorten_texts(inner) for key, inner in value.items()}
+    return [_shorten_texts(inner) for inner in value] if isinstance(value, list) else value
 
 
 _told: OrderedDict[str, tuple[Server, ...]] = OrderedDict()
@@ -152,7 +152,7 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def _opened() -> Iterator[Callable[[list[_Report]], int]]:
+def _open_worker() -> Iterator[Callable[[list[_Report]], int]]:
     with httpx.Client(timeout=_TIMEOUT, transport=ProxyTransport()) as http:
         yield lambda waiting: _send(http, waiting)
 
@@ -164,7 +164,7 @@ def _send(http: httpx.Client, waiting: list[_Report]) -> int:
     for at, report in enumerate(waiting):
         if newest[report.run.id] is not report:
             continue
-        part, fault = _written(report.run)
+        part, fault = _encode_run(report.run)
         if not batch.takes(report, part):
             if not _sent(http, batch):
                 return begin
@@ -198,10 +198,10 @@ class _Batch:
         self.size += len(part)
 
 
-def _written(run: Trajectory) -> tuple[str, str | None]:
+def _encode_run(run: Trajectory) -> tuple[str, str | None]:
     """A run as JSON, with the id of its rollout; and why it cannot be written, None if it can."""
     try:
-        return f"{to_json(run.rollout_id)}:{to_json(trace_of(redacted(run)))}", None
+        return f"{to_json(run.rollout_id)}:{to_json(trace_of(redact(run)))}", None
     except Exception as error:  # what a graph puts into a run is the user's
         return "", f"{type(error).__name__}: {beginning(str(error), 200)}"
 
@@ -236,12 +236,12 @@ def _posted(http: httpx.Client, batch: _Batch) -> bool:
     return True
 
 
-def _note(runs: list[_Report], url: str, taken: TracesTaken) -> None:
+def _note(runs: list[_Report], url: str, receipt: TracesTaken) -> None:
     """Says which of the runs the server has not kept."""
-    for rollout in taken.deleted:
+    for rollout in receipt.deleted:
         log.info("%s was deleted at %s, and is not told of again", rollout, url)
     for report in runs:
-        if why := taken.refused.get(report.run.rollout_id or ""):
+        if why := receipt.refused.get(report.run.rollout_id or ""):
             _not_sent([report], "refused", f"{url}: {beginning(why, 200)}")
 
 

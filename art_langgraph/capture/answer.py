@@ -34,11 +34,11 @@ def answer_of(response: LLMResult) -> dict[str, Any]:
         return {}
     first = messages[0]
     usage: Any = getattr(first, "usage_metadata", None) or {}
-    return gen_ai.answered(
+    return gen_ai.answer_attributes(
         id=completion_id(first) or first.response_metadata.get("id"),
         model=first.response_metadata.get("model_name") or (response.llm_output or {}).get("model_name"),
         prompt=usage.get("input_tokens"),
-        sampled=usage.get("output_tokens"),
+        sampled_tokens=usage.get("output_tokens"),
         reasons=[message.response_metadata.get("finish_reason") for message in messages],
     )
 

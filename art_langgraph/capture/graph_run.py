@@ -37,7 +37,7 @@ class GraphRun:
         self._lock = threading.Lock()
         self._began = time.monotonic()
 
-    def started(
+    def note_start(
         self,
         run_id: UUID,
         inputs: Any,

@@ -185,7 +185,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
     ) -> None:
         """A chain or retriever starts. Where nothing encloses it, it is the run that is recorded."""
         if parent_run_id is None or parent_run_id not in self._runs:
-            self.graph.started(run_id, inputs, name, metadata)
+            self.graph.note_start(run_id, inputs, name, metadata)
 
     def _note_repeat(self, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None) -> None:
         """A run starts. What it repeats, as LangChain's `with_retry` and `with_fallbacks` do, no longer counts."""

@@ -63,7 +63,7 @@ class _ProcessHandler(BaseCallbackHandler):
 
     def __init__(self) -> None:
         self.writer: Writer | None = None
-        self.outbox = Outbox(self._stored)
+        self.outbox = Outbox(self._flush_writer)
         self._roots: dict[UUID, _Root] = {}
         self._root_of: dict[UUID, UUID] = {}
         self._bare: dict[UUID, float] = {}
@@ -71,12 +71,12 @@ class _ProcessHandler(BaseCallbackHandler):
         reports no end."""
         self._lock = threading.Lock()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """In the child of a fork: another thread may have held the lock, and calls under way belong to the parent."""
         self._lock = threading.Lock()
         self._bare = {}
 
-    def _stored(self) -> None:
+    def _flush_writer(self) -> None:
         """Returns when ended runs are in the store, or when it cannot be written, which the writer says."""
         if self.writer:
             with suppress(ARTError):
@@ -207,7 +207,7 @@ class _ProcessHandler(BaseCallbackHandler):
         metadata = kwargs.get("metadata") or {}
         scope, asked = taken_up(metadata)
         handler = ARTCallbackHandler(scope)
-        handler.graph.started(run_id, inputs, kwargs.get("name"), metadata, **asked)
+        handler.graph.note_start(run_id, inputs, kwargs.get("name"), metadata, **asked)
 
         told: Writer | None = None
         kept = 0
@@ -219,14 +219,14 @@ class _ProcessHandler(BaseCallbackHandler):
                 if self.writer is None:
                     return
                 if self.writer is not told:
-                    self.writer.begun(trajectory)
+                    self.writer.note_start(trajectory)
                     told, kept = self.writer, 0
                 for call in trajectory.completions[kept:]:
                     self.writer.completion(trajectory, call)
                     kept += 1
 
         handler.recorder.on_completion = keep
-        self.outbox.begun(scope, handler.trajectory().id)
+        self.outbox.note_start(scope, handler.trajectory().id)
         return _Root(handler, bool(asked), {run_id})
 
     def _root(self, run_id: UUID | None) -> _Root | None:
@@ -251,10 +251,10 @@ class _ProcessHandler(BaseCallbackHandler):
         with self._lock:
             writer = self.writer if asked else None  # a chain that asked no model, and no person, is no run of an agent
             if writer:
-                writer.finished(trajectory)
+                writer.note_end(trajectory)
         if writer and not root.taken_up:  # the rollout that waits for it reports all of its parts
             reports.report(trajectory, root.handler.scope.servers)
-        self.outbox.ended(root.handler.scope, trajectory)
+        self.outbox.note_end(root.handler.scope, trajectory)
 
     def give_up(self, before: float) -> None:
         """Ends model calls and retrievers that nothing encloses, and that began before a time."""
@@ -276,7 +276,7 @@ class _ProcessHandler(BaseCallbackHandler):
 
 _handler = _ProcessHandler()
 if sys.platform != "win32":  # which has no fork
-    os.register_at_fork(after_in_child=_handler.forked)
+    os.register_at_fork(after_in_child=_handler.reset_after_fork)
 # The default is what reaches every task of a server; a plain `.set()` would be lost in them.
 _hook: ContextVar[BaseCallbackHandler | None] = ContextVar("art_capture", default=_handler)
 _registered = False

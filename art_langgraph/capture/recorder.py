@@ -31,7 +31,7 @@ class Recorder:
     def completion(self, call: CompletionCall) -> None:
         """Adds a model call. A completion that is known already came from a cache, and is marked as cached."""
         with self._lock:
-            call.superseded = call.superseded or self._attempts.superseded.get(call.attempt)
+            call.superseded = call.superseded or self._attempts.supersessions.get(call.attempt)
             if call.id is not None and any(earlier.id == call.id for earlier in self.completions):
                 call.cached = True
             self.completions.append(call)
@@ -87,7 +87,7 @@ class Recorder:
         """Adds a run of a node that has started. Completions of the attempts that it repeats no longer count."""
         with self._lock:
             self.nodes.append(run)
-            self._attempts.started(run)
-            if self._attempts.superseded != self._superseded:
-                remark(self.completions, self._superseded, self._attempts.superseded)
-                self._superseded = dict(self._attempts.superseded)
+            self._attempts.add(run)
+            if self._attempts.supersessions != self._superseded:
+                remark(self.completions, self._superseded, self._attempts.supersessions)
+                self._superseded = dict(self._attempts.supersessions)

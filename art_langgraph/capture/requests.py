@@ -117,4 +117,4 @@ def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:
     """Adds what the gateway has to know of the rollout to a request."""
     payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **scope.headers, RECORDED: "1"}
     scope.servers.add(server)
-    scope.marked += 1
+    scope.mark_count += 1

@@ -49,15 +49,16 @@ class Scope:
         hints: By policy, what the server puts into its prompts; empty: nothing.
         servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
             can be released.
-        marked: How many requests to a trainer server said that they belong to the rollout.
+        mark_count: How many requests to a trainer server said that they belong to the rollout.
         outside: Whether LangChain may not have heard all requests of the rollout: another client made some, or has the
             rollout's own base URL.
         refusals: By their bodies, requests of such clients that the trainer server refused.
-        reported: Ids of completions whose requests LangChain's callbacks report.
-        streamed: By id of a completion that another client streamed in this process: whether it read all of the answer.
+        reported_ids: Ids of completions whose requests LangChain's callbacks report.
+        streamed_answers: By id of a completion that another client streamed in this process: whether it read all of the
+            answer.
         exits: What is closed when the rollout's graph has ended; None where nobody waits for that end
             (`art_langgraph.capture.process`).
-        routed: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
+        routed_agents: Checkpoint namespaces of the agents whose model calls ARTMiddleware sends to a policy.
         remote: Calls of remote graphs, in their order.
         records: Records of the runs that answered these calls.
         unrecorded: Whether a call of a remote graph has no record, or not all of it.
@@ -73,13 +74,13 @@ class Scope:
     version: int | Mapping[str, VersionRef] | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
     servers: set[Server] = field(default_factory=set)
-    marked: int = 0
+    mark_count: int = 0
     outside: bool = False
     refusals: dict[bytes, CompletionCall] = field(default_factory=dict)
-    reported: set[str] = field(default_factory=set)
-    streamed: dict[str, bool] = field(default_factory=dict)
+    reported_ids: set[str] = field(default_factory=set)
+    streamed_answers: dict[str, bool] = field(default_factory=dict)
     exits: AsyncExitStack | None = None
-    routed: set[str] = field(default_factory=set)
+    routed_agents: set[str] = field(default_factory=set)
     remote: list[RemoteCall] = field(default_factory=list)
     records: list[Trajectory] = field(default_factory=list)
     unrecorded: bool = False
@@ -90,9 +91,9 @@ class Scope:
         """Whether a node belongs to a graph that runs inside a routed agent and is not routed itself."""
         graph = parent_namespace(namespace)
         above = graph
-        while above and graph not in self.routed:
+        while above and graph not in self.routed_agents:
             above = parent_namespace(above)
-            if above in self.routed:
+            if above in self.routed_agents:
                 return True
         return False
 
@@ -113,7 +114,7 @@ class Scope:
 
 
 @runtime_checkable
-class Scoped(Protocol):
+class ScopeSource(Protocol):
     """A callback handler that knows which rollout a run belongs to."""
 
     def scope_of(self, run_id: UUID | None) -> Scope | None: ...
@@ -160,7 +161,7 @@ def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
 
 
 @contextmanager
-def untraced() -> Iterator[None]:
+def suspend_recording() -> Iterator[None]:
     """What runs inside the `with` block belongs to no rollout, though one may be running here: nothing records it."""
     with recording(Scope(), BaseCallbackHandler()):
         yield
@@ -178,7 +179,7 @@ def _enclosing() -> Scope | None:
     """By the callbacks of the node or tool that runs here; a stream gets no run manager that could tell."""
     if manager := _enclosing_manager():
         for handler in manager.handlers:
-            if isinstance(handler, Scoped) and (scope := handler.scope_of(manager.parent_run_id)):
+            if isinstance(handler, ScopeSource) and (scope := handler.scope_of(manager.parent_run_id)):
                 return scope
     return None
 

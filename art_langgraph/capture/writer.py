@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from art_langgraph.background.background import Background
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.store import Batch, Session, StoreUnavailable, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import ARTError, Home
@@ -34,20 +34,21 @@ _SAY_AGAIN = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What became known of a run: that it has begun (`header`), an answer in it (`call`), or all of it (`ended`)."""
+    """What became known of a run: that it has begun (`header`), an answer in it (`call`), or all of it
+    (`ended_run`)."""
 
     run: str
     header: Trajectory | None = None
     call: CompletionCall | None = None
-    ended: Trajectory | None = None
+    ended_run: Trajectory | None = None
 
     def into(self, batch: Batch) -> None:
         if self.header:
             batch.begin(self.header)
         if self.call:
             batch.completion(self.run, self.call)
-        if self.ended:
-            batch.add(self.ended)
+        if self.ended_run:
+            batch.add(self.ended_run)
 
 
 class Writer:
@@ -62,14 +63,14 @@ class Writer:
 
     def __init__(self, store: TrajectoryStore) -> None:
         self.store = store
-        self._writes: Background[_Write] = Background("art-capture", self._opened, _PAUSE, _AGAIN)
+        self._writes: Background[_Write] = Background("art-capture", self._open_worker, _PAUSE, _AGAIN)
         self._wrong: str | None = None
         """Why the store cannot be written; None: the last write succeeded."""
         self._said = 0.0
         self._aside: dict[Path, Path] = {}
         """By directory, the file for runs that cannot be stored."""
 
-    def begun(self, trajectory: Trajectory) -> None:
+    def note_start(self, trajectory: Trajectory) -> None:
         """A run has begun."""
         header = trajectory.model_copy(update={"completions": [], "tool_calls": [], "nodes": []})
         self._writes.put(_Write(trajectory.id, header=header))
@@ -78,9 +79,9 @@ class Writer:
         """A run that has begun got an answer."""
         self._writes.put(_Write(trajectory.id, call=call))
 
-    def finished(self, trajectory: Trajectory) -> None:
+    def note_end(self, trajectory: Trajectory) -> None:
         """A run has ended."""
-        self._writes.put(_Write(trajectory.id, ended=trajectory))
+        self._writes.put(_Write(trajectory.id, ended_run=trajectory))
 
     def flush(self, timeout: float) -> None:
         """Returns when all that was given is on disk.
@@ -108,7 +109,7 @@ class Writer:
         return self._set_aside(left) if left else None
 
     @contextmanager
-    def _opened(self) -> Iterator[Callable[[list[_Write]], int]]:
+    def _open_worker(self) -> Iterator[Callable[[list[_Write]], int]]:
         with ExitStack() as stack:
             opened: list[Session] = []
 
@@ -127,11 +128,11 @@ class Writer:
                 except StoreUnavailable as error:  # a full disk, a lock, a broken file, no database
                     opened.clear()
                     stack.close()
-                    return done + self._failed(error, writes[done:])
+                    return done + self._handle_failure(error, writes[done:])
 
             yield work
 
-    def _failed(self, error: StoreUnavailable, writes: Sequence[_Write]) -> int:
+    def _handle_failure(self, error: StoreUnavailable, writes: Sequence[_Write]) -> int:
         """The store cannot be written. Returns how many of the writes are dealt with all the same."""
         now = time.monotonic()
         if self._wrong is None or now > self._said + _SAY_AGAIN:
@@ -145,7 +146,7 @@ class Writer:
 
     def _set_aside(self, writes: Sequence[_Write]) -> str:
         """Saves ended runs in a file. Returns what became of all runs."""
-        ended = [write.ended for write in writes if write.ended]
+        ended = [write.ended_run for write in writes if write.ended_run]
         others = {write.run for write in writes} - {run.id for run in ended}
         said = [f"the trajectory store {self.store.name} cannot be written ({self._wrong or 'it does not answer'})"]
         if ended:
@@ -157,7 +158,7 @@ class Writer:
                     if directory not in self._aside:
                         self._aside[directory] = _new_file(directory, f"{beside.stem}.not-stored-")
                     file = self._aside[directory]
-                    append_jsonl(file, map(redacted, ended))
+                    append_jsonl(file, map(redact, ended))
                 except OSError as error:
                     wrong = f"{directory}: {error.strerror}"
                 else:

@@ -144,7 +144,7 @@ def autopilot_command(
     def succeeded(run: Trajectory) -> bool:
         return run.reward is not None and run.reward >= success
 
-    def made(trainer: TrainerClient) -> Autopilot:
+    def build_pilot(trainer: TrainerClient) -> Autopilot:
         return Autopilot(
             policy=policy,
             client=trainer,
@@ -166,11 +166,11 @@ def autopilot_command(
 
     async def fly() -> None:
         async with TrainerClient() as trainer:
-            pilot = made(trainer)
+            pilot = build_pilot(trainer)
             if status:
                 return _show(await pilot.status(), as_json)
             if show_log:
-                return _tell(pilot.state_store.history(), as_json)
+                return _print_entries(pilot.state_store.history(), as_json)
             if stop:
                 return await _stop(pilot, as_json)
             paused = state.pause if (state := await asyncio.to_thread(pilot.state_store.state)) else None
@@ -180,7 +180,7 @@ def autopilot_command(
                 await _once(pilot, as_json, resume=paused is not None)
             else:
                 async for entry in pilot.run(resume=paused is not None):
-                    _tell([entry], as_json)
+                    _print_entries([entry], as_json)
             if (state := await asyncio.to_thread(pilot.state_store.state)) and state.pause:
                 raise typer.Exit(1)
 
@@ -204,9 +204,9 @@ _NO_CANDIDATE: dict[str | None, str] = {
 async def _once(pilot: Autopilot, as_json: bool, *, resume: bool) -> None:
     async with pilot.state_store.alone():
         if resume:
-            _tell(await pilot.resume(), as_json)
+            _print_entries(await pilot.resume(), as_json)
         while entries := await pilot.advance():
-            _tell(entries, as_json)
+            _print_entries(entries, as_json)
 
 
 async def _stop(pilot: Autopilot, as_json: bool) -> None:
@@ -219,10 +219,10 @@ async def _stop(pilot: Autopilot, as_json: bool) -> None:
             else:
                 print(why)
             return
-        _tell(await pilot.advance(), as_json)
+        _print_entries(await pilot.advance(), as_json)
 
 
-def _tell(entries: Iterable[Entry], as_json: bool) -> None:
+def _print_entries(entries: Iterable[Entry], as_json: bool) -> None:
     for entry in entries:
         print(entry.model_dump_json() if as_json else entry, flush=True)
 

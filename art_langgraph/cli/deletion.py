@@ -155,7 +155,7 @@ def delete_policy_command(
         target = TrajectoryStore(store)
         deleted = target.delete([run.id for run in target if name in run.versions])
         print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.name}")
-        _say(erased)
+        _print_counts(erased)
         answer({"policy": name, "store": target.name, "runs": deleted, "server": erased.model_dump()})
 
 
@@ -171,7 +171,7 @@ def _delete(
         completions = list(dict.fromkeys(call.id for run in runs for call in run.completions if call.id))
         if rollouts or completions:
             erased = asyncio.run(_at_the_server(rollouts, completions))
-            _say(erased)
+            _print_counts(erased)
     deleted = store.delete([run.id for run in runs])
     print(f"{deleted} runs deleted in {store.name}")
     return {"store": store.name, "runs": deleted, "server": erased and erased.model_dump()}
@@ -210,12 +210,12 @@ def _confirm(what: str, yes: bool) -> None:
         typer.confirm(f"Delete {what}? This cannot be undone.", abort=True)
 
 
-def _say(erased: Erased) -> None:
+def _print_counts(erasure: Erased) -> None:
     print(
-        f"the trainer server deleted {erased.rollouts} rollouts, {erased.completions} completions and the files of "
-        f"{erased.jobs} jobs that used them"
+        f"the trainer server deleted {erasure.rollouts} rollouts, {erasure.completions} completions and the files of "
+        f"{erasure.jobs} jobs that used them"
     )
-    if not erased.rewritten:
+    if not erasure.rewritten:
         print("its databases are larger than 1 GiB and were not written anew: what was deleted is overwritten in them")
 
 

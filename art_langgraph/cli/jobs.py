@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from art_langgraph.cli.options import JsonOption, several, short_patience
-from art_langgraph.cli.printing.lists import print_json, print_table, shortened
+from art_langgraph.cli.printing.lists import print_json, print_table, shorten
 from art_langgraph.progress import losses
 from trainer_server.wire import ConfigError, Job, JobStatus
 
@@ -98,7 +98,7 @@ def _row(job: Job) -> dict[str, Any]:
         "policy": job.policy,
         "status": job.status.value,
         "seconds": f"{job.finished - job.created:.1f}" if job.finished else "",
-        "outcome": shortened(outcome, 120),
+        "outcome": shorten(outcome, 120),
     }
 
 

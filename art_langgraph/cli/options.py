@@ -101,14 +101,14 @@ def filters(
     }
 
 
-def why_empty(store: TrajectoryStore, chosen: Mapping[str, Any]) -> str:
+def why_empty(store: TrajectoryStore, requested_filters: Mapping[str, Any]) -> str:
     """Why there is no run to show, and what to do.
 
     Args:
         store: The store, which has no run that was asked for.
-        chosen: What was asked for, as `filters` gives it.
+        requested_filters: What was asked for, as `filters` gives it.
     """
-    if any(value is not None for value in chosen.values()) and store.list(limit=1):
+    if any(value is not None for value in requested_filters.values()) and store.list(limit=1):
         return f"{store.name} has runs, and none of them fits these options: leave some of them out"
     if begun := len(store.unfinished()):
         return f"{store.name} has no run that has ended; {begun} have begun, and are under way or were cut off"

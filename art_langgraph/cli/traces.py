@@ -15,7 +15,7 @@ from trainer_server.wire import ConfigError
 from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
-    from art_langgraph.traces import Imported
+    from art_langgraph.traces import ImportSummary
 
 app = typer.Typer(
     help="Import runs of another system: as scenarios, demonstrations and rewards. Each system's --help says where its "
@@ -151,7 +151,7 @@ def _command(system: str) -> Callable[..., None]:
         if as_json:
             print_json(imported.as_json())
         else:
-            _tell(imported, scenarios, demonstrations, dry_run)
+            _print_summary(imported, scenarios, demonstrations, dry_run)
         if not imported.read:
             raise typer.Exit(1)
 
@@ -159,18 +159,18 @@ def _command(system: str) -> Callable[..., None]:
     return command
 
 
-def _tell(imported: Imported, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
-    print(f"{imported.read:,} runs read: {imported.runs}")
-    print(f"scenarios: {imported.scenarios}, in {scenarios}")
-    print(f"demonstrations: {imported.demonstrations}, in {demonstrations}")
-    print(f"rewards: {imported.rewards}")
-    for reason in imported.skips:
+def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
+    print(f"{summary.read:,} runs read: {summary.runs}")
+    print(f"scenarios: {summary.scenarios}, in {scenarios}")
+    print(f"demonstrations: {summary.demonstrations}, in {demonstrations}")
+    print(f"rewards: {summary.rewards}")
+    for reason in summary.skips:
         print(f"left out: {reason}")
-    for reason in imported.gaps:
+    for reason in summary.gaps:
         print(f"read, but: {reason}")
     if dry_run:
         print("nothing was written (--dry-run)")
-    elif not imported.read:
+    elif not summary.read:
         print("no run was read")
 
 

@@ -28,7 +28,7 @@ from art_langgraph.cli.options import (
     short_patience,
     why_empty,
 )
-from art_langgraph.cli.printing.lists import print_json, print_table, shortened
+from art_langgraph.cli.printing.lists import print_json, print_table, shorten
 from art_langgraph.cli.watching.show import show_command
 from art_langgraph.exports.names import TrainerFormat
 from trainer_server.wire import ConfigError
@@ -77,7 +77,7 @@ def list_command(
         for trajectory in runs
     ]
     for row in rows:
-        row["question"], row["error"] = shortened(row["question"]), shortened(row["error"] or "")
+        row["question"], row["error"] = shorten(row["question"]), shorten(row["error"] or "")
     print_table(rows, ["id", "time", "graph", "versions", "question", "calls", "reward", "error"])
     print("calls: answers of models + calls of tools. `trajectories show ID` shows one run.")
 

@@ -50,7 +50,7 @@ class ServerAPI:
 
     async def token(self) -> TokenInfo:
         """Name, scope and expiry of the token that this client has."""
-        return TokenInfo.model_validate_json((await self._ask("GET", "/api/token")).content)
+        return TokenInfo.model_validate_json((await self._request("GET", "/api/token")).content)
 
     async def require_admin(self, what: str) -> None:
         """Checks that the token has the scope admin, before work that would be lost without it.
@@ -67,7 +67,7 @@ class ServerAPI:
                 f"the scope {token.scope}. Whoever runs the server can create one (art-langgraph tokens create)"
             )
 
-    async def _ask(self, method: str, path: str, **options: Any) -> httpx.Response:
+    async def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """Sends a request. Raises ServerError and ServerUnreachable, as the class says."""
         if method != "GET" and (traced := tracing.headers()):
             options["headers"] = {**(options.get("headers") or {}), **traced}
@@ -79,10 +79,10 @@ class ServerAPI:
             ) from None
         if answer.is_success:
             return answer
-        raise refused(answer)
+        raise read_error(answer)
 
 
-def refused(answer: httpx.Response) -> ServerError:
+def read_error(answer: httpx.Response) -> ServerError:
     """An error response of the server as an exception."""
     try:
         problem = answer.json()["error"]

@@ -40,17 +40,17 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
     async def health(self) -> dict[str, Any]:
         """`{"ready", "engines", "trainer", "gpus", "gpu_hour_price", "error"}`: whether completions can be answered
         now, and by which engines; whether the trainer runs; what is paid for; what has failed."""
-        health: dict[str, Any] = (await self._ask("GET", "/health")).json()
+        health: dict[str, Any] = (await self._request("GET", "/health")).json()
         return health
 
     async def status(self) -> ServerStatus:
         """What the server works on now: engines, the line, open jobs by phase, policies with their last results, tokens
         per second, memory, and problems with their remedies."""
-        return from_json(ServerStatus, (await self._ask("GET", "/api/status")).text)
+        return from_json(ServerStatus, (await self._request("GET", "/api/status")).text)
 
     async def completion(self, completion_id: str) -> Completion:
         """The ledger's record of a completion: exact tokens, log-probabilities, version."""
-        return from_json(Completion, (await self._ask("GET", f"/api/completions/{completion_id}")).text)
+        return from_json(Completion, (await self._request("GET", f"/api/completions/{completion_id}")).text)
 
     async def completions(self, ids: Sequence[str]) -> dict[str, Completion]:
         """The same for many completions, by id. Those that the ledger does not have are left out."""
@@ -58,7 +58,7 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
         while wanted:
             part = wanted[:most]
             try:
-                answer = await self._ask("POST", "/api/completions/find", json={"ids": part}, timeout=600)
+                answer = await self._request("POST", "/api/completions/find", json={"ids": part}, timeout=600)
             except ServerError as error:
                 if error.code != ANSWER_TOO_LARGE or len(part) == 1:
                     raise
@@ -92,7 +92,7 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
             size += len(part[-1])
             if size >= _BODY or at == len(completions):
                 body = f'{{"completions": [{", ".join(part)}]}}'
-                answer = await self._ask(
+                answer = await self._request(
                     "POST",
                     "/api/completions",
                     content=body,

@@ -35,7 +35,7 @@ async def fetch(
     params: Mapping[str, str],
     directory: Path,
     *,
-    refused: Callable[[httpx.Response], ServerError],
+    error_reader: Callable[[httpx.Response], ServerError],
     progress: bool,
 ) -> Path:
     """Downloads a tar stream and unpacks it into a directory.
@@ -45,14 +45,14 @@ async def fetch(
         path: Path of the request.
         params: Query parameters of the request.
         directory: Where the files go; created if it is missing. It gets all the files or none.
-        refused: Makes an exception of an error response.
+        error_reader: Makes an exception of an error response.
         progress: Shows a bar on the terminal.
 
     Returns:
         The directory.
 
     Raises:
-        ServerError: The server refused; made by `refused`.
+        ServerError: The server refused; made by `error_reader`.
         ServerUnreachable: The connection broke.
         ConfigError: The directory cannot be written.
     """
@@ -67,7 +67,7 @@ async def fetch(
                 async with http.stream("GET", path, params=params, timeout=timeout) as answer:
                     if not answer.is_success:
                         await answer.aread()
-                        raise refused(answer)
+                        raise error_reader(answer)
                     total = int(answer.headers.get("content-length", 0)) or None
                     bar.update(task, description=f"loading {directory.name}", total=total)
                     with (aside / "all.tar").open("wb") as file:

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 
 from art_langgraph.client.api import ServerAPI
 from art_langgraph.client.demonstrations import Demonstrations, sft_request
-from art_langgraph.credit import RetryCredit, group_refs, repeated
+from art_langgraph.credit import RetryCredit, find_repeats, group_refs
 from art_langgraph.progress import losses, progress_bar
 from art_langgraph.trajectory import TrajectoryGroup, traces_of
 from trainer_server.wire import (
@@ -82,7 +82,7 @@ class JobAPI(ServerAPI):
         runs = [run for group in groups if isinstance(group, TrajectoryGroup) for run in group.trajectories]
         with tracing.span(f"submit step {policy}", {"art.policy": policy}, kind="producer", links=traces_of(runs)):
             path = f"/api/policies/{policy}/steps"
-            answer = await self._ask("POST", path, content=to_json(request), headers=_JSON)
+            answer = await self._request("POST", path, content=to_json(request), headers=_JSON)
         return Job.model_validate_json(answer.content)
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
@@ -97,7 +97,7 @@ class JobAPI(ServerAPI):
         """
         try:
             params = {"idempotency_key": idempotency_key}
-            answer = await self._ask("GET", f"/api/policies/{policy}/steps", params=params)
+            answer = await self._request("GET", f"/api/policies/{policy}/steps", params=params)
         except ServerError as error:
             if error.status == 404:
                 return None
@@ -111,7 +111,7 @@ class JobAPI(ServerAPI):
             job_id: Id of the job.
             wait: Seconds to wait for the job to end, 60 at most; 0 returns its present state at once.
         """
-        answer = await self._ask("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
+        answer = await self._request("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
         return Job.model_validate_json(answer.content)
 
     async def jobs(self, *, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
@@ -122,7 +122,7 @@ class JobAPI(ServerAPI):
             status: Only jobs with this status; None: all.
         """
         params: dict[str, str | int] = {"limit": limit, **({"status": status.value} if status else {})}
-        return JobList.model_validate_json((await self._ask("GET", "/api/jobs", params=params)).content).jobs
+        return JobList.model_validate_json((await self._request("GET", "/api/jobs", params=params)).content).jobs
 
     async def cancel(self, job_id: str) -> Job:
         """Cancels a queued or running step or warm start. Cancelling it again returns the same job.
@@ -136,7 +136,7 @@ class JobAPI(ServerAPI):
         Raises:
             ServerError: 404 where there is no such job, 409 where it has ended or made its version.
         """
-        return Job.model_validate_json((await self._ask("POST", f"/api/jobs/{job_id}/cancel")).content)
+        return Job.model_validate_json((await self._request("POST", f"/api/jobs/{job_id}/cancel")).content)
 
     async def wait(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> Job:
         """Waits until a job has ended. When the waiting is cancelled, the job goes on at the server; a warning says so.
@@ -295,7 +295,7 @@ class JobAPI(ServerAPI):
             idempotency_key=idempotency_key or uuid.uuid4().hex,
         )
         request.time_limit = time_limit
-        answer = await self._ask("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
+        answer = await self._request("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
         label = f"warm start of {policy}" if progress else None
         return await self.result(Job.model_validate_json(answer.content), progress=label, timeout=timeout)
 
@@ -349,7 +349,7 @@ def _references(
             mixed[0],
         )
     refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit, hints=hints)
-    if twice := repeated(refs):
+    if twice := find_repeats(refs):
         log.warning(
             "%d completions are in several references of one step, which trains them once for each run; the first: %s",
             len(twice),

@@ -31,22 +31,22 @@ _OVER = 30.0
 _LONGEST_PAUSE = 2.0
 
 
-def retry_seconds(given: float | None = None) -> float:
+def retry_seconds(argument: float | None = None) -> float:
     """Seconds for which a request is repeated while no server answers.
 
     Args:
-        given: The argument of a client or a model; None: `ART_RETRY_FOR` in the environment, else `RETRY_FOR`.
+        argument: The argument of a client or a model; None: `ART_RETRY_FOR` in the environment, else `RETRY_FOR`.
 
     Raises:
         ConfigError: The value is no number of 0 or more.
     """
-    value: object = os.environ.get("ART_RETRY_FOR") or RETRY_FOR if given is None else given
+    value: object = os.environ.get("ART_RETRY_FOR") or RETRY_FOR if argument is None else argument
     try:
         seconds = float(str(value))
     except ValueError:
         seconds = -1.0
     if not seconds >= 0:
-        name = "ART_RETRY_FOR" if given is None else "retry_for"
+        name = "ART_RETRY_FOR" if argument is None else "retry_for"
         raise ConfigError(f"{name}={value!r} is no number of seconds: give 0 (never ask again) or more")
     return seconds
 
@@ -81,7 +81,7 @@ def raise_if_away(answer: httpx.Response) -> None:
 @dataclass(slots=True)
 class _Outage:
     began: float
-    failed: float
+    last_failure: float
     """When a request failed last."""
     told: bool = False
 
@@ -117,9 +117,9 @@ class Outages:
         now, server = time.monotonic(), _server(url)
         with self._lock:
             outage = self._outages.get(server)
-            if outage is None or now - outage.failed > _OVER:
-                outage = self._outages[server] = _Outage(began=now, failed=now)
-            outage.failed = now
+            if outage is None or now - outage.last_failure > _OVER:
+                outage = self._outages[server] = _Outage(began=now, last_failure=now)
+            outage.last_failure = now
             age = now - min(outage.began, since)
             if age >= patience:
                 return None
@@ -128,7 +128,7 @@ class Outages:
             log.warning("no trainer server answers at %s (%s): asking again for %g s", server, explain(error), patience)
         return min(max(age / 4, 0.1), _LONGEST_PAUSE, patience - age)
 
-    def answered(self, url: httpx.URL) -> None:
+    def note_answer(self, url: httpx.URL) -> None:
         """A server has answered: its outage, if any, is over."""
         if not self._outages:
             return
@@ -143,7 +143,7 @@ class Outages:
         """Whether a server was gone for a while after a moment of `time.monotonic`, or is gone now."""
         with self._lock:
             outage = self._outages.get(_server(url))
-            gone = outage is not None and outage.told and outage.failed >= moment
+            gone = outage is not None and outage.told and outage.last_failure >= moment
             return gone or self._ended.get(_server(url), float("-inf")) >= moment
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from art_langgraph.client.api import ServerAPI, refused
+from art_langgraph.client.api import ServerAPI, read_error
 from art_langgraph.client.download import fetch
 from trainer_server.wire import CanaryCounts, ConfigError, Erased, ExportFormat, Fork, Policy, PolicySpec, Version
 from trainer_server.wire.jsonl import explain
@@ -61,7 +61,9 @@ class PolicyAPI(ServerAPI):
         except ValidationError as error:
             raise ConfigError(f"create_policy({name!r}): {explain(error)}") from None
         body = spec.model_dump(mode="json", exclude_unset=True)
-        return Policy.model_validate_json((await self._ask("POST", "/api/policies", json=body, timeout=600)).content)
+        return Policy.model_validate_json(
+            (await self._request("POST", "/api/policies", json=body, timeout=600)).content
+        )
 
     async def fork(self, policy: str, version: int, name: str, *, optimizer: bool = True) -> Policy:
         """Creates a policy whose version 0 is a version of another policy. Calling it again returns the same policy.
@@ -79,16 +81,16 @@ class PolicyAPI(ServerAPI):
 
     async def policies(self) -> list[Policy]:
         """All policies of the server."""
-        records = (await self._ask("GET", "/api/policies")).json()["policies"]
+        records = (await self._request("GET", "/api/policies")).json()["policies"]
         return [Policy.model_validate(record) for record in records]
 
     async def policy(self, name: str) -> Policy:
         """A policy by its name. Raises ServerError 404 where there is none."""
-        return Policy.model_validate_json((await self._ask("GET", f"/api/policies/{name}")).content)
+        return Policy.model_validate_json((await self._request("GET", f"/api/policies/{name}")).content)
 
     async def versions(self, policy: str) -> list[Version]:
         """Versions of a policy, oldest first. Raises ServerError 404 where there is no such policy."""
-        records = (await self._ask("GET", f"/api/policies/{policy}/versions")).json()["versions"]
+        records = (await self._request("GET", f"/api/policies/{policy}/versions")).json()["versions"]
         return [Version.model_validate(record) for record in records]
 
     async def curves(self, policy: str, scenario: str = "") -> dict[str, Curve]:
@@ -103,7 +105,7 @@ class PolicyAPI(ServerAPI):
             ServerError: 404, there is no such policy.
         """
         asked = {"params": {"scenario": scenario}} if scenario else {}
-        answer = (await self._ask("GET", f"/api/policies/{policy}/curves", **asked)).json()
+        answer = (await self._request("GET", f"/api/policies/{policy}/curves", **asked)).json()
         return {name: Curve.model_validate(curve) for name, curve in answer.items()}
 
     async def delete_policy(self, name: str) -> Erased:
@@ -113,11 +115,11 @@ class PolicyAPI(ServerAPI):
         Raises:
             ServerError: 404, there is none; 409, a job, a rollout or an export needs it.
         """
-        return Erased.model_validate_json((await self._ask("DELETE", f"/api/policies/{name}", timeout=600)).content)
+        return Erased.model_validate_json((await self._request("DELETE", f"/api/policies/{name}", timeout=600)).content)
 
     async def delete_version(self, policy: str, version: int) -> None:
         """Deletes a version. Raises ServerError 409 for the newest version and for a version in use."""
-        await self._ask("DELETE", f"/api/policies/{policy}/versions/{version}")
+        await self._request("DELETE", f"/api/policies/{policy}/versions/{version}")
 
     async def score_version(self, policy: str, version: int, score: float) -> None:
         """Records how good a version is, by an evaluation of your own.
@@ -137,7 +139,7 @@ class PolicyAPI(ServerAPI):
             raise ConfigError(
                 f"score={score} of {policy}@{version} is not finite: versions are compared by their scores"
             )
-        await self._ask("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
+        await self._request("PUT", f"/api/policies/{policy}/versions/{version}/score", json={"score": score})
 
     async def promote(self, policy: str, version: int | None, *, after: int | None = None) -> Policy:
         """Promotes a version: the policy's name means it from now on, whatever is newer.
@@ -159,7 +161,7 @@ class PolicyAPI(ServerAPI):
                 while the engines cannot load it.
         """
         body = {"version": version, "after": after}
-        answer = await self._ask("PUT", f"/api/policies/{policy}/promotion", json=body, timeout=600)
+        answer = await self._request("PUT", f"/api/policies/{policy}/promotion", json=body, timeout=600)
         return Policy.model_validate_json(answer.content)
 
     async def serve_candidate(
@@ -184,12 +186,14 @@ class PolicyAPI(ServerAPI):
                 has promoted meanwhile (`after`), 503 while the engines cannot load it.
         """
         body = {"version": version, "share": share, "after": after}
-        answer = await self._ask("PUT", f"/api/policies/{policy}/candidate", json=body, timeout=600)
+        answer = await self._request("PUT", f"/api/policies/{policy}/candidate", json=body, timeout=600)
         return CanaryCounts.model_validate_json(answer.content)
 
     async def candidate(self, policy: str) -> CanaryCounts:
         """The version that is tried beside the promoted one, and how many rollouts it has got."""
-        return CanaryCounts.model_validate_json((await self._ask("GET", f"/api/policies/{policy}/candidate")).content)
+        return CanaryCounts.model_validate_json(
+            (await self._request("GET", f"/api/policies/{policy}/candidate")).content
+        )
 
     async def end_candidate(self, policy: str, version: int | None = None) -> None:
         """Ends the trial of a candidate. Rollouts that began with it keep it.
@@ -202,7 +206,7 @@ class PolicyAPI(ServerAPI):
             ServerError: 404 where another version is tried.
         """
         params = {} if version is None else {"version": version}
-        await self._ask("DELETE", f"/api/policies/{policy}/candidate", params=params)
+        await self._request("DELETE", f"/api/policies/{policy}/candidate", params=params)
 
     async def export(
         self,
@@ -241,4 +245,4 @@ class PolicyAPI(ServerAPI):
                 f"{directory} is not empty: give another directory, or force=True (`--force`) to write into it"
             )
         path = f"/api/policies/{policy}/versions/{version}/export"
-        return await fetch(self._http, path, {"format": format}, directory, refused=refused, progress=progress)
+        return await fetch(self._http, path, {"format": format}, directory, error_reader=read_error, progress=progress)

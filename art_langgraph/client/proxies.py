@@ -90,7 +90,7 @@ class _Pools:
         return left
 
     @contextmanager
-    def named(self, proxy: Proxy | None, url: str) -> Iterator[None]:
+    def name_proxy(self, proxy: Proxy | None, url: str) -> Iterator[None]:
         """Has the errors of a request name its proxy."""
         try:
             yield
@@ -134,7 +134,7 @@ class ProxyTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         proxy = proxy_of(url := str(request.url))
-        with self._pools.named(proxy, url):
+        with self._pools.name_proxy(proxy, url):
             answer: httpx.Response = self._pools.take(proxy, url).handle_request(request)
         if refusal := self._pools.refusal(proxy, url, answer):
             answer.close()
@@ -160,7 +160,7 @@ class AsyncProxyTransport(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         proxy = proxy_of(url := str(request.url))
-        with self._pools.named(proxy, url):
+        with self._pools.name_proxy(proxy, url):
             answer: httpx.Response = await self._pools.take(proxy, url).handle_async_request(request)
         if refusal := self._pools.refusal(proxy, url, answer):
             await answer.aclose()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from art_langgraph.client.api import ServerAPI
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace
 from trainer_server.wire.jsonl import from_json, to_json
@@ -29,7 +29,7 @@ class RolloutAPI(ServerAPI):
                 `<server>/rollouts/<id>/v1`.
             spec: Its scenario, version and temperature.
         """
-        await self._ask("PUT", rollout_api_path(rollout_id), content=to_json(redacted(spec)), headers=_JSON)
+        await self._request("PUT", rollout_api_path(rollout_id), content=to_json(redact(spec)), headers=_JSON)
 
     async def rollout(self, rollout_id: str, *, messages: bool = True) -> Trajectory:
         """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward.
@@ -42,7 +42,7 @@ class RolloutAPI(ServerAPI):
             ServerError: 413, the messages are too large for one answer (64 MiB).
         """
         asked = {} if messages else {"messages": False}
-        return from_json(Trajectory, (await self._ask("GET", rollout_api_path(rollout_id), params=asked)).text)
+        return from_json(Trajectory, (await self._request("GET", rollout_api_path(rollout_id), params=asked)).text)
 
     async def trace(self, rollout_id: str) -> RunTrace:
         """What a client told the server of a run that has ended: its nodes, calls and rewards.
@@ -53,7 +53,7 @@ class RolloutAPI(ServerAPI):
         Raises:
             ServerError: 404 where no client told it.
         """
-        return from_json(RunTrace, (await self._ask("GET", f"{rollout_api_path(rollout_id)}/trace")).text)
+        return from_json(RunTrace, (await self._request("GET", f"{rollout_api_path(rollout_id)}/trace")).text)
 
     async def reward_rollout(
         self, rollout_id: str, reward: float, metrics: Mapping[str, float] | None = None, **more: Any
@@ -73,7 +73,7 @@ class RolloutAPI(ServerAPI):
             ValueError: The reward is not finite.
         """
         body = to_json(Reward(reward=reward, metrics=dict(metrics or {}), **more))
-        answer = await self._ask("POST", f"{rollout_api_path(rollout_id)}/reward", content=body, headers=_JSON)
+        answer = await self._request("POST", f"{rollout_api_path(rollout_id)}/reward", content=body, headers=_JSON)
         return from_json(Trajectory, answer.text)
 
     async def erase(self, rollout_ids: Sequence[str], completion_ids: Sequence[str] = ()) -> Erased:
@@ -90,7 +90,9 @@ class RolloutAPI(ServerAPI):
         rest, total = list(completion_ids), Erased()
         for start in range(0, max(len(rollout_ids), 1), _ERASED):
             body = Erase(rollouts=list(rollout_ids[start : start + _ERASED]), completions=rest)
-            answer = await self._ask("POST", "/api/rollouts/erase", content=to_json(body), headers=_JSON, timeout=600)
+            answer = await self._request(
+                "POST", "/api/rollouts/erase", content=to_json(body), headers=_JSON, timeout=600
+            )
             erased, rest = Erased.model_validate_json(answer.content), []
             total = Erased(
                 rollouts=total.rollouts + erased.rollouts,
@@ -113,7 +115,7 @@ class RolloutAPI(ServerAPI):
         while after is not None:
             query = {"policy": policy, "rewarded": rewarded, "after": after, "limit": _PAGE}
             asked = {name: value for name, value in query.items() if value is not None}
-            page = RolloutList.model_validate_json((await self._ask("GET", "/api/rollouts", params=asked)).content)
+            page = RolloutList.model_validate_json((await self._request("GET", "/api/rollouts", params=asked)).content)
             for listed in page.rollouts:
                 yield listed
             after = page.next

@@ -42,7 +42,7 @@ class StepMarks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._store is not None and (self.result is not None or isinstance(error, JobFailed)):
-            await asyncio.to_thread(self._store.end_step, self._policy, self._step, _made(self.result))
+            await asyncio.to_thread(self._store.end_step, self._policy, self._step, _created_version(self.result))
 
 
 async def settle(
@@ -66,11 +66,11 @@ async def settle(
         if job is not None and not job.status.final:
             running.append(job)
         elif job is not None or step != sending:
-            made = _made(job.result if job is not None else None)
+            made = _created_version(job.result if job is not None else None)
             await asyncio.to_thread(store.end_step, policy, step, made)
     return running
 
 
-def _made(result: StepResult | None) -> int | None:
+def _created_version(result: StepResult | None) -> int | None:
     """The version that a step made; None where it made none."""
     return None if result is None or result.metrics.get("skipped") else result.version

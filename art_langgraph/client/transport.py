@@ -25,13 +25,13 @@ class PatientAsyncClient(httpx.AsyncClient):
 
     Args:
         retry_for: Seconds for which requests are repeated, from the beginning of an outage.
-        lost: Errors after which a request is sent again.
+        lost_errors: Errors after which a request is sent again.
         options: Those of httpx.
     """
 
-    def __init__(self, retry_for: float, lost: tuple[type[Exception], ...] = LOST, **options: Any) -> None:
+    def __init__(self, retry_for: float, lost_errors: tuple[type[Exception], ...] = LOST, **options: Any) -> None:
         super().__init__(**{"transport": AsyncProxyTransport(), **options})
-        self.retry_for, self._lost = retry_for, lost
+        self.retry_for, self._lost = retry_for, lost_errors
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
         attempt, since = 0, math.inf
@@ -51,7 +51,7 @@ class PatientAsyncClient(httpx.AsyncClient):
                     raise
                 await asyncio.sleep(pause)
             else:
-                outages.answered(request.url)
+                outages.note_answer(request.url)
                 return answer
 
 
@@ -85,7 +85,7 @@ class PatientClient(httpx.Client):
                     raise
                 time.sleep(pause)
             else:
-                outages.answered(request.url)
+                outages.note_answer(request.url)
                 return answer
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from art_langgraph.costs.cost import Cost
 from art_langgraph.costs.price import GPUPrice
 from art_langgraph.costs.tokens import Tokens
-from art_langgraph.llm.spent import spent
+from art_langgraph.llm.spending import current_spending
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ServerError, ServerUnreachable
 
@@ -94,35 +94,35 @@ class CostMeter:
         self._health = health
         self._here = GPUPrice.of({})
         self._price: GPUPrice | None = None
-        self._spent = spent()
+        self._spent = current_spending()
         self._began = self._last = time.monotonic()
         self._since = time.time()
         self._counted: set[str] = set()
         self.run = RunCost()
 
     async def step(
-        self, runs: Iterable[Trajectory], trained: int | None, success: tuple[float | None, float | None]
+        self, runs: Iterable[Trajectory], trained_tokens: int | None, success: tuple[float | None, float | None]
     ) -> Cost:
         """What was paid since the last step, or since the beginning.
 
         Args:
             runs: The runs of the step and of evaluations. Those that were made before the beginning, or counted in an
                 earlier step, are left out.
-            trained: Tokens that the trainer computed. None: it took no step.
+            trained_tokens: Tokens that the trainer computed. None: it took no step.
             success: Held-out success at the beginning, and now. None: it is not measured.
         """
-        price = self._price = self._price or await self._ask()
+        price = self._price = self._price or await self._read_price()
         made = {run.id: run for run in runs if run.started >= self._since and run.id not in self._counted}.values()
         self._counted.update(run.id for run in made)
-        now, judges, before = time.monotonic(), spent(), self._spent
+        now, judges, before = time.monotonic(), current_spending(), self._spent
         seconds, self._last, self._spent = now - self._last, now, judges
         cost = Cost(
             runs=len(made),
-            tokens=Tokens.of(made) + Tokens(trained=trained),
+            tokens=Tokens.of(made) + Tokens(trained=trained_tokens),
             seconds=seconds,
             gpu_hours=price.hours(seconds),
             gpu_usd=price.usd(seconds),
-            judge_usd=judges.usd - before.usd if judges.unpriced == before.unpriced else None,
+            judge_usd=judges.usd - before.usd if judges.unpriced_count == before.unpriced_count else None,
         )
         self.run.total += cost
         for run in made:
@@ -132,7 +132,7 @@ class CostMeter:
             self.run.gain = newest - first
         return cost
 
-    async def _ask(self) -> GPUPrice:
+    async def _read_price(self) -> GPUPrice:
         """What the server says. One that does not say it ends no training: then it is not known."""
         try:
             return GPUPrice.of(await self._health())

@@ -45,10 +45,10 @@ def parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
     """
     if not message.get("tool_calls"):
         return message
-    return {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
+    return {**message, "tool_calls": [_parse_arguments(call) for call in message["tool_calls"]]}
 
 
-def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+def _parse_arguments(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function") or {}
     arguments = arguments_object(function.get("arguments"))
     return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}

@@ -28,11 +28,11 @@ def records(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
     for call, message in answers(run):
         row = rows.get(call.id or "")
         tools = (row.request.get("tools") if row else None) or None
-        messages = [_known(earlier) for earlier in call.messages]
-        calls.append(ModelCall(messages=messages, answer=_known(message), tools=tools))
+        messages = [_select_fields(earlier) for earlier in call.messages]
+        calls.append(ModelCall(messages=messages, answer=_select_fields(message), tools=tools))
     for conversation in ForeignRun("art-langgraph", run.id, calls).demonstrations():
         yield conversation.model_dump(mode="json", exclude_none=True)
 
 
-def _known(message: dict[str, Any]) -> dict[str, Any]:
+def _select_fields(message: dict[str, Any]) -> dict[str, Any]:
     return {name: message[name] for name in _FIELDS if message.get(name) is not None or name == "content"}

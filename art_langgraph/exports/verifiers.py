@@ -94,7 +94,7 @@ class _Graph:
         tools = _tools(row)
         left = 0
         for earlier in call.messages:
-            if (below := self._child(parent, _said(earlier), tools, prompt if sampled else None)) is None:
+            if (below := self._child(parent, _content_key(earlier), tools, prompt if sampled else None)) is None:
                 break
             parent, left = below, left + 1
         self.tools += [tool for tool in tools if tool not in self.tools]
@@ -113,14 +113,14 @@ class _Graph:
         self.calls.append(_call(call, row, answer))
 
     def _child(
-        self, parent: int | None, said: str, tools: list[dict[str, Any]], prompt: Sequence[int] | None
+        self, parent: int | None, content_key: str, tools: list[dict[str, Any]], prompt: Sequence[int] | None
     ) -> int | None:
         """The node of a message below another one, whose tokens the prompt begins with; None: there is none.
 
         A conversation with other tools has another root. prompt: None: its tokens are not known.
         """
         for number, node in enumerate(self.nodes):
-            if node["parent"] != parent or self._said[number] != said:
+            if node["parent"] != parent or self._said[number] != content_key:
                 continue
             if parent is None and node.get("tools", []) != tools:
                 continue
@@ -134,7 +134,7 @@ class _Graph:
         if parent is None and tools:
             node["tools"] = tools
         self.nodes.append(node)
-        self._said.append(_said(message))
+        self._said.append(_content_key(message))
         self._through.append(() if parent is None else self._through[parent])
         return len(self.nodes) - 1
 
@@ -223,6 +223,6 @@ def _text_of(content: Any) -> str:
     return content if isinstance(content, str) else "" if content is None else json.dumps(content)
 
 
-def _said(message: dict[str, Any]) -> str:
+def _content_key(message: dict[str, Any]) -> str:
     """What two copies of a message have in common."""
     return json.dumps(_message({**message, "reasoning": None, "reasoning_content": None}), sort_keys=True)

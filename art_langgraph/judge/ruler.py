@@ -15,11 +15,11 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from art_langgraph.capture.scope import untraced
+from art_langgraph.capture.scope import suspend_recording
 from art_langgraph.judge.transcript import Budget, transcripts
 from art_langgraph.llm.llm import LLM, Model, Usage
 from art_langgraph.llm.modes import Message
-from art_langgraph.rewards import regrouped, unscored
+from art_langgraph.rewards import remove_rewards, replace_rewards
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError, LLMError
 from trainer_server.wire.text import writable
@@ -105,7 +105,7 @@ class Ruler:
             return await self.score(group)
         except LLMError as error:
             log.warning("the scenario %s stays unscored: %s", group.scenario.id, error)
-            return unscored(group, f"RULER: {error}")
+            return remove_rewards(group, f"RULER: {error}")
 
     async def score(self, group: TrajectoryGroup) -> TrajectoryGroup:
         """Scores a group.
@@ -127,7 +127,7 @@ class Ruler:
                 kind="bad_request",
             )
         if isinstance(self.judge, LLM):
-            votes = await self._ask(self.judge, group)
+            votes = await self._collect_votes(self.judge, group)
         else:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
         metrics, reasons = [], []
@@ -136,9 +136,9 @@ class Ruler:
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
             reasons.append(" / ".join(score.reason for score in given) if given[0].reason else None)
-        return regrouped(group, [scores["ruler_score"] for scores in metrics], metrics=metrics, reasons=reasons)
+        return replace_rewards(group, [scores["ruler_score"] for scores in metrics], metrics=metrics, reasons=reasons)
 
-    async def _ask(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
+    async def _collect_votes(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
         """Scores of all runs, in their order, for each vote."""
         shared, texts = transcripts(group.trajectories, self.budget)
         distinct = list(dict.fromkeys(texts))
@@ -188,11 +188,11 @@ async def ruler_score_group(
         raise
 
 
-def _prompt(rubric: str, shared: str, candidates: Sequence[str]) -> list[Message]:
+def _prompt(rubric: str, common_start: str, candidates: Sequence[str]) -> list[Message]:
     """Messages to the judge. The fence is a digest of the text that it encloses, so that no run can forge it."""
-    whole = "\0".join([shared, *candidates])
+    whole = "\0".join([common_start, *candidates])
     fence = hashlib.sha256(writable(whole).encode()).hexdigest()[:16]
-    parts = [f"#{fence} what all candidates begin with\n{shared}"]
+    parts = [f"#{fence} what all candidates begin with\n{common_start}"]
     parts += [f"#{fence} candidate {number}\n{text}" for number, text in enumerate(candidates, start=1)]
     numbers = ", ".join(str(number) for number in range(1, len(candidates) + 1))
     parts.append(f"#{fence} end\nScore the candidates {numbers}.")
@@ -211,7 +211,7 @@ def _answer(count: int) -> type[BaseModel]:
 async def _call(judge: JudgeFunction, runs: Sequence[Trajectory]) -> list[Score]:
     """Scores of a judge function. Raises LLMError when it raises, or returns anything else than scores."""
     try:
-        with untraced():
+        with suspend_recording():
             scores = judge(runs)
             scores = list(await scores if inspect.isawaitable(scores) else scores)
         if len(scores) != len(runs):

@@ -159,16 +159,16 @@ def _ending(trajectory: Trajectory, budget: Budget) -> list[str]:
     return entries
 
 
-def _state(trajectory: Trajectory, said: set[str]) -> Any:
+def _state(trajectory: Trajectory, model_texts: set[str]) -> Any:
     """The graph's output without its messages and its input; None where it repeats what a model said."""
     output = trajectory.output
     if not isinstance(output, dict):
-        return None if output is None or str(output) in said else plain(output)
+        return None if output is None or str(output) in model_texts else plain(output)
     given = trajectory.scenario.input if isinstance(trajectory.scenario.input, dict) else {}
     state = {key: value for key, value in output.items() if key != "messages" and given.get(key) != value}
     last = (output.get("messages") or [None])[-1]
     text = _content(last.get("content") if isinstance(last, dict) else getattr(last, "content", None))
-    if text and text not in said:
+    if text and text not in model_texts:
         state["last message"] = text
     return plain(state)
 

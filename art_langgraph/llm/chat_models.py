@@ -50,19 +50,19 @@ class ChatModel:
         if has_litellm():  # which knows prices
             await load_litellm()
 
-    async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
+    async def complete(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         if mode == "text":
             message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
         else:
             # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
-            structured = self._structured(mode, answer)
+            structured = self._bind_schema(mode, answer)
             message = (await structured.ainvoke([dict(asked) for asked in messages]))["raw"]
         facts = message.response_metadata
         reason = str(facts.get("finish_reason") or facts.get("stop_reason") or "").lower()
         usage: Mapping[str, Any] = message.usage_metadata or {}
         tokens = int(usage.get("input_tokens", 0)), int(usage.get("output_tokens", 0))
         return Reply(
-            text=_said(message),
+            text=_read_answer(message),
             prompt_tokens=tokens[0],
             completion_tokens=tokens[1],
             price=await self._price(*tokens),
@@ -70,7 +70,7 @@ class ChatModel:
             refusal=message.additional_kwargs.get("refusal"),
         )
 
-    def _structured(self, mode: Mode, answer: type[BaseModel]) -> Runnable[LanguageModelInput, Any]:
+    def _bind_schema(self, mode: Mode, answer: type[BaseModel]) -> Runnable[LanguageModelInput, Any]:
         """The model, bound to a way of asking. Raises Fault where its package does not have that way."""
         try:
             return self.model.with_structured_output(
@@ -98,7 +98,7 @@ class ChatModel:
             return None
 
 
-def _said(message: AIMessage) -> str:
+def _read_answer(message: AIMessage) -> str:
     """The answer in a message: the arguments of its tool call, or its text."""
     for call in message.tool_calls:
         return json.dumps(call["args"])

@@ -20,12 +20,12 @@ from tenacity import (
     wait_exponential,
 )
 
-from art_langgraph.capture.scope import untraced
+from art_langgraph.capture.scope import suspend_recording
 from art_langgraph.llm.cache import AnswerCache, question
 from art_langgraph.llm.chat_models import ChatModel
 from art_langgraph.llm.faults import REMEDY, Fault, fault_of
 from art_langgraph.llm.modes import MODES, Message, Mode, T, parse
-from art_langgraph.llm.spent import add_price
+from art_langgraph.llm.spending import add_price
 from art_langgraph.llm.target import Reply, Target, check_litellm, find_target
 from trainer_server.wire import ConfigError, LLMError
 from trainer_server.wire.text import beginning, writable
@@ -177,19 +177,19 @@ class LLM:
             digest = question({**identity, "messages": asked, "sample": sample, "schema": answer.model_json_schema()})
             if (kept := await asyncio.to_thread(cache.get, digest)) is not None:
                 try:
-                    value = _checked(kept, answer, check)
+                    value = _parse_answer(kept, answer, check)
                 except ValueError:
                     log.debug("a kept answer no longer passes its check: %s", digest)
                 else:
                     self.usage.cached += 1
                     return value
         async with self._limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._max_concurrency)):
-            value = await self._retried(_Dialogue(target, asked, answer, check, self._timeout, self.usage))
+            value = await self._ask_with_retries(_Dialogue(target, asked, answer, check, self._timeout, self.usage))
         if cache and digest:
             await asyncio.to_thread(cache.put, digest, value.model_dump_json())
         return value
 
-    async def _retried(self, dialogue: _Dialogue[T]) -> T:
+    async def _ask_with_retries(self, dialogue: _Dialogue[T]) -> T:
         """Asks until the answer is good. Raises LLMError."""
         retrying = AsyncRetrying(
             retry=retry_if_exception(self._may_pass),
@@ -242,7 +242,7 @@ class _Dialogue(Generic[T]):
     check: Callable[[T], None] | None
     timeout: float
     usage: Usage
-    malformed: int = 0
+    malformed_count: int = 0
     correction: list[Message] = field(default_factory=list)
     """Messages with the last malformed answer, and what was wrong with it."""
     mode: Mode = MODES[0]
@@ -262,7 +262,7 @@ class _Dialogue(Generic[T]):
                 if not fault.other_mode or not self._take_next_mode():
                     raise
         try:
-            value = _checked(text, self.answer, self.check)
+            value = _parse_answer(text, self.answer, self.check)
         except ValueError as error:
             self._after_malformed(_correction(text, str(error)))
             raise Fault("malformed", f"{error}; it said: {beginning(text, 200)!r}", again=True) from None
@@ -276,8 +276,10 @@ class _Dialogue(Generic[T]):
         asked = [*self.messages, *self.correction]
         try:
             async with asyncio.timeout(self.timeout):
-                with untraced():  # what is asked inside of a rollout is no part of it, whichever client sends it
-                    reply = await self.target.ask(self.mode, asked, self.answer, self.timeout)
+                with (
+                    suspend_recording()
+                ):  # what is asked inside of a rollout is no part of it, whichever client sends it
+                    reply = await self.target.complete(self.mode, asked, self.answer, self.timeout)
         except Fault:
             raise
         except TimeoutError:
@@ -290,8 +292,8 @@ class _Dialogue(Generic[T]):
 
     def _after_malformed(self, correction: list[Message]) -> None:
         self.correction = correction or self.correction
-        self.malformed += 1
-        if self.malformed % _TIMES_PER_MODE == 0:
+        self.malformed_count += 1
+        if self.malformed_count % _TIMES_PER_MODE == 0:
             self._take_next_mode()
 
     def _take_next_mode(self) -> bool:
@@ -308,7 +310,7 @@ def _fault(state: RetryCallState) -> Fault:
     return error
 
 
-def _checked(text: str, answer: type[T], check: Callable[[T], None] | None) -> T:
+def _parse_answer(text: str, answer: type[T], check: Callable[[T], None] | None) -> T:
     value = parse(text, answer)
     if check:
         check(value)

@@ -30,7 +30,7 @@ def request(mode: Mode, messages: Sequence[Message], answer: type[BaseModel]) ->
     schema = answer.model_json_schema()
     if mode == "schema":
         try:
-            wanted = {"name": answer.__name__, "schema": _closed(schema), "strict": True}
+            wanted = {"name": answer.__name__, "schema": _close_objects(schema), "strict": True}
         except _Open:
             wanted = {"name": answer.__name__, "schema": schema, "strict": False}
         return {"messages": list(messages), "response_format": {"type": "json_schema", "json_schema": wanted}}
@@ -48,7 +48,7 @@ def request(mode: Mode, messages: Sequence[Message], answer: type[BaseModel]) ->
     return {"messages": [{"role": "system", "content": note}, *messages]}
 
 
-def said(message: Any) -> str:
+def read_answer(message: Any) -> str:
     """The answer in a message of litellm's: arguments of the forced tool call, else the text."""
     for call in message.tool_calls or ():
         if call.function.name == _TOOL:
@@ -93,13 +93,13 @@ class _Open(ValueError):
     """A schema has objects with unknown properties, which strict mode does not allow."""
 
 
-def _closed(schema: Any) -> Any:
+def _close_objects(schema: Any) -> Any:
     """A schema for strict mode: objects are closed and all properties required. Raises _Open where that cannot be."""
     if isinstance(schema, list):
-        return [_closed(item) for item in schema]
+        return [_close_objects(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _closed(value) for key, value in schema.items()}
+    closed = {key: _close_objects(value) for key, value in schema.items()}
     if schema.get("type") == "object":
         if "properties" not in schema or schema.get("additionalProperties"):
             raise _Open

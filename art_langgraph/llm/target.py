@@ -16,7 +16,7 @@ from pydantic import BaseModel
 
 from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.llm.faults import CUT_OFF, Fault
-from art_langgraph.llm.modes import Message, Mode, request, said
+from art_langgraph.llm.modes import Message, Mode, read_answer, request
 from trainer_server.wire import ConfigError, Connection, LLMError, names_version
 from trainer_server.wire.network.proxies import exempt_loopback
 
@@ -59,7 +59,7 @@ class Target(Protocol):
     async def load(self) -> None:
         """Imports what a request needs, which takes seconds at first."""
 
-    async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
+    async def complete(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         """Sends a request.
 
         Args:
@@ -101,7 +101,7 @@ class NamedModel:
     async def load(self) -> None:
         await load_litellm()
 
-    async def ask(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
+    async def complete(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
         litellm = await load_litellm()
         response = await litellm.acompletion(
             model=self.model,
@@ -119,7 +119,7 @@ class NamedModel:
         refusal = refusal or (getattr(message, "provider_specific_fields", None) or {}).get("refusal")
         price = 0.0 if self.own else response._hidden_params.get("response_cost")
         return Reply(
-            text=said(message),
+            text=read_answer(message),
             prompt_tokens=getattr(usage, "prompt_tokens", None) or 0,
             completion_tokens=getattr(usage, "completion_tokens", None) or 0,
             price=None if price is None else float(price),

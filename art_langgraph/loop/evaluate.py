@@ -117,7 +117,7 @@ class Evaluation:
 
         The normal approximation is over the means of the scenarios. None: it needs two scenarios.
         """
-        means, rewards = self._means(_reward, self._rewarded), self.rewards
+        means, rewards = self._means(_reward, self._rewarded_runs), self.rewards
         return rate_interval(means, len(rewards)) if rewards and set(rewards) <= {0.0, 1.0} else mean_interval(means)
 
     @property
@@ -195,10 +195,10 @@ class Evaluation:
         Returns:
             The mean over the scenarios of the means of their runs; None where no run has a reward.
         """
-        return _mean(self._means(part, self._rewarded))
+        return _mean(self._means(part, self._rewarded_runs))
 
     @property
-    def _rewarded(self) -> list[Trajectory]:
+    def _rewarded_runs(self) -> list[Trajectory]:
         return [trajectory for trajectory in self.trajectories if trajectory.reward is not None]
 
     @staticmethod

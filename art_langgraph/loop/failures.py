@@ -118,11 +118,13 @@ def check_completions(
             _places(runs, policy),
         )
         return
-    message = f"none of {len(runs)} runs has a completion of policy {policy!r} to train: {_heard(runs, policy)}"
+    message = (
+        f"none of {len(runs)} runs has a completion of policy {policy!r} to train: {_describe_calls(runs, policy)}"
+    )
     raise RolloutsFailed(message, trajectories=runs)
 
 
-def _heard(runs: Sequence[Trajectory], policy: str) -> str:
+def _describe_calls(runs: Sequence[Trajectory], policy: str) -> str:
     """Whom the runs asked in place of the policy, or why none of its completions counts, and the remedy."""
     calls = [call for run in runs for call in run.completions]
     patterns = {pattern for run in runs for pattern in run.node_rewards or {}}

@@ -78,12 +78,12 @@ class GraphSource:
     @property
     def may_answer(self) -> bool:
         """Whether a call of the function may be the run itself."""
-        return self.function is not None and self.function.makes != "graph" and not self.proven
+        return self.function is not None and self.function.result_kind != "graph" and not self.proven
 
     @property
     def answers(self) -> bool:
         """Whether the function says that it is the agent."""
-        return self.function is not None and self.function.makes == "output"
+        return self.function is not None and self.function.result_kind == "output"
 
     @property
     def name(self) -> str:
@@ -113,15 +113,15 @@ class GraphSource:
         """
         if isinstance(self.graph, Runnable):
             opened: Runnable[Any, Any] | Output = self.graph
-        elif self.function is not None and self.function.makes == "graph":
-            opened = await self._made(self.function, scenario, run, stack)
+        elif self.function is not None and self.function.result_kind == "graph":
+            opened = await self._call_factory(self.function, scenario, run, stack)
         else:
             assert self.function is not None
-            opened = await self._called(self.function, scenario, run, stack, timeout)
+            opened = await self._call_function(self.function, scenario, run, stack, timeout)
         self.kind = "function" if isinstance(opened, Output) else type(opened).__name__
         return opened
 
-    async def _called(
+    async def _call_function(
         self, function: Function, scenario: Scenario, run: Run, stack: AsyncExitStack, timeout: float | None
     ) -> Runnable[Any, Any] | Output:
         """Calls a function of which only the result tells whether it is the agent."""
@@ -130,14 +130,14 @@ class GraphSource:
                 made = await function.call(scenario, run)
         except NotStarted as error:  # of a rollout inside the function
             raise ConfigError(str(error)) from error
-        like_a_graph = function.makes == "either" and (hasattr(made, "compile") or hasattr(made, "__aenter__"))
+        like_a_graph = function.result_kind == "either" and (hasattr(made, "compile") or hasattr(made, "__aenter__"))
         if not isinstance(made, Runnable) and not like_a_graph:
             return Output(made)
         graph = await _graph_of(function, made, stack, ConfigError if self.proven else NotStarted)
         self.proven = True
         return graph
 
-    async def _made(
+    async def _call_factory(
         self, function: Function, scenario: Scenario, run: Run, stack: AsyncExitStack
     ) -> Runnable[Any, Any]:
         """Calls a declared factory."""
@@ -168,39 +168,39 @@ class GraphSource:
 
 
 async def _graph_of(
-    function: Function, made: Any, stack: AsyncExitStack, refused: type[ConfigError]
+    function: Function, result: Any, stack: AsyncExitStack, error_type: type[ConfigError]
 ) -> Runnable[Any, Any]:
-    """The graph that a factory gave. Raises `refused` for something else than a graph."""
-    if hasattr(made, "__aenter__") and not isinstance(made, Runnable):
-        made = await stack.enter_async_context(made)
-    if not isinstance(made, Runnable):
-        remedy = "; return graph.compile()" if hasattr(made, "compile") else ""
-        raise refused(f"the graph factory {function.name} gave {_article(made)}, not a compiled graph{remedy}")
-    return made
+    """The graph that a factory gave. Raises `error_type` for something else than a graph."""
+    if hasattr(result, "__aenter__") and not isinstance(result, Runnable):
+        result = await stack.enter_async_context(result)
+    if not isinstance(result, Runnable):
+        remedy = "; return graph.compile()" if hasattr(result, "compile") else ""
+        raise error_type(f"the graph factory {function.name} gave {_article(result)}, not a compiled graph{remedy}")
+    return result
 
 
-def graph_input(graph: Runnable[Any, Any], given: Any) -> Any:
+def graph_input(graph: Runnable[Any, Any], value: Any) -> Any:
     """The input to invoke a graph with: a text becomes a user's message, unless the graph takes a plain text.
 
     Args:
         graph: The compiled graph.
-        given: The input of a scenario.
+        value: The input of a scenario.
 
     Raises:
         ConfigError: It is a text, and the graph's input has other fields than `messages`.
     """
-    if not isinstance(given, str):
-        return given
+    if not isinstance(value, str):
+        return value
     schema = _input_schema(graph)
     fields = schema.get("properties")
     if fields is None:
         kinds = [schema, *schema.get("anyOf", ())]
-        return given if any(kind.get("type") == "string" for kind in kinds) else _message(given)
+        return value if any(kind.get("type") == "string" for kind in kinds) else _message(value)
     if "messages" in fields:
-        return _message(given)
+        return _message(value)
     names = ", ".join(map(repr, fields)) or "no fields"
     raise ConfigError(
-        f"the graph's input has {names} and no 'messages', so that the text {given[:40]!r} cannot be its input: "
+        f"the graph's input has {names} and no 'messages', so that the text {value[:40]!r} cannot be its input: "
         "pass an object, Scenario(input={…})"
     )
 

@@ -32,7 +32,7 @@ class PinIgnored(RolloutsFailed):
     """A run was answered by another version, or at another temperature, than `version=` and `temperature=` say."""
 
 
-async def ignored(scope: Scope, trajectory: Trajectory, *, remote: bool) -> str | None:
+async def find_ignored_pin(scope: Scope, trajectory: Trajectory, *, remote: bool) -> str | None:
     """Why the answers of a run do not count as what was asked for; None where they do.
 
     A graph that names a version itself (`agent@3`) keeps it.
@@ -51,7 +51,9 @@ async def ignored(scope: Scope, trajectory: Trajectory, *, remote: bool) -> str 
     ]
     unmarked = scope.temperature is not None and not _all_marked(scope, trajectory, answers)
     for call in answers:
-        version = None if names_version(str(call.model)) or call.version is None else _asked(scope, call.policy)
+        version = (
+            None if names_version(str(call.model)) or call.version is None else _requested_version(scope, call.policy)
+        )
         other = version is not None and version != call.version
         if not other and not unmarked:
             continue
@@ -84,7 +86,7 @@ def _fixes_versions(scope: Scope) -> bool:
     return any(isinstance(version, int) for version in versions)
 
 
-def _asked(scope: Scope, policy: str | None) -> int | None:
+def _requested_version(scope: Scope, policy: str | None) -> int | None:
     """The version that a rollout asks of a policy, by its number; None: any."""
     version = scope.version.get(policy or "") if isinstance(scope.version, Mapping) else scope.version
     return version if isinstance(version, int) else None
@@ -102,7 +104,7 @@ def _all_marked(scope: Scope, trajectory: Trajectory, answers: Sequence[Completi
     """
     failed = sum(call.error is not None for call in trajectory.completions)
     requests = {str(call.id).partition(".")[0] for call in answers}  # choices of one answer: `<id>`, `<id>.1`, …
-    return scope.marked - failed >= len(requests)
+    return scope.mark_count - failed >= len(requests)
 
 
 async def _completion(completion_id: str) -> Completion | None:
@@ -128,7 +130,7 @@ async def _ignored_remotely(scope: Scope) -> str | None:
     if not calls.calls:
         return f"{asked}, and the trainer server got no request of the rollout from the remote graph. {_REMOTE_REMEDY}"
     for policy, versions in calls.versions.items():
-        if (version := _asked(scope, policy)) is not None and version not in versions:
+        if (version := _requested_version(scope, policy)) is not None and version not in versions:
             return f"{asked}, and the remote graph asked for versions {versions} of {policy!r}"
     if scope.temperature is not None and calls.temperatures != [_temperature(scope)]:
         return f"{asked}, and the remote graph's calls had temperatures {calls.temperatures}"

@@ -23,9 +23,9 @@ class RolloutBatch:
         groups: The runs; empty where the server has accepted the step before.
         job: The step's job, where the server has accepted the step before.
         key: The idempotency key to send the step with; None: a new one.
-        replaced: How many groups were added because others teach nothing.
-        explored: How many runs were added at a higher temperature, because their groups taught nothing.
-        measured: How many groups were made before the first step.
+        replacement_count: How many groups were added because others teach nothing.
+        exploration_count: How many runs were added at a higher temperature, because their groups taught nothing.
+        measured_count: How many groups were made before the first step.
         rescue: What came of hints; None: none are given.
         seconds: Wall time of the rollouts.
         span: Lasts from the first rollout to the end of the step.
@@ -35,9 +35,9 @@ class RolloutBatch:
     groups: list[TrajectoryGroup] = field(default_factory=list)
     job: Job | None = None
     key: str | None = None
-    replaced: int = 0
-    explored: int = 0
-    measured: int = 0
+    replacement_count: int = 0
+    exploration_count: int = 0
+    measured_count: int = 0
     rescue: Rescue | None = None
     seconds: float = 0.0
     span: tracing.Span = tracing.NOTHING

@@ -137,19 +137,19 @@ async def rollout(
         _describe(traced, trajectory)
         if store is not None:
             await asyncio.to_thread(store.add, trajectory, replaces=result.replaces)
-        report(trajectory, result.servers, result.told)
+        report(trajectory, result.servers, result.report_server)
         if result.problem is not None:
             raise PinIgnored(result.problem, trajectories=[trajectory])
         return trajectory
 
 
-def _describe(traced: tracing.Span, trajectory: Trajectory) -> None:
+def _describe(span: tracing.Span, trajectory: Trajectory) -> None:
     """Says in the span of a rollout what came of it."""
-    if traced is tracing.NOTHING:
+    if span is tracing.NOTHING:
         return
-    trajectory.traceparent = traced.parent
-    traced.rename(gen_ai.agent(trajectory.graph_id)[0])
-    traced.set(
+    trajectory.traceparent = span.parent
+    span.rename(gen_ai.agent(trajectory.graph_id)[0])
+    span.set(
         {
             "gen_ai.agent.name": trajectory.graph_id,
             "gen_ai.conversation.id": trajectory.thread_id,
@@ -160,9 +160,9 @@ def _describe(traced: tracing.Span, trajectory: Trajectory) -> None:
     )
     if trajectory.reward is not None:
         score = {"gen_ai.evaluation.name": "reward", "gen_ai.evaluation.score.value": trajectory.reward}
-        traced.event("gen_ai.evaluation.result", score)
+        span.event("gen_ai.evaluation.result", score)
     if trajectory.error is not None:
-        traced.fail(trajectory.error)
+        span.fail(trajectory.error)
 
 
 async def gather(

@@ -40,7 +40,7 @@ class StepCheck:
     rewards_count: bool = True
     began: bool = False
     """Whether a step was checked before."""
-    wasted: int = 0
+    useless_steps: int = 0
     """Steps of no use until now, without one of use between them."""
 
     def unanswered(self, groups: Sequence[TrajectoryGroup]) -> bool:
@@ -65,18 +65,18 @@ class StepCheck:
                 check_rewards(groups)
             check_completions(groups, policy=self.policy, nodes=self.nodes, retry_credit=self.retry_credit)
         except RolloutsFailed as error:
-            self.wasted += 1
+            self.useless_steps += 1
             if first or not any(map(answered, error.trajectories)):
                 raise
-            if self.wasted == WASTED:
+            if self.useless_steps == WASTED:
                 message = f"{WASTED} steps in a row can learn nothing; step {step}: {error}"
                 raise RolloutsFailed(message, trajectories=error.trajectories) from None
             log.warning("step %d can learn nothing, and the training goes on: %s", step, error)
             return False
-        self.wasted = 0
+        self.useless_steps = 0
         return True
 
-    def added(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
+    def check_added(self, step: int, groups: Sequence[TrajectoryGroup]) -> None:
         """Warns of runs that raised among those that were added to a step.
 
         Args:

@@ -118,11 +118,11 @@ async def waiting(graph: Runnable[Any, Any], config: RunnableConfig) -> int:
     return len(ids)
 
 
-def command(asked: Sequence[Question], answers: Sequence[Any], *, by_ids: bool = False) -> Command[Any] | None:
+def command(open_questions: Sequence[Question], answers: Sequence[Any], *, by_ids: bool = False) -> Command[Any] | None:
     """The input that goes on with a run; None at a breakpoint.
 
     Args:
-        asked: The questions of all interrupts that wait.
+        open_questions: The questions of all interrupts that wait.
         answers: The answer to each.
         by_ids: Whether even a single answer names its interrupt. Interrupts of subgraphs that keep no checkpoints
             (`checkpointer=False`) get other ids when they go on, and are answered without.
@@ -130,14 +130,14 @@ def command(asked: Sequence[Question], answers: Sequence[Any], *, by_ids: bool =
     Raises:
         ConfigError: Several interrupts wait, and have no ids to tell them apart.
     """
-    if not asked:
+    if not open_questions:
         return None
-    by_id = {str(question.id): answer for question, answer in zip(asked, answers, strict=True)}
-    if len(asked) > 1:
-        if not all(_ID.fullmatch(id) for id in by_id) or len(by_id) < len(asked):
+    by_id = {str(question.id): answer for question, answer in zip(open_questions, answers, strict=True)}
+    if len(open_questions) > 1:
+        if not all(_ID.fullmatch(id) for id in by_id) or len(by_id) < len(open_questions):
             raise ConfigError(
-                f"{len(asked)} interrupts wait, with the ids {', '.join(by_id)}, by which LangGraph cannot tell them "
-                "apart: leave the ids of `interrupt` as they are, or let the graph ask one after the other"
+                f"{len(open_questions)} interrupts wait, with the ids {', '.join(by_id)}, by which LangGraph cannot "
+                "tell them apart: leave the ids of `interrupt` as they are, or let the graph ask one after the other"
             )
         return Command(resume=by_id)
     (answer,) = answers
@@ -145,7 +145,7 @@ def command(asked: Sequence[Question], answers: Sequence[Any], *, by_ids: bool =
     ambiguous = (
         by_ids or answer is None or (isinstance(answer, dict) and all(_ID.fullmatch(str(key)) for key in answer))
     )
-    return Command(resume=by_id if ambiguous and _ID.fullmatch(str(asked[0].id)) else answer)
+    return Command(resume=by_id if ambiguous and _ID.fullmatch(str(open_questions[0].id)) else answer)
 
 
 async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, before: list[Any], number: int) -> None:
@@ -178,18 +178,18 @@ def _questions(interrupts: Iterable[Any]) -> list[Question]:
 
 
 async def thread_scenario(
-    given: Scenario, graph: Runnable[Any, Any], config: RunnableConfig, store: TrajectoryStore | None
+    own_scenario: Scenario, graph: Runnable[Any, Any], config: RunnableConfig, store: TrajectoryStore | None
 ) -> Scenario:
     """The scenario of a run that has no input of its own: that of its thread.
 
     Args:
-        given: The scenario that the run was given. One with an id of its own is kept.
+        own_scenario: The scenario that the run was given. One with an id of its own is kept.
         graph: The graph that runs.
         config: Names the thread that goes on.
         store: Has the thread's earlier runs, if they were stored; None: what the checkpointer has is looked at.
     """
-    if given.id != scenario_id(given.input, given.metadata):
-        return given
+    if own_scenario.id != scenario_id(own_scenario.input, own_scenario.metadata):
+        return own_scenario
     thread = thread_of(config)
     if store is not None and (earlier := await asyncio.to_thread(store.list, thread=thread, limit=1)):
         return earlier[0].scenario
@@ -198,8 +198,8 @@ async def thread_scenario(
     else:
         begun, scenario = await _newest_input(getattr(graph, "checkpointer", None), thread)
     if begun is not None or scenario is not None:
-        return Scenario(id=scenario or "", input=begun, metadata=given.metadata)
-    return Scenario(id=f"thread-{thread}", input=given.input, metadata=given.metadata)
+        return Scenario(id=scenario or "", input=begun, metadata=own_scenario.metadata)
+    return Scenario(id=f"thread-{thread}", input=own_scenario.input, metadata=own_scenario.metadata)
 
 
 async def _newest_remote_input(graph: Any, config: RunnableConfig) -> tuple[Any, str | None]:

@@ -235,7 +235,7 @@ async def train(
         temperature=temperature,
         client=client,
         store=store,
-        measured=measured,
+        measured_groups=measured,
     )
     if first_step > 1:
         curriculum.step_was_taken()
@@ -263,12 +263,12 @@ async def train(
             return error.trajectories[0]
 
     async def run_all(
-        step: int, chosen: Sequence[Scenario], n: int = n, temperature: float | None = temperature
+        step: int, step_scenarios: Sequence[Scenario], n: int = n, temperature: float | None = temperature
     ) -> list[TrajectoryGroup]:
         return await run_groups(
             source,
             partial(run_scenario, temperature=temperature),
-            chosen,
+            step_scenarios,
             n,
             max_concurrency=limit,
             group_reward=group_reward,
@@ -277,7 +277,7 @@ async def train(
         )
 
     async def roll(step: int) -> RolloutBatch:
-        key, job = await _accepted(client, policy, run, step) if run else (None, None)
+        key, job = await _find_accepted_job(client, policy, run, step) if run else (None, None)
         if job is not None:
             curriculum.step_was_taken()
             return RolloutBatch(step, job=job, key=key)
@@ -297,7 +297,7 @@ async def train(
             made, choose = len(groups), partial(curriculum.choose, step)
             rounds = 0 if _taught(settings(step)) else dynamic_sampling  # with a teacher, equal rewards teach too
             groups, replaced = await add_informative(partial(run_all, step), groups, choose, rounds)
-            check.added(step, groups[made:])
+            check.check_added(step, groups[made:])
             if helping is not None and not helping.over:
                 rescued = await rescue(
                     groups,
@@ -311,7 +311,13 @@ async def train(
                 helping.learn(rescued.counts)
         curriculum.learn(groups)
         return RolloutBatch(
-            step, groups, key=key, replaced=replaced, explored=explored, measured=len(ready), rescue=rescued
+            step,
+            groups,
+            key=key,
+            replacement_count=replaced,
+            exploration_count=explored,
+            measured_count=len(ready),
+            rescue=rescued,
         )
 
     async def roll_traced(step: int) -> RolloutBatch:
@@ -357,9 +363,9 @@ async def train(
                 result,
                 batch.groups,
                 seconds,
-                batch.replaced,
-                explored=batch.explored,
-                measured=batch.measured,
+                batch.replacement_count,
+                explored=batch.exploration_count,
+                measured=batch.measured_count,
                 hints=batch.rescue.counts if batch.rescue else None,
                 hinted=batch.rescue.runs if batch.rescue else [],
             )
@@ -392,19 +398,19 @@ def _taught(config: GRPOConfig) -> bool:
 
 
 def _sampler(
-    given: Sampler | Literal["uniform", "learnable"], policy: str, n: int, seed: int, shuffle: bool
+    sampler: Sampler | Literal["uniform", "learnable"], policy: str, n: int, seed: int, shuffle: bool
 ) -> Sampler:
     """The sampler that an argument of `train` names."""
-    if given == "uniform":
+    if sampler == "uniform":
         return UniformSampler(seed, shuffle)
-    if given == "learnable":
+    if sampler == "learnable":
         return LearnableSampler(policy, n=n, seed=seed)
-    if isinstance(given, str):
-        raise ConfigError(f"sampler={given!r}: give 'uniform', 'learnable', or an object with the methods of Sampler")
-    return given
+    if isinstance(sampler, str):
+        raise ConfigError(f"sampler={sampler!r}: give 'uniform', 'learnable', or an object with the methods of Sampler")
+    return sampler
 
 
-async def _accepted(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:
+async def _find_accepted_job(client: TrainerClient, policy: str, run: str, step: int) -> tuple[str, Job | None]:
     """The idempotency key of a step, and its job where the server has accepted it.
 
     The server takes a key once. A step whose job failed or was cancelled made no version, so that it gets another key.

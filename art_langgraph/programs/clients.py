@@ -137,15 +137,15 @@ def _count(scope: Scope | None, request: Any, answer: Any, *, recorded: bool) ->
         return
     completion = answer.headers.get(COMPLETION)
     if recorded:
-        scope.reported |= {completion} if completion else set()
+        scope.reported_ids |= {completion} if completion else set()
         return
-    scope.marked += 1
+    scope.mark_count += 1
     scope.outside = True
     if earlier := scope.refusals.pop(_content(request), None):
         earlier.superseded = "retry"
     if completion and not answer.is_closed:  # a whole answer has been read by now
-        scope.streamed[completion] = False
-        _watch(answer, functools.partial(scope.streamed.__setitem__, completion, True))
+        scope.streamed_answers[completion] = False
+        _watch(answer, functools.partial(scope.streamed_answers.__setitem__, completion, True))
 
 
 def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
@@ -193,27 +193,27 @@ def _object(raw: bytes) -> dict[str, Any]:
     return read if isinstance(read, dict) else {}
 
 
-def _watch(answer: Any, ended: Callable[[], None]) -> None:
-    """Calls `ended` when a client has read the end of a streamed answer. The bytes behind it, it may leave."""
+def _watch(answer: Any, on_end: Callable[[], None]) -> None:
+    """Calls `on_end` when a client has read the end of a streamed answer. The bytes behind it, it may leave."""
     plain, plain_async, tail = answer.iter_raw, answer.aiter_raw, b""
 
     def look(part: bytes) -> None:
         nonlocal tail
         if _END.search(tail + part):
-            ended()
+            on_end()
         tail = (tail + part)[-_LONGEST_END:]
 
     def iter_raw(*args: Any, **options: Any) -> Iterator[bytes]:
         for part in plain(*args, **options):
             look(part)
             yield part
-        ended()
+        on_end()
 
     async def aiter_raw(*args: Any, **options: Any) -> AsyncIterator[bytes]:
         async for part in plain_async(*args, **options):
             look(part)
             yield part
-        ended()
+        on_end()
 
     answer.iter_raw, answer.aiter_raw = iter_raw, aiter_raw
 

@@ -51,12 +51,12 @@ class Function:
                 "return a result"
             )
         self._sync = not inspect.iscoroutinefunction(inner)
-        returned = _returned(inner)
+        returned = _return_annotation(inner)
         yields = inspect.isasyncgenfunction(inspect.unwrap(inner))  # under @asynccontextmanager
         if inspect.isclass(inner) or yields or names_graph(returned):
-            self.makes: Makes = "graph"
+            self.result_kind: Makes = "graph"
         else:
-            self.makes = "output" if not self._sync or says_no_graph(returned) else "either"
+            self.result_kind = "output" if not self._sync or says_no_graph(returned) else "either"
         try:
             self._parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -68,13 +68,13 @@ class Function:
         context; a factory of graphs is called here."""
         given, named = self._arguments(scenario, run)
         call = functools.partial(self._function, *given, **named)
-        made = await in_thread(call) if self._sync and self.makes != "graph" else call()
+        made = await in_thread(call) if self._sync and self.result_kind != "graph" else call()
         return await made if inspect.isawaitable(made) else made
 
     def _check_parameters(self) -> None:
         wanted = (
             "a graph factory takes the scenario or nothing, and returns a compiled graph"
-            if self.makes == "graph"
+            if self.result_kind == "graph"
             else "a function takes the scenario's input and the run, or the first of them, or nothing"
         )
         needed = [
@@ -82,7 +82,7 @@ class Function:
             for parameter in self._parameters
             if parameter.default is parameter.empty and parameter.kind not in _VARIABLE
         ]
-        most = 1 if self.makes == "graph" else 2
+        most = 1 if self.result_kind == "graph" else 2
         strangers = [
             parameter for parameter in needed if parameter.kind not in _POSITIONAL and _meaning(parameter) is None
         ]
@@ -96,7 +96,7 @@ class Function:
         the first gets the scenario's input, and the second the run. A factory's first parameter gets the scenario.
         """
         meant: dict[str, Any] = {"scenario": scenario, "run": run}
-        rest: list[Any] = [scenario] if self.makes == "graph" else [scenario.input, run]
+        rest: list[Any] = [scenario] if self.result_kind == "graph" else [scenario.input, run]
         given: list[Any] = []
         named: dict[str, Any] = {}
         by_name = False
@@ -163,21 +163,21 @@ def name_of(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__).rpartition("<locals>.")[2]
 
 
-def names_graph(returned: Any) -> bool:
+def names_graph(annotation: Any) -> bool:
     """Whether an annotation names a graph, compiled or not, or a context manager."""
-    if isinstance(returned, str):
-        return any(word in returned for word in _GRAPH_WORDS)
-    kind = typing.get_origin(returned) or returned
+    if isinstance(annotation, str):
+        return any(word in annotation for word in _GRAPH_WORDS)
+    kind = typing.get_origin(annotation) or annotation
     if isinstance(kind, type):
         return issubclass(kind, Runnable) or hasattr(kind, "__aenter__") or hasattr(kind, "compile")
-    return any(map(names_graph, typing.get_args(returned)))
+    return any(map(names_graph, typing.get_args(annotation)))
 
 
-def says_no_graph(returned: Any) -> bool:
+def says_no_graph(annotation: Any) -> bool:
     """Whether an annotation names something else than a graph. None, Any and object say nothing."""
-    if returned in (None, typing.Any, object, "Any", "object"):
+    if annotation in (None, typing.Any, object, "Any", "object"):
         return False
-    return not names_graph(returned)
+    return not names_graph(annotation)
 
 
 def _meaning(parameter: inspect.Parameter) -> str | None:
@@ -200,7 +200,7 @@ def _innermost(function: Any) -> Any:
     return type(function).__call__
 
 
-def _returned(function: Any) -> Any:
+def _return_annotation(function: Any) -> Any:
     """The return annotation of a function: a type, or its text where it cannot be resolved; None where it has none.
 
     `-> None` is NoneType.

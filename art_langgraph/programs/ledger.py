@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 
 from art_langgraph.capture.scope import Scope
-from art_langgraph.client.api import refused
+from art_langgraph.client.api import read_error
 from art_langgraph.client.outages import explain, retry_seconds
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
 from art_langgraph.messages import plain
 from art_langgraph.programs.run import Run
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import (
     ARTError,
@@ -60,7 +60,7 @@ class LedgerClient:
         self._server = server
         self._sync, self._async = _clients(patience)
 
-    async def ask(self, method: str, path: str, body: str | None = None) -> bytes:
+    async def send(self, method: str, path: str, body: str | None = None) -> bytes:
         """Sends a request, and returns the body of the answer.
 
         Args:
@@ -73,9 +73,9 @@ class LedgerClient:
             ServerUnreachable: The server stays away.
         """
         try:
-            return _checked(await self._async.request(method, **self._request(path, body)))
+            return _read_content(await self._async.request(method, **self._request(path, body)))
         except httpx.TransportError as error:
-            raise self._gone(error) from error
+            raise self._outage_error(error) from error
 
     def ask_now(self, method: str, path: str, body: str | None = None) -> bytes:
         """The same, without an event loop.
@@ -86,24 +86,24 @@ class LedgerClient:
             body: As that of `ask`.
         """
         try:
-            return _checked(self._sync.request(method, **self._request(path, body)))
+            return _read_content(self._sync.request(method, **self._request(path, body)))
         except httpx.TransportError as error:
-            raise self._gone(error) from error
+            raise self._outage_error(error) from error
 
     def _request(self, path: str, body: str | None) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {self._server.api_key}", "Content-Type": "application/json"}
         return {"url": f"{self._server.url}/api/rollouts/{path}", "content": body, "headers": headers}
 
-    def _gone(self, error: httpx.TransportError) -> ServerUnreachable:
+    def _outage_error(self, error: httpx.TransportError) -> ServerUnreachable:
         return ServerUnreachable(
             f"no trainer server answers at {self._server.url} ({explain(error)}), "
             "and its ledger has what the rollout did"
         )
 
 
-def _checked(answer: httpx.Response) -> bytes:
+def _read_content(answer: httpx.Response) -> bytes:
     if not answer.is_success:
-        raise refused(answer)
+        raise read_error(answer)
     return answer.content
 
 
@@ -127,7 +127,7 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
     ledger = LedgerClient(run.server, retry_seconds() if certain and run.scope.pinned else _BRIEFLY)
     body = _registration(run, evaluation=evaluation, metadata=metadata)
     try:
-        _registered(run, await ledger.ask("PUT", run.rollout_id, body))
+        _note_registration(run, await ledger.send("PUT", run.rollout_id, body))
     except (ServerUnreachable, ServerError) as error:
         _not_registered(error, certain=certain)
 
@@ -144,7 +144,7 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
         return
     ledger = LedgerClient(run.server, retry_seconds() if run.scope.pinned else _BRIEFLY)
     try:
-        _registered(
+        _note_registration(
             run, ledger.ask_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))
         )
     except (ServerUnreachable, ServerError) as error:
@@ -158,9 +158,9 @@ async def add_ledger(run: Run, trajectory: Trajectory) -> None:
         ServerUnreachable: The server stays away.
         ServerError: The server refuses.
     """
-    for server in _asked(run):
+    for server in _find_servers(run):
         try:
-            answer = await LedgerClient(server, retry_seconds()).ask("GET", run.rollout_id)
+            answer = await LedgerClient(server, retry_seconds()).send("GET", run.rollout_id)
         except ServerError as error:
             _raise_unless_unknown(error)
         else:
@@ -169,7 +169,7 @@ async def add_ledger(run: Run, trajectory: Trajectory) -> None:
 
 def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
     """The same, without an event loop."""
-    for server in _asked(run):
+    for server in _find_servers(run):
         try:
             answer = LedgerClient(server, retry_seconds()).ask_now("GET", run.rollout_id)
         except ServerError as error:
@@ -189,10 +189,10 @@ def _registration(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) ->
         evaluation=evaluation,
         metadata=plain(dict(metadata)),
     )
-    return to_json(redacted(spec))
+    return to_json(redact(spec))
 
 
-def _registered(run: Run, answer: bytes) -> None:
+def _note_registration(run: Run, answer: bytes) -> None:
     run.policies, run.registered = Registration.model_validate_json(answer).policies, True
 
 
@@ -208,7 +208,7 @@ def _not_registered(error: ARTError, *, certain: bool) -> None:
     )
 
 
-def _asked(run: Run) -> list[Connection]:
+def _find_servers(run: Run) -> list[Connection]:
     """The trainer servers whose ledgers may have completions of a run."""
     asked = dict.fromkeys([run.server] if run.server is not None and run.registered else [])
     for url, key in run.scope.servers:
@@ -232,9 +232,9 @@ def _add(trajectory: Trajectory, record: Trajectory, scope: Scope) -> None:
     missing = []
     for call in record.completions:
         answer = str(call.id).partition(".")[0]  # choices of one answer: `<id>`, `<id>.1`, …
-        if call.id in heard or answer in scope.reported:
+        if call.id in heard or answer in scope.reported_ids:
             continue
-        if not scope.streamed.get(answer, True):
+        if not scope.streamed_answers.get(answer, True):
             call.error = call.error or _LEFT
         missing.append(call)
     trajectory.completions = sorted([*trajectory.completions, *missing], key=lambda call: call.started)

@@ -110,23 +110,23 @@ class Run:
         return self._reward
 
     @reward.setter
-    def reward(self, given: float | Mapping[str, float] | None) -> None:
+    def reward(self, reward: float | Mapping[str, float] | None) -> None:
         """Raises ConfigError for a reward that is no finite number or too large, and for a run that has ended."""
         if self.ended:
             raise ConfigError(
                 f"the run {self.rollout_id} has ended, and its reward counts no more: set it before the end, or give "
                 "it by TrainerClient.reward_rollout"
             )
-        if given is None:
+        if reward is None:
             self._reward = None
             return
-        parts = given.items() if isinstance(given, Mapping) else [("reward", given)]
+        parts = reward.items() if isinstance(reward, Mapping) else [("reward", reward)]
         for name, value in parts:
             if not isinstance(value, SupportsFloat) or not math.isfinite(value):
                 raise ConfigError(f"{name}={value!r} is no finite number: leave the reward out where there is none")
             if wrong := reward_problem(float(value)):
                 raise ConfigError(f"{name}: {wrong}")
-        self._reward = {str(k): float(v) for k, v in given.items()} if isinstance(given, Mapping) else float(given)
+        self._reward = {str(k): float(v) for k, v in reward.items()} if isinstance(reward, Mapping) else float(reward)
 
     def _asked_server(self) -> Connection:
         return self.server or Connection.find()  # which raises ConfigError where there is none

@@ -74,12 +74,12 @@ class session:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        trajectory = self._left(error)
+        trajectory = self._end_block(error)
         try:
             if self._run.registered or self._scope.outside:
                 await add_ledger(self._run, trajectory)
             if (request := self._reward(trajectory)) is not None and self._run.server is not None:
-                await LedgerClient(self._run.server, retry_seconds()).ask("POST", *request)
+                await LedgerClient(self._run.server, retry_seconds()).send("POST", *request)
         except ARTError as problem:
             self._incomplete(trajectory, problem, error)
         finally:
@@ -94,7 +94,7 @@ class session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        trajectory = self._left(error)
+        trajectory = self._end_block(error)
         try:
             if self._run.registered or self._scope.outside:
                 add_ledger_now(self._run, trajectory)
@@ -115,7 +115,7 @@ class session:
         self._block.enter_context(found_by_clients(self._run.server))
         return self._run
 
-    def _left(self, error: BaseException | None) -> Trajectory:
+    def _end_block(self, error: BaseException | None) -> Trajectory:
         """The block has ended. Returns what was heard of it in this process."""
         self._block.close()
         self._handler.close()

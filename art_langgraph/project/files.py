@@ -82,42 +82,42 @@ def scaffold(project: Project, name: str | None, policy: str | None) -> Scaffold
     return made
 
 
-def _write(made: Scaffold, name: str, text: Callable[[], str]) -> None:
+def _write(summary: Scaffold, name: str, text: Callable[[], str]) -> None:
     """Writes a file unless it is there."""
-    file = made.project.folder / name
+    file = summary.project.folder / name
     if file.exists():
-        made.kept.append(name)
+        summary.kept.append(name)
         return
     content = text()
     with file.open("x", encoding="utf-8") as opened:
         opened.write(content)
-    made.written.append(name)
+    summary.written.append(name)
 
 
-def _add_address(made: Scaffold) -> None:
+def _add_address(summary: Scaffold) -> None:
     """Adds ART_BASE_URL to the project's file of variables, where it does not have it."""
-    if isinstance(made.project.environment, dict):
-        if "ART_BASE_URL" in made.project.environment:
-            made.kept.append("env in langgraph.json")
+    if isinstance(summary.project.environment, dict):
+        if "ART_BASE_URL" in summary.project.environment:
+            summary.kept.append("env in langgraph.json")
         return
-    file = made.project.environment or made.project.folder / ".env"
-    text, name = file.read_text(encoding="utf-8") if file.exists() else "", _relative(made.project, file)
+    file = summary.project.environment or summary.project.folder / ".env"
+    text, name = file.read_text(encoding="utf-8") if file.exists() else "", _relative(summary.project, file)
     if re.search(r"^\s*(export\s+)?ART_BASE_URL\s*=", text, re.M):
-        made.kept.append(name)
+        summary.kept.append(name)
         return
     with file.open("a", encoding="utf-8") as opened:
-        opened.write("\n" * (bool(text) and not text.endswith("\n")) + f"ART_BASE_URL={made.url}\n")
-    made.written.append(name)
+        opened.write("\n" * (bool(text) and not text.endswith("\n")) + f"ART_BASE_URL={summary.url}\n")
+    summary.written.append(name)
 
 
-def _scenarios(made: Scaffold) -> str:
+def _scenarios(summary: Scaffold) -> str:
     """Two tasks in the form of the graph's input: texts for a graph of messages, else objects with its fields."""
     fields: dict[str, Any] = {}
     try:
-        state = getattr(getattr(load_graph(made.project.path, made.graph), "builder", None), "input_schema", None)
+        state = getattr(getattr(load_graph(summary.project.path, summary.graph), "builder", None), "input_schema", None)
         fields = {} if state is None else get_type_hints(state)
     except Exception as error:  # the user's code: it may lack a key here, and the file is only a beginning
-        made.problem = f"{type(error).__name__}: {error}"
+        summary.problem = f"{type(error).__name__}: {error}"
     given: list[Any] = ["The first task", "The second task"]
     if fields and "messages" not in fields:
         given = [{name: _VALUES.get(get_origin(hint) or hint, "…") for name, hint in fields.items()}] * 2

@@ -85,7 +85,7 @@ class Database(Protocol):
         """
         ...
 
-    def connected(self, patience: float = PATIENCE) -> AbstractContextManager[Connection]:
+    def connect(self, patience: float = PATIENCE) -> AbstractContextManager[Connection]:
         """A connection. Raises StoreUnavailable, also in the block, if the database fails.
 
         Args:

@@ -148,19 +148,19 @@ class PostgresDatabase:
     record_size = "pg_column_size(record)"
 
     def __init__(self, url: str) -> None:
-        self.name, self._url = shown(url), url
+        self.name, self._url = describe_address(url), url
         self._lock = threading.Lock()
         self._kept: list[_Db] = []
         _databases.add(self)
         weakref.finalize(self, _close, self._kept)
-        with self.connected() as db:
+        with self.connect() as db:
             _bring_up(db.db, self.name)
 
     def texts(self, array: str) -> str:
         return f"(SELECT value FROM json_array_elements_text(CAST({array} AS json)) AS texts(value))"
 
     @contextmanager
-    def connected(self, patience: float = PATIENCE) -> Iterator[_Connection]:
+    def connect(self, patience: float = PATIENCE) -> Iterator[_Connection]:
         with _errors(self.name):
             db, process = self._take(), os.getpid()
             try:
@@ -174,7 +174,7 @@ class PostgresDatabase:
                 self._keep(db)
 
     def overwrite(self) -> None:
-        with self.connected() as db:
+        with self.connect() as db:
             left = rewrite(db.db, _WITH_TEXTS)
         if left:
             told = "; ".join(f"{table}: {why}" for table, why in left.items())
@@ -198,7 +198,7 @@ class PostgresDatabase:
             if process == os.getpid():
                 db.close()
 
-    def forked(self) -> None:
+    def reset_after_fork(self) -> None:
         """Leaves its connections to the parent process: this one is a child of it."""
         self._lock = threading.Lock()  # a thread of the parent may have held the other one
         with warnings.catch_warnings():
@@ -245,11 +245,11 @@ class _Connection:
         self.db, self._name = db, name
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        return self.db.execute(_marked(query), _storable(values))
+        return self.db.execute(_convert_placeholders(query), _storable(values))
 
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
         with self.db.cursor() as cursor:
-            cursor.executemany(_marked(query), [_storable(row) for row in rows])
+            cursor.executemany(_convert_placeholders(query), [_storable(row) for row in rows])
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -270,7 +270,7 @@ def _errors(name: str) -> Iterator[None]:
         raise StoreUnavailable(name, lines[0] if lines else type(error).__name__) from error
 
 
-def shown(url: str) -> str:
+def describe_address(url: str) -> str:
     """A database as messages name it: without user, password and options.
 
     Raises:
@@ -293,7 +293,7 @@ def shown(url: str) -> str:
     return f"postgresql://{host}:{port}/{name}"
 
 
-def _marked(query: str) -> Any:
+def _convert_placeholders(query: str) -> Any:
     return query.replace("%", "%%").replace("?", "%s")
 
 
@@ -301,18 +301,18 @@ def _storable(values: Sequence[Any]) -> list[Any]:
     return [storable(value) if isinstance(value, str) else value for value in values]
 
 
-def _close(kept: list[_Db]) -> None:
-    while kept:
-        kept.pop().close()
+def _close(connections: list[_Db]) -> None:
+    while connections:
+        connections.pop().close()
 
 
-def _forked() -> None:
+def _reset_after_fork() -> None:
     for database in list(_databases):
-        database.forked()
+        database.reset_after_fork()
 
 
 if sys.platform != "win32":  # which has no fork
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _answers(db: _Db) -> bool:

@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel, ConfigDict
 
 from art_langgraph.notices import warn_once
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.store.database import Connection
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ConfigError, reward_problem
@@ -75,7 +75,7 @@ def add_score(db: Connection, trajectory_id: str, score: Score) -> None:
             "that records it",
             example=trajectory_id,
         )
-    row = (trajectory_id, time.time(), to_json(redacted(score)))
+    row = (trajectory_id, time.time(), to_json(redact(score)))
     db.execute("INSERT INTO scores (trajectory, time, record) VALUES (?, ?, ?)", row)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.store.database import Connection, Database, DuplicateRun, storable
 from art_langgraph.store.filter import FIRST
 from art_langgraph.store.reading import read_runs
@@ -45,7 +45,7 @@ class Batch:
             INSERT INTO begun (id, started, record)
             SELECT ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM trajectories WHERE id = ?) ON CONFLICT DO NOTHING
         """
-        row = (trajectory.id, trajectory.started, to_json(redacted(trajectory)), trajectory.id)
+        row = (trajectory.id, trajectory.started, to_json(redact(trajectory)), trajectory.id)
         self._db.execute(query, row)
 
     def completion(self, trajectory_id: str, call: CompletionCall) -> None:
@@ -55,7 +55,7 @@ class Batch:
             SELECT ?, ? WHERE EXISTS (SELECT 1 FROM begun WHERE id = ?)
             AND NOT EXISTS (SELECT 1 FROM completions WHERE trajectory = ? AND record = ?)
         """
-        record = to_json(redacted(call))
+        record = to_json(redact(call))
         self._db.execute(query, (trajectory_id, record, trajectory_id, trajectory_id, record))
 
     def add(self, trajectory: Trajectory) -> None:
@@ -70,7 +70,7 @@ class Batch:
         before = self._before(trajectory) if trajectory.resumes else None
         if before is not None:
             trajectory = trajectory.model_copy(update={"scenario": before.scenario})
-        trajectory = redacted(trajectory)
+        trajectory = redact(trajectory)
         row = (
             trajectory.id,
             trajectory.started,

@@ -83,7 +83,7 @@ class SQLiteDatabase:
         return f"(SELECT value FROM json_each({array}))"
 
     @contextmanager
-    def connected(self, patience: float = PATIENCE) -> Iterator[_Connection]:
+    def connect(self, patience: float = PATIENCE) -> Iterator[_Connection]:
         with _errors(self.name), closing(self._open(patience)) as db:
             db.isolation_level = None  # transactions begin where `transaction` says
             db.execute("PRAGMA secure_delete=ON")  # what is deleted is overwritten in its pages

@@ -70,7 +70,7 @@ class TrajectoryStore:
         Args:
             patience: Seconds to wait while another process writes, before a write raises StoreUnavailable.
         """
-        with self.database.connected(patience) as db:
+        with self.database.connect(patience) as db:
             yield Session(self.database, db)
 
     def add(self, trajectory: Trajectory, *, replaces: Iterable[str] = ()) -> None:
@@ -112,7 +112,7 @@ class TrajectoryStore:
             KeyError: The store has no finished run with this id.
         """
         score = Score(reward=reward, reward_error=error, parts=dict(parts or {}), reward_source=source)
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             add_score(db, trajectory_id, score)
 
     def score_run(self, run: Trajectory, source: str) -> None:
@@ -126,7 +126,7 @@ class TrajectoryStore:
             ConfigError: A reward is not finite.
             KeyError: The store has no finished run with this id.
         """
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             add_score(db, run.id, Score.of(run, source))
 
     def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
@@ -140,7 +140,7 @@ class TrajectoryStore:
             ConfigError: A reward is not finite.
             KeyError: The store lacks a trajectory of the group.
         """
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             for run in group.trajectories:
                 add_score(db, run.id, Score.of(run, source))
 
@@ -163,11 +163,11 @@ class TrajectoryStore:
         Returns:
             Ids of the runs that the step may be given.
         """
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
             ids = frozenset(trajectory_ids)
             if not again:
-                ids -= _trained(db, policy)
+                ids -= _find_trained_ids(db, policy)
             rows = [(policy, step, trajectory_id) for trajectory_id in sorted(ids)]
             query = "INSERT INTO steps (policy, step, trajectory) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
             db.executemany(query, rows)
@@ -181,12 +181,12 @@ class TrajectoryStore:
             step: The step's idempotency key.
             version: The version that it made; None: it made none, so that its runs do not count as trained.
         """
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             db.execute("UPDATE steps SET ended = 1, version = ? WHERE policy = ? AND step = ?", (version, policy, step))
 
     def open_steps(self, policy: str) -> list[str]:
         """Idempotency keys of the policy's steps that were begun and not ended."""
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             query = "SELECT step FROM steps WHERE policy = ? AND ended = 0 GROUP BY step ORDER BY min(rowid)"
             return [step for (step,) in db.execute(query, (policy,))]
 
@@ -195,8 +195,8 @@ class TrajectoryStore:
 
         A run that resumed another run has the id of that one, as everywhere.
         """
-        with self.database.connected() as db:
-            return _trained(db, policy)
+        with self.database.connect() as db:
+            return _find_trained_ids(db, policy)
 
     def add_evaluation(self, key: str, version: int, trajectory_ids: Sequence[str]) -> None:
         """Records which runs are the evaluation of a version. A version that was evaluated keeps its first evaluation.
@@ -207,7 +207,7 @@ class TrajectoryStore:
             trajectory_ids: Ids of its runs.
         """
         row = key, version, json_array(trajectory_ids)
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             query = "INSERT INTO evaluations (key, version, trajectories) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
             db.execute(query, row)
 
@@ -218,7 +218,7 @@ class TrajectoryStore:
             key: As that of `add_evaluation`.
         """
         query = "SELECT version, trajectories FROM evaluations WHERE key = ? ORDER BY rowid"
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             return {version: json.loads(ids) for version, ids in db.execute(query, (key,))}
 
     def get(self, trajectory_id: str) -> Trajectory | None:
@@ -226,7 +226,7 @@ class TrajectoryStore:
 
         A run that resumed another run is read with it.
         """
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             first = db.execute("SELECT first FROM resumed WHERE trajectory = ?", (trajectory_id,)).fetchone()
             if runs := read_runs(self.database, db, [first[0] if first else trajectory_id]):
                 return runs[0]
@@ -237,7 +237,7 @@ class TrajectoryStore:
         """Numbers that differ whenever a run or a score was added. Cheap: nothing is parsed."""
         tables = ("trajectories", "scores", "resumed")
         query = f"SELECT {', '.join(f'(SELECT coalesce(max(rowid), 0) FROM {table})' for table in tables)}"
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             return tuple(db.execute(query).fetchone())
 
     def rewards(self, trajectory_ids: Sequence[str]) -> dict[str, float | None]:
@@ -252,7 +252,7 @@ class TrajectoryStore:
             SELECT value, coalesce(first, value) FROM {self.database.texts("?")} AS given
             LEFT JOIN resumed ON trajectory = value
         """
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             firsts = dict(db.execute(query, (json_array(trajectory_ids),)).fetchall())
             runs = read_runs(self.database, db, list(dict.fromkeys(firsts.values())))
         rewards = {run.id: run.reward for run in runs}
@@ -264,7 +264,7 @@ class TrajectoryStore:
         Args:
             trajectory_id: Id of any of them.
         """
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             records = []
             for part in ids_of_parts(self.database, db, [trajectory_id]):
                 if row := db.execute("SELECT record FROM trajectories WHERE id = ?", (part,)).fetchone():
@@ -288,7 +288,7 @@ class TrajectoryStore:
         Raises:
             ConfigError: The store cannot be used, or another process reads it for too long.
         """
-        with self.database.connected() as db, db.transaction():
+        with self.database.connect() as db, db.transaction():
             ids = json_array(ids_of_parts(self.database, db, trajectory_ids))
             named = f"IN {self.database.texts('?')}"
             deleted = 0
@@ -316,7 +316,7 @@ class TrajectoryStore:
         if days is not None:
             before = time.time() - days * 86400
             query = "SELECT id FROM trajectories WHERE started < ? UNION SELECT id FROM begun WHERE started < ?"
-            with self.database.connected() as db:
+            with self.database.connect() as db:
                 rows = db.execute(query, (before, before)).fetchall()
             deleted += self.delete([trajectory_id for (trajectory_id,) in rows]) if rows else 0
         if most_bytes is not None:
@@ -342,7 +342,7 @@ class TrajectoryStore:
                 UNION ALL SELECT trajectory, NULL, {size} FROM scores
             ) AS records LEFT JOIN resumed ON trajectory = run GROUP BY 1 ORDER BY 3
         """
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             return {run: int(size) for run, size, _ in db.execute(query)}
 
     def find(self, run_id: str) -> Trajectory | None:
@@ -358,7 +358,7 @@ class TrajectoryStore:
             UNION SELECT run FROM trajectories WHERE run >= ? AND run < ?
             UNION SELECT id FROM begun WHERE id >= ? AND id < ? ORDER BY 1
         """
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             return [known_id for (known_id,) in db.execute(query, (prefix, prefix + chr(0x10FFFF)) * 3)]
 
     def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
@@ -376,36 +376,36 @@ class TrajectoryStore:
         Each has the completions that were recorded until now.
         """
         query = "SELECT record FROM begun WHERE id NOT IN (SELECT id FROM trajectories) ORDER BY started DESC"
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             return [read_unfinished(db, record) for (record,) in db.execute(query).fetchall()]
 
     def __iter__(self) -> Iterator[Trajectory]:
         return self._select(Filter(), None)
 
     def __len__(self) -> int:
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             return int(db.execute(f"SELECT count(*) FROM trajectories WHERE {FIRST}").fetchone()[0])
 
-    def _select(self, wanted: Filter, limit: int | None) -> Iterator[Trajectory]:
+    def _select(self, run_filter: Filter, limit: int | None) -> Iterator[Trajectory]:
         """Finished runs, newest first. No query is open while the caller works with a run."""
-        condition, values = wanted.condition(self.database)
+        condition, values = run_filter.condition(self.database)
         query = f"SELECT id FROM trajectories WHERE {condition} ORDER BY started DESC, rowid DESC"
-        if limit is not None and wanted.admits_all:
+        if limit is not None and run_filter.admits_all:
             query += f" LIMIT {max(limit, 0):d}"
-        with self.database.connected() as db:
+        with self.database.connect() as db:
             ids = [trajectory_id for (trajectory_id,) in db.execute(query, values)]
         admitted = 0
         for start in range(0, len(ids), _AT_ONCE):
-            with self.database.connected() as db:
+            with self.database.connect() as db:
                 runs = read_runs(self.database, db, ids[start : start + _AT_ONCE])
-            for run in filter(wanted.admits, runs):
+            for run in filter(run_filter.admits, runs):
                 if limit is not None and admitted >= limit:
                     return
                 admitted += 1
                 yield run
 
 
-def _trained(db: Connection, policy: str) -> set[str]:
+def _find_trained_ids(db: Connection, policy: str) -> set[str]:
     """See `TrajectoryStore.trained`."""
     query = """
         SELECT DISTINCT coalesce(first, steps.trajectory)

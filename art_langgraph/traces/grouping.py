@@ -94,10 +94,10 @@ class Grouping:
             yield run, [RunPart(json.loads(record), run=run, line=line) for _, line, record in parts]
 
 
-def _id(given: object) -> str | None:
+def _id(value: object) -> str | None:
     """An id as text: files have numbers too."""
-    if given is None or isinstance(given, str):
-        return given
-    if isinstance(given, int) and not isinstance(given, bool):
-        return str(given)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
     raise Unreadable("records with an id that is neither a text nor a number")

@@ -37,14 +37,14 @@ class Tally:
     """How many of a kind are new, and how many were there already."""
 
     new: int = 0
-    known: int = 0
+    known_count: int = 0
 
     def __str__(self) -> str:
-        return f"{self.new:,} new, {self.known:,} known"
+        return f"{self.new:,} new, {self.known_count:,} known"
 
 
 @dataclass(slots=True)
-class Imported:
+class ImportSummary:
     """What became of an export."""
 
     runs: Tally = field(default_factory=Tally)
@@ -61,7 +61,7 @@ class Imported:
     @property
     def read(self) -> int:
         """Runs that were read."""
-        return self.runs.new + self.runs.known
+        return self.runs.new + self.runs.known_count
 
     def as_json(self) -> dict[str, Any]:
         """The numbers, for programs."""
@@ -87,7 +87,7 @@ def import_runs(
     limit: int | None = None,
     dry_run: bool = False,
     advance: Callable[[int], None] = lambda _: None,
-) -> Imported:
+) -> ImportSummary:
     """Imports the runs of an export. An export may be imported again: what is known stays as it is.
 
     Args:
@@ -107,10 +107,10 @@ def import_runs(
     Raises:
         ConfigError: A file cannot be read or written, or a file that is there is of another kind.
     """
-    summary = Imported()
+    summary = ImportSummary()
     files = _Files(scenarios, demonstrations, summary, dry_run)
     runs = itertools.islice(
-        _wanted(read_runs(system, *paths, skips=summary.skips, advance=advance), since, summary), limit
+        _select_runs(read_runs(system, *paths, skips=summary.skips, advance=advance), since, summary), limit
     )
     while batch := list(itertools.islice(runs, _BATCH)):
         imported: list[Trajectory] = []
@@ -120,7 +120,7 @@ def import_runs(
                 reward = run.reward(feedback)
             except Unreadable as problem:
                 summary.skips.note(problem, run.line)
-            for line in run.repeated:
+            for line in run.repeat_lines:
                 summary.skips.note(_REPEATED, line)
             imported.append(run.trajectory(reward, feedback))
             files.take(run, reward, min_reward, system_messages)
@@ -129,26 +129,26 @@ def import_runs(
     return summary
 
 
-def _wanted(runs: Iterable[ForeignRun], since: float | None, summary: Imported) -> Iterator[ForeignRun]:
+def _select_runs(runs: Iterable[ForeignRun], since: float | None, summary: ImportSummary) -> Iterator[ForeignRun]:
     early = Unreadable("runs that began before --since", "")
     for run in runs:
-        if since is not None and (run.started is None or run.started < since):
+        if since is not None and (run.start_time is None or run.start_time < since):
             summary.skips.note(early, run.line)
         else:
             yield run
 
 
-def _keep(runs: list[Trajectory], store: TrajectoryStore | None, summary: Imported, dry_run: bool) -> None:
+def _keep(runs: list[Trajectory], store: TrajectoryStore | None, summary: ImportSummary, dry_run: bool) -> None:
     """Stores the runs that are new, and rewards that are."""
     by_id = {run.id: run for run in runs}
     known = {} if store is None else store.rewards(list(by_id))
     fresh = [run for run in by_id.values() if run.id not in known]
     summary.runs.new += len(fresh)
-    summary.runs.known += len(runs) - len(fresh)
+    summary.runs.known_count += len(runs) - len(fresh)
     changed = [run for run in by_id.values() if run.id in known and run.reward not in (None, known[run.id])]
     rewarded = sum(run.reward is not None for run in by_id.values())
     summary.rewards.new += (new := sum(run.reward is not None for run in fresh) + len(changed))
-    summary.rewards.known += rewarded - new
+    summary.rewards.known_count += rewarded - new
     if store is None or dry_run:
         return
     with store.session() as session, session.batch() as batch:
@@ -162,7 +162,7 @@ class _Files:
     """The files of scenarios and demonstrations, and what waits to be appended to them."""
 
     def __init__(
-        self, scenarios: str | Path | None, demonstrations: str | Path | None, summary: Imported, dry_run: bool
+        self, scenarios: str | Path | None, demonstrations: str | Path | None, summary: ImportSummary, dry_run: bool
     ) -> None:
         self._scenarios, self._demonstrations = scenarios, demonstrations
         self._summary, self._dry_run = summary, dry_run
@@ -186,7 +186,7 @@ class _Files:
             if scenario is None:
                 self._summary.skips.note(_NO_TASK, run.line)
             elif scenario.id in self._tasks:
-                self._summary.scenarios.known += 1
+                self._summary.scenarios.known_count += 1
             else:
                 self._summary.scenarios.new += 1
                 self._tasks.add(scenario.id)
@@ -202,7 +202,7 @@ class _Files:
             self._summary.gaps.note(_UNDEFINED, run.line)
         for conversation in conversations:
             if (name := digest(conversation)) in self._conversations:
-                self._summary.demonstrations.known += 1
+                self._summary.demonstrations.known_count += 1
             else:
                 self._summary.demonstrations.new += 1
                 self._conversations.add(name)

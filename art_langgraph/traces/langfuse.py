@@ -21,8 +21,8 @@ from art_langgraph.traces.messages import (
     as_text,
     openai_messages,
     openai_tools,
-    parsed,
-    recorded,
+    parse_json,
+    parse_record,
     system_messages,
     without_dumps,
 )
@@ -45,11 +45,11 @@ def parts(value: Any) -> Parts:
         return
     inner = record.get("trace")
     trace: dict[str, Any] = inner if isinstance(inner, dict) else record
-    if isinstance(observations := parsed(record.get("observations")), list) and any(
+    if isinstance(observations := parse_json(record.get("observations")), list) and any(
         isinstance(observation, dict) for observation in observations
     ):
-        items = [item for item in (*observations, *(parsed(record.get("scores")) or ())) if isinstance(item, dict)]
-        trace_id = next(filter(None, (trace.get("id"), *map(_trace_of, items))), None) or _unnamed(record)
+        items = [item for item in (*observations, *(parse_json(record.get("scores")) or ())) if isinstance(item, dict)]
+        trace_id = next(filter(None, (trace.get("id"), *map(_trace_of, items))), None) or _make_trace_id(record)
         yield partial(parts, {**trace, "id": trace_id, "observations": None, "scores": None})
         for item in items:
             rest = {name: field for name, field in item.items() if name not in ("traceId", "trace_id")}
@@ -79,7 +79,7 @@ def _trace_of(item: Mapping[str, Any]) -> Any:
     return item.get("traceId") or item.get("trace_id") or None
 
 
-def _unnamed(record: Mapping[str, Any]) -> str:
+def _make_trace_id(record: Mapping[str, Any]) -> str:
     """What stands for the id of a trace that has none."""
     return _UNNAMED + hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -101,7 +101,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         calls=[call for observation in observations if (call := _call(observation))],
         tool_calls=[_tool_call(observation) for observation in observations if observation["type"] == "TOOL"],
         error=_error(root),
-        started=_time(root.get("start_time") or trace["timestamp"]),
+        start_time=_time(root.get("start_time") or trace["timestamp"]),
         seconds=_seconds(root),
         name=trace.get("name") or root.get("trace_name") or root.get("name"),
         thread_id=trace.get("session_id") or root.get("session_id"),
@@ -120,7 +120,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
 
 
 def _call(observation: Mapping[str, Any]) -> ModelCall | None:
-    given = recorded(observation.get("input"))
+    given = parse_record(observation.get("input"))
     if observation["type"] != "GENERATION" or given in (None, ""):
         return None
     tools: Any = observation.get("tool_definitions")
@@ -142,7 +142,7 @@ def _call(observation: Mapping[str, Any]) -> ModelCall | None:
         answer=answer,
         tools=openai_tools(tools),
         model=observation.get("provided_model_name") or observation.get("model") or observation.get("name"),
-        started=_time(observation["start_time"]),
+        start_time=_time(observation["start_time"]),
         seconds=_seconds(observation),
         error=_error(observation) or (None if answer else "the observation has no output"),
         node=metadata.get("langgraph_node"),
@@ -153,12 +153,12 @@ def _call(observation: Mapping[str, Any]) -> ModelCall | None:
 def _is_definition(message: Any) -> bool:
     if not isinstance(message, dict) or message.get("role") != "tool" or message.get("tool_call_id"):
         return False
-    content = parsed(message.get("content"))
+    content = parse_json(message.get("content"))
     return isinstance(content, dict) and (content.get("type") == "function" or "parameters" in content)
 
 
 def _tool_call(observation: Mapping[str, Any]) -> ToolCall:
-    arguments, output = parsed(observation.get("input")), parsed(observation.get("output"))
+    arguments, output = parse_json(observation.get("input")), parse_json(observation.get("output"))
     if isinstance(output, dict) and "content" in output:
         output = output["content"]
     return ToolCall(
@@ -174,12 +174,12 @@ def _tool_call(observation: Mapping[str, Any]) -> ToolCall:
 
 def _state(value: Any) -> Any:
     """A trace's input or output; None where it is empty."""
-    value = recorded(value)
+    value = parse_record(value)
     return None if value in (None, "", {}, []) else without_dumps(value)
 
 
 def _object(value: Any) -> dict[str, Any]:
-    value = parsed(value)
+    value = parse_json(value)
     return value if isinstance(value, dict) else {}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from langsmith.schemas import FeedbackBase, Run
 
 from art_langgraph.traces.grouping import Parts, RunPart
-from art_langgraph.traces.messages import answer_of, as_text, openai_messages, openai_tools, parsed, without_dumps
+from art_langgraph.traces.messages import answer_of, as_text, openai_messages, openai_tools, parse_json, without_dumps
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
 from art_langgraph.trajectory import ToolCall
@@ -37,8 +37,8 @@ def parts(value: Any) -> Parts:
         record["id"] = record.pop("run_id")
     record.pop("attachments", None)  # files beside the run, which nothing here reads
     for name in _JSON:
-        record[name] = parsed(record.get(name))
-    children = parsed(record.pop("child_runs", None)) or ()
+        record[name] = parse_json(record.get(name))
+    children = parse_json(record.pop("child_runs", None)) or ()
     known = Run(**{name: item for name, item in record.items() if item is not None})
     whole = {**known.model_dump(mode="json"), "feedback_stats": known.feedback_stats}
     yield RunPart(whole, str(known.trace_id), str(known.id))
@@ -64,7 +64,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         calls=[call for run in runs if run.run_type == "llm" and (call := _call(run))],
         tool_calls=[_tool_call(run) for run in runs if run.run_type == "tool"],
         error=_error(root),
-        started=root.start_time.timestamp(),
+        start_time=root.start_time.timestamp(),
         seconds=root.latency or 0.0,
         name=root.name,
         thread_id=root.metadata.get("thread_id"),
@@ -72,7 +72,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         metadata={**root.metadata, "tags": root.tags or []},
     )
     if root.run_type != "llm":
-        foreign.input = _unwrapped(without_dumps(root.inputs)) if root.inputs else None
+        foreign.input = _unwrap_input(without_dumps(root.inputs)) if root.inputs else None
         foreign.output = without_dumps(root.outputs)
     elif not foreign.calls:
         raise Unreadable("text completions", "only runs of chat models and of graphs can be imported")
@@ -96,7 +96,7 @@ def _score(foreign: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequen
 
 def _call(run: Run) -> ModelCall | None:
     """None: the run is no call of a chat model."""
-    inputs, outputs = parsed(run.inputs), parsed(run.outputs) or {}
+    inputs, outputs = parse_json(run.inputs), parse_json(run.outputs) or {}
     asked = inputs.get("messages", inputs.get("input"))
     if asked is None:
         return None
@@ -107,7 +107,7 @@ def _call(run: Run) -> ModelCall | None:
         answer=answer,
         tools=openai_tools(inputs.get("tools") or invocation.get("tools")),
         model=run.metadata.get("ls_model_name") or invocation.get("model") or inputs.get("model") or run.name,
-        started=run.start_time.timestamp(),
+        start_time=run.start_time.timestamp(),
         seconds=run.latency or 0.0,
         error=_error(run) or (None if answer else "the run has no answer"),
         node=run.metadata.get("langgraph_node"),
@@ -123,8 +123,8 @@ def _answer(outputs: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _tool_call(run: Run) -> ToolCall:
-    arguments = parsed(run.inputs.get("input")) if set(run.inputs) == {"input"} else run.inputs
-    output: Any = parsed((run.outputs or {}).get("output", run.outputs or None))
+    arguments = parse_json(run.inputs.get("input")) if set(run.inputs) == {"input"} else run.inputs
+    output: Any = parse_json((run.outputs or {}).get("output", run.outputs or None))
     if isinstance(output, dict) and (content := without_dumps(output)) is not output and isinstance(content, dict):
         output = content.get("content")
     return ToolCall(
@@ -139,7 +139,7 @@ def _tool_call(run: Run) -> ToolCall:
     )
 
 
-def _unwrapped(inputs: Any) -> Any:
+def _unwrap_input(inputs: Any) -> Any:
     """The graph's input: LangSmith wraps what is no dict as `{"input": …}`."""
     return inputs["input"] if isinstance(inputs, dict) and set(inputs) == {"input"} else inputs
 

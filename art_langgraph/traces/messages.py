@@ -77,7 +77,7 @@ _CUT = re.compile(r"[\[{]+\s*(?P<quote>['\"])(?:id|index|additional_kwargs|candi
 """The beginning of a text of a response, which was cut off where it can no longer be read."""
 
 
-def parsed(value: Any) -> Any:
+def parse_json(value: Any) -> Any:
     """What a text holds, where it is a JSON object or array; any other value as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
@@ -87,7 +87,7 @@ def parsed(value: Any) -> Any:
     return value
 
 
-def recorded(value: Any) -> Any:
+def parse_record(value: Any) -> Any:
     """A conversation or an answer as it was recorded: what a text of it holds, or the text itself.
 
     Raises:
@@ -95,7 +95,7 @@ def recorded(value: Any) -> Any:
     """
     if not isinstance(value, str):
         return value
-    content = parsed(value)
+    content = parse_json(value)
     if not isinstance(content, str):
         return content
     text = value.strip()
@@ -115,7 +115,7 @@ def is_repr(text: str) -> bool:
     Code whose functions are in lower case is none, nor is prose around such a text.
     """
     text = text.strip()
-    if not isinstance(parsed(text), str):
+    if not isinstance(parse_json(text), str):
         return False
     if _FIELDS.match(text) or _STATED.match(text):
         return True
@@ -167,7 +167,7 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
     Raises:
         Unreadable: It is something else.
     """
-    value = recorded(value)
+    value = parse_record(value)
     if isinstance(value, str):
         if is_repr(value):
             raise _REPR
@@ -186,7 +186,7 @@ def system_messages(instructions: Any) -> list[dict[str, Any]]:
     Raises:
         Unreadable: It is something else.
     """
-    instructions = parsed(instructions)
+    instructions = parse_json(instructions)
     if not instructions:
         return []
     if isinstance(instructions, dict):
@@ -209,7 +209,7 @@ def answer_of(value: Any) -> dict[str, Any] | None:
     Raises:
         Unreadable: It is something else.
     """
-    value = recorded(value)
+    value = parse_record(value)
     if value in (None, "", [], {}):
         return None
     if isinstance(value, str):
@@ -239,21 +239,21 @@ def answer_of(value: Any) -> dict[str, Any] | None:
             if set(value) & _RESPONSE or ollama or response or alone:
                 raise _UNKNOWN_ANSWER
             return {"role": "assistant", "content": as_text(value)}
-    answers = [message for message in merged(openai_messages(value)) if message["role"] == "assistant"]
+    answers = [message for message in merge_messages(openai_messages(value)) if message["role"] == "assistant"]
     return answers[-1] if answers else None
 
 
 def openai_tools(tools: Any) -> list[dict[str, Any]] | None:
     """Definitions of tools in OpenAI's form; those that have no function are left out. None: there are none."""
     definitions = []
-    for tool in parsed(tools) or ():
-        tool = parsed(tool)
+    for tool in parse_json(tools) or ():
+        tool = parse_json(tool)
         if not isinstance(tool, dict):
             continue
-        tool = parsed(tool.get("toolSpec")) or tool
+        tool = parse_json(tool.get("toolSpec")) or tool
         schemas = (tool.get(name) for name in ("parameters", "input_schema", "inputSchema", "parameters_json_schema"))
-        schema = parsed(next(filter(None, schemas), None))
-        function = parsed(tool.get("function")) or {
+        schema = parse_json(next(filter(None, schemas), None))
+        function = parse_json(tool.get("function")) or {
             "name": tool.get("name"),
             "description": tool.get("description"),
             "parameters": schema["json"] if isinstance(schema, dict) and set(schema) == {"json"} else schema,
@@ -296,12 +296,12 @@ def _is_langchain(value: Any) -> bool:
 
 
 def _openai(value: Any) -> list[dict[str, Any]]:
-    value = recorded(value)
+    value = parse_record(value)
     if isinstance(value, dict):
         if value.get("lc") == 1:
             message = revive(value)
             if isinstance(message, BaseMessage):
-                return _converted(message)
+                return _convert_message(message)
             if isinstance(value.get("kwargs"), dict):  # a class of another package: its fields say enough
                 return _openai(value["kwargs"])
             raise _NO_MESSAGES
@@ -321,14 +321,14 @@ def _openai(value: Any) -> list[dict[str, Any]]:
             message = {
                 key: value[key] for key in _KEPT if value.get(key) is not None or (key == "content" and key in value)
             }
-            return [{**message, "role": ROLES.get(role, role), "content": _joined(message.get("content"))}]
+            return [{**message, "role": ROLES.get(role, role), "content": _join_texts(message.get("content"))}]
         if not {"role", "type"} & set(value):
             raise _NO_ROLE if {"content", "tool_calls"} & set(value) else _NO_MESSAGES
         value = {key: item for key, item in value.items() if item is not None or key == "content"}
         value.pop("response_metadata", None)
     elif not isinstance(value, list | tuple):
         raise _NO_MESSAGES
-    return _converted(tuple(value) if isinstance(value, list) else value)
+    return _convert_message(tuple(value) if isinstance(value, list) else value)
 
 
 def _with_content(message: dict[str, Any]) -> dict[str, Any]:
@@ -357,7 +357,7 @@ def _plain(message: Mapping[str, Any]) -> bool:
     return texts and all(isinstance(call, dict) and isinstance(call.get("function"), dict) for call in calls)
 
 
-def _joined(content: Any) -> Any:
+def _join_texts(content: Any) -> Any:
     """The text of a list of text parts."""
     if isinstance(content, list):
         texts = [part.get("text", part.get("content")) for part in content]
@@ -367,7 +367,7 @@ def _joined(content: Any) -> Any:
     return content if content is None or isinstance(content, str) else as_text(content)
 
 
-def _converted(message: Any) -> list[dict[str, Any]]:
+def _convert_message(message: Any) -> list[dict[str, Any]]:
     """By LangChain, which knows its own messages and the blocks of the large providers."""
     try:
         if isinstance(message, dict) and not message.get("content"):
@@ -466,13 +466,13 @@ def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
         name: Of the tool.
         arguments: As `read_arguments` takes them.
     """
-    if isinstance(arguments, str) and isinstance(parsed(arguments), str):
+    if isinstance(arguments, str) and isinstance(parse_json(arguments), str):
         arguments = literal(arguments.strip()) or arguments  # Python's text of a dictionary
     function = {"name": str(name or ""), "arguments": arguments_text(arguments)}
     return {"id": str(id or ""), "type": "function", "function": function}
 
 
-def merged(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_messages(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages of which no two of the assistant follow one another, where the second only calls tools."""
     kept: list[dict[str, Any]] = []
     for message in messages:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from art_langgraph.traces.grouping import Parts, RunPart
-from art_langgraph.traces.messages import merged, openai_messages, openai_tools
+from art_langgraph.traces.messages import merge_messages, openai_messages, openai_tools
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.traces.run import ForeignRun, ModelCall
 
@@ -60,7 +60,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         kinds[part.record["is"]].append(part.record)
     if kinds["conversation"]:
         foreign = _conversation(kinds["conversation"][0])
-        foreign.repeated = [part.line for part in parts[1:]]
+        foreign.repeat_lines = [part.line for part in parts[1:]]
         return foreign
     if any("custom_id" in record and record != kind[0] for kind in kinds.values() for record in kind):
         raise _AMBIGUOUS
@@ -72,7 +72,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     )
     if not given:
         raise _NO_REQUEST
-    messages = merged(openai_messages(given))
+    messages = merge_messages(openai_messages(given))
     if instructions := asked.get("instructions"):
         messages = [{"role": "system", "content": instructions}, *messages]
     started = float(body.get("created") or body.get("created_at") or 0.0)
@@ -81,7 +81,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         answer=_answer(body),
         tools=openai_tools(asked.get("tools")),
         model=body.get("model") or asked.get("model"),
-        started=started,
+        start_time=started,
         error=error,
     )
     if call.answer is None and call.error is None:
@@ -91,7 +91,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         id=str(body["id"]) if body.get("id") else None,
         calls=[call],
         error=error,
-        started=started or None,
+        start_time=started or None,
         metadata=dict(body.get("metadata") or request.get("metadata") or {}),
     )
 
@@ -131,6 +131,6 @@ def _answer(body: Mapping[str, Any]) -> dict[str, Any] | None:
     if choices := body.get("choices"):
         return openai_messages(choices[0]["message"])[0]
     if items := body.get("output"):
-        said = [message for message in merged(openai_messages(items)) if message["role"] == "assistant"]
+        said = [message for message in merge_messages(openai_messages(items)) if message["role"] == "assistant"]
         return said[-1] if said else None
     return None

@@ -32,8 +32,8 @@ from art_langgraph.traces.messages import (
     literal,
     openai_messages,
     openai_tools,
-    parsed,
-    recorded,
+    parse_json,
+    parse_record,
     system_messages,
     tool_call,
     without_dumps,
@@ -119,7 +119,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         calls=calls,
         tool_calls=[_tool_call(span) for span in ordered if _kind(span["attributes"]) == "tool"],
         error=root["error"],
-        started=root["start"],
+        start_time=root["start"],
         seconds=max(span["end"] for span in ordered) - root["start"],
         name=attributes.get("gen_ai.workflow.name") or attributes.get("gen_ai.agent.name") or root["name"],
         thread_id=next((str(c) for span in ordered for name in _THREADS if (c := span["attributes"].get(name))), None),
@@ -145,7 +145,7 @@ _OUTPUTS = ("gen_ai.completion", "output.value")
 
 def _state(attributes: Mapping[str, Any], names: Sequence[str]) -> Any:
     """The input or output of a graph, where the span of the run has it as JSON; None: it has none."""
-    value = recorded(next((attributes[name] for name in names if name in attributes), None))
+    value = parse_record(next((attributes[name] for name in names if name in attributes), None))
     return without_dumps(value) if isinstance(value, (dict, list)) and value else None
 
 
@@ -285,7 +285,7 @@ def _call(span: Mapping[str, Any], spans: Mapping[str, Mapping[str, Any]]) -> Mo
         answer=answer,
         tools=tools,
         model=next((attributes[name] for name in models if attributes.get(name)), None),
-        started=span["start"],
+        start_time=span["start"],
         seconds=max(span["end"] - span["start"], 0.0),
         error=span["error"] or (None if answer else "the span has no answer"),
         node=_node(attributes),
@@ -294,7 +294,7 @@ def _call(span: Mapping[str, Any], spans: Mapping[str, Mapping[str, Any]]) -> Mo
 
 
 def _node(attributes: Mapping[str, Any]) -> Any:
-    metadata = parsed(attributes.get("metadata"))
+    metadata = parse_json(attributes.get("metadata"))
     inner = metadata.get("langgraph_node") if isinstance(metadata, dict) else None
     return inner or next((v for name, v in attributes.items() if name.endswith(".langgraph_node")), None)
 
@@ -303,10 +303,10 @@ def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     if tools := openai_tools(attributes.get("gen_ai.tool.definitions")):
         return tools
     for prefix in ("llm.request.functions", "gen_ai.tool"):
-        if tools := openai_tools(_listed(attributes, prefix)):
+        if tools := openai_tools(_read_list(attributes, prefix)):
             return tools
-    schemas = [_inner(entry, "tool").get("json_schema") for entry in _listed(attributes, "llm.tools")]
-    parameters = parsed(attributes.get("model_request_parameters"))
+    schemas = [_inner(entry, "tool").get("json_schema") for entry in _read_list(attributes, "llm.tools")]
+    parameters = parse_json(attributes.get("model_request_parameters"))
     functions = parameters.get("function_tools") if isinstance(parameters, dict) else None
     return openai_tools(schemas) or openai_tools(functions)
 
@@ -322,19 +322,19 @@ def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, 
         asked = openai_messages(given)
         asked = [*system_messages(whole.get("gen_ai.system_instructions")), *asked]
         return asked, _first(whole.get("gen_ai.output.messages"))
-    listed = parsed(attributes.get("events"))
+    listed = parse_json(attributes.get("events"))
     inside = [_listed_event(event) for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
     # Stable, where all have the same time.
     messages, answer = _of_events([*inside, *sorted(span["events"], key=lambda event: event["time"])])
     if messages:
         return messages, answer
-    if asked := [_of_inference(entry) for entry in _listed(attributes, "llm.input_messages")]:
-        answers = [_of_inference(entry, "assistant") for entry in _listed(attributes, "llm.output_messages")]
+    if asked := [_of_inference(entry) for entry in _read_list(attributes, "llm.input_messages")]:
+        answers = [_of_inference(entry, "assistant") for entry in _read_list(attributes, "llm.output_messages")]
         return asked, answers[0] if answers else None
-    if asked := [_of_fields(entry) for entry in _listed(attributes, "gen_ai.prompt")]:
-        answers = [_of_fields(entry, "assistant") for entry in _listed(attributes, "gen_ai.completion")]
+    if asked := [_of_fields(entry) for entry in _read_list(attributes, "gen_ai.prompt")]:
+        answers = [_of_fields(entry, "assistant") for entry in _read_list(attributes, "gen_ai.completion")]
         return asked, answers[0] if answers else None
-    if given := recorded(attributes.get("gen_ai.prompt")):
+    if given := parse_record(attributes.get("gen_ai.prompt")):
         system: list[dict[str, Any]] = []
         if isinstance(given, dict) and "role" not in given:
             system = system_messages(given.get("system") or given.get("instructions"))
@@ -354,11 +354,11 @@ def _of_events(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     answer = None
     for event in events:
         content = event["body"] if event["body"] is not None else event["attributes"]
-        content = parsed(content.get("gen_ai.event.content", content)) if isinstance(content, dict) else content
+        content = parse_json(content.get("gen_ai.event.content", content)) if isinstance(content, dict) else content
         if matched := _MESSAGE.fullmatch(event["name"]):
             messages += _of_event(matched[1], content)
         elif event["name"] == "gen_ai.choice" and answer is None:
-            message = parsed(content.get("message")) if isinstance(content, dict) else content
+            message = parse_json(content.get("message")) if isinstance(content, dict) else content
             given = message if isinstance(message, dict) else {"content": message}
             answer = _of_event("assistant", {**content, **given} if isinstance(content, dict) else given)[0]
         elif event["name"] == "gen_ai.content.prompt":
@@ -379,17 +379,19 @@ def _of_agent(side: Mapping[str, Any]) -> list[dict[str, Any]]:
         content = message.get("content")
         if isinstance(content, dict):
             content = content.get("content") or content.get("message") or ""
-        messages.append({**message, "content": parsed(content)})
+        messages.append({**message, "content": parse_json(content)})
     return openai_messages(messages)
 
 
 def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
     """A message of an event until version 1.36 of the conventions."""
     if not isinstance(content, dict):
-        return openai_messages([{"role": role, **({} if content is None else {"content": as_text(recorded(content))})}])
-    recorded(content.get("content"))  # raises for the text of objects
+        return openai_messages(
+            [{"role": role, **({} if content is None else {"content": as_text(parse_record(content))})}]
+        )
+    parse_record(content.get("content"))  # raises for the text of objects
     message = {
-        key: parsed(content[key]) if key == "tool_calls" or _is_blocks(content[key]) else content[key]
+        key: parse_json(content[key]) if key == "tool_calls" or _is_blocks(content[key]) else content[key]
         for key in ("content", "tool_calls")
         if content.get(key) or (key == "content" and content.get(key) is not None)
     }
@@ -402,22 +404,22 @@ def _of_event(role: str, content: Any) -> list[dict[str, Any]]:
 
 def _is_blocks(content: Any) -> bool:
     """Whether a content is the text of blocks, as AWS's agents write it."""
-    return isinstance(content, str) and content.startswith('[{"') and isinstance(parsed(content), list)
+    return isinstance(content, str) and content.startswith('[{"') and isinstance(parse_json(content), list)
 
 
 def _first(answers: Any) -> dict[str, Any] | None:
     """The first of the answers of a call."""
-    given = recorded(answers)
+    given = parse_record(answers)
     return answer_of(given[0] if isinstance(given, list) and given else given)
 
 
-def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
+def _read_list(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
     """A list whose parts are attributes of their own (`prefix.0.role`), or one attribute as a list.
 
     Returns:
         Its entries, as dictionaries of what follows their numbers.
     """
-    whole = parsed(attributes.get(prefix))
+    whole = parse_json(attributes.get(prefix))
     if isinstance(whole, list):
         return [entry for entry in whole if isinstance(entry, dict)]
     root: dict[str, Any] = {}
@@ -429,10 +431,10 @@ def _listed(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
                 inner = node.setdefault(step, {})
                 node = inner if isinstance(inner, dict) else {}
             node[last] = value
-    return _numbered(root)
+    return _sort_entries(root)
 
 
-def _numbered(entries: Any) -> list[dict[str, Any]]:
+def _sort_entries(entries: Any) -> list[dict[str, Any]]:
     if isinstance(entries, list):
         return [entry for entry in entries if isinstance(entry, dict)]
     numbers = sorted((int(key), key) for key in entries or () if key.isascii() and key.isdigit())
@@ -448,11 +450,11 @@ def _inner(entry: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str, Any]:
     """A message of OpenInference. role: that of a message whose place says it."""
     message = _inner(entry, "message")
-    calls = [_inner(call, "tool_call") for call in _numbered(message.get("tool_calls"))]
-    contents = [_inner(part, "message_content") for part in _numbered(message.get("contents"))]
+    calls = [_inner(call, "tool_call") for call in _sort_entries(message.get("tool_calls"))]
+    contents = [_inner(part, "message_content") for part in _sort_entries(message.get("contents"))]
     if name := message.get("function_call_name"):
         calls.append({"name": name, "arguments": message.get("function_call_arguments_json")})
-    content = recorded(message.get("content"))
+    content = parse_record(message.get("content"))
     if content is None and contents:
         content = [
             {"type": str(part.get("type")), **({"text": part["text"]} if "text" in part else {})} for part in contents
@@ -464,7 +466,9 @@ def _of_inference(entry: Mapping[str, Any], role: str | None = None) -> dict[str
 def _of_fields(fields: Mapping[str, Any], role: str | None = None) -> dict[str, Any]:
     """A message of OpenLLMetry. role: that of a message whose place says it."""
     whole = {key: fields.get(key) for key in ("role", "tool_call_id", "name")}
-    return _message({**whole, "content": recorded(fields.get("content"))}, _numbered(fields.get("tool_calls")), role)
+    return _message(
+        {**whole, "content": parse_record(fields.get("content"))}, _sort_entries(fields.get("tool_calls")), role
+    )
 
 
 def _message(fields: dict[str, Any], calls: Sequence[Mapping[str, Any]], role: str | None) -> dict[str, Any]:
@@ -478,11 +482,11 @@ def _message(fields: dict[str, Any], calls: Sequence[Mapping[str, Any]], role: s
 
 def _tool_call(span: Mapping[str, Any]) -> ToolCall:
     attributes = span["attributes"]
-    arguments = parsed(
+    arguments = parse_json(
         next((attributes[name] for name in ("gen_ai.tool.call.arguments", *_INPUTS) if name in attributes), None)
     )
     result = next((attributes[name] for name in ("gen_ai.tool.call.result", *_OUTPUTS) if name in attributes), None)
-    whole = parsed(result)
+    whole = parse_json(result)
     if isinstance(whole, dict):
         output = without_dumps(whole.get("output", whole))
         result = output.get("content", output) if isinstance(output, dict) else output

@@ -74,7 +74,7 @@ def read_runs(
         for path in map(Path, paths):
             for line, value in read_records(path, skips, partial(_advance, advance, before)):
                 for problem in _add(partial(form.parts, value), grouping, line):
-                    skips.note(_named(problem, system), line)
+                    skips.note(_wrap_error(problem, system), line)
             before += path.stat().st_size
             advance(before)
         for key, parts in grouping.runs():
@@ -85,7 +85,7 @@ def read_runs(
             try:
                 run = form.run(key, parts)
             except (Unreadable, *_OTHER_FORM) as error:
-                skips.note(_named(error, system), parts[0].line)
+                skips.note(_wrap_error(error, system), parts[0].line)
             else:
                 run.line = parts[0].line
                 yield run
@@ -117,7 +117,7 @@ def _add(read: Callable[[], RunPart | Parts], grouping: Grouping, line: int) -> 
         yield error
 
 
-def _named(error: Exception, system: str) -> Unreadable:
+def _wrap_error(error: Exception, system: str) -> Unreadable:
     if isinstance(error, Unreadable):
         return error
     others = ", ".join(name for name in FORMATS if name != system)

@@ -78,10 +78,10 @@ def _values(file: IO[bytes], skips: Skips, advance: Callable[[], None]) -> Itera
 
 
 def _document(
-    begun: str, line: int, file: IO[bytes], skips: Skips, advance: Callable[[], None]
+    head: str, line: int, file: IO[bytes], skips: Skips, advance: Callable[[], None]
 ) -> Iterator[tuple[int, Any]]:
     """The elements of an array, or JSON values that go over several lines, decoded as far as they are read."""
-    decoder, rest, ended = json.JSONDecoder(), begun.lstrip(), False
+    decoder, rest, ended = json.JSONDecoder(), head.lstrip(), False
     array, wanted = rest.startswith("["), _CHUNK
     rest = rest.removeprefix("[") if array else rest
     while True:

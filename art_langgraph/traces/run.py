@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from art_langgraph.messages import plain
-from art_langgraph.traces.messages import is_repr, parsed
+from art_langgraph.traces.messages import is_repr, parse_json
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
 from trainer_server.wire import Conversation
@@ -39,7 +39,7 @@ class ModelCall:
     """None: the call failed."""
     tools: list[dict[str, Any]] | None = None
     model: str | None = None
-    started: float = 0.0
+    start_time: float = 0.0
     """Unix time; 0: not known."""
     seconds: float = 0.0
     error: str | None = None
@@ -65,7 +65,7 @@ class ForeignRun:
     error: str | None = None
     scores: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Feedback by name."""
-    started: float | None = None
+    start_time: float | None = None
     seconds: float = 0.0
     name: str | None = None
     thread_id: str | None = None
@@ -74,7 +74,7 @@ class ForeignRun:
     metadata: dict[str, Any] = field(default_factory=dict)
     line: int = 0
     """Where it begins in the file."""
-    repeated: list[int] = field(default_factory=list)
+    repeat_lines: list[int] = field(default_factory=list)
     """Further lines of the file that have the same run once more."""
 
     @property
@@ -180,7 +180,7 @@ class ForeignRun:
                 node=call.node,
                 agent=call.agent,
                 path=[name for name in (call.agent, call.node) if name],
-                started=call.started,
+                started=call.start_time,
                 seconds=call.seconds,
             )
             for call in self.calls
@@ -200,7 +200,7 @@ class ForeignRun:
             thread_id=self.thread_id,
             run_id=self.run_id,
             metadata=plain(self.metadata),
-            started=self.started or 0.0,
+            started=self.start_time or 0.0,
             seconds=self.seconds,
         )
 
@@ -214,7 +214,7 @@ def digest(conversation: Conversation) -> str:
 def _essence(message: dict[str, Any]) -> str:
     """What two copies of a message have in common: who said what. Thoughts and names of calls may get lost."""
     calls = [
-        [call.get("function", {}).get("name"), parsed(call.get("function", {}).get("arguments"))]
+        [call.get("function", {}).get("name"), parse_json(call.get("function", {}).get("arguments"))]
         for call in message.get("tool_calls") or ()
     ]
     return json.dumps([message.get("role"), message.get("content") or "", calls], sort_keys=True)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ARTError, ConfigError
@@ -73,7 +73,7 @@ class LangfuseTracker:
     def trajectories(self, step: int, runs: Sequence[Trajectory]) -> None:
         made: list[Any] = []
         given: list[dict[str, Any]] = []
-        for run in map(redacted, runs):
+        for run in map(redact, runs):
             made += self._otel.spans(spans(run), self._common(step, run))
             given += _scores(run)
             if len(made) >= _SPANS:
@@ -88,9 +88,9 @@ class LangfuseTracker:
     def finish(self, error: str | None) -> None:
         self._exporter.shutdown()
 
-    def _export(self, made: list[Any]) -> None:
-        if made and self._exporter.export(made).name != "SUCCESS":  # the exporter has logged why
-            raise ARTError(f"Langfuse did not take {len(made)} spans")
+    def _export(self, batch: list[Any]) -> None:
+        if batch and self._exporter.export(batch).name != "SUCCESS":  # the exporter has logged why
+            raise ARTError(f"Langfuse did not take {len(batch)} spans")
 
     def _common(self, step: int, run: Trajectory) -> dict[str, Any]:
         """What all spans of a run have."""
@@ -132,13 +132,13 @@ class _OpenTelemetry:
             made = self._tracer.start_span(
                 span.name,
                 context=contexts[span.parent],
-                start_time=int(span.started * 1e9),
+                start_time=int(span.start_time * 1e9),
                 attributes={**common, **_attributes(span)},
             )
             if span.error is not None:
                 made.set_status(self._traces.Status(self._traces.StatusCode.ERROR, span.error))
             contexts[span.id] = self._traces.set_span_in_context(made, contexts[None])
-            made.end(int((span.started + span.seconds) * 1e9))
+            made.end(int((span.start_time + span.seconds) * 1e9))
         ended = list(self._ended.get_finished_spans())
         self._ended.clear()
         return ended

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ARTError, ConfigError
@@ -57,11 +57,11 @@ class LangSmithTracker:
 
     def _send(self, step: int, run: Trajectory) -> None:
         assert self._run is not None
-        run = redacted(run)
+        run = redact(run)
         tree = spans(run)
         orders: dict[Any, str] = {}
         for span in tree:
-            own = f"{_time(span.started):%Y%m%dT%H%M%S%f}Z{span.id}"
+            own = f"{_time(span.start_time):%Y%m%dT%H%M%S%f}Z{span.id}"
             orders[span.id] = own if span.parent is None else f"{orders[span.parent]}.{own}"
             metadata = {"training": self._run.name, "policy": self._run.policy, "training_step": step, **span.facts}
             self._client.create_run(
@@ -73,8 +73,8 @@ class LangSmithTracker:
                 parent_run_id=span.parent,
                 dotted_order=orders[span.id],
                 project_name=self._project.name,
-                start_time=_time(span.started),
-                end_time=_time(span.started + span.seconds),
+                start_time=_time(span.start_time),
+                end_time=_time(span.start_time + span.seconds),
                 outputs=_outputs(span),
                 error=span.error,
                 tags=["evaluation" if run.evaluation else "training"],

@@ -28,7 +28,7 @@ class Span:
         parent: The span around it; None: this is the run.
         kind: What it is.
         name: Of the graph, the node, the model or the tool.
-        started: Unix time, seconds.
+        start_time: Unix time, seconds.
         seconds: How long it took.
         input: What it was given, as JSON.
         output: What it gave, as JSON; None: nothing.
@@ -40,7 +40,7 @@ class Span:
     parent: uuid.UUID | None
     kind: SpanKind
     name: str
-    started: float
+    start_time: float
     seconds: float
     input: Any = None
     output: Any = None
@@ -64,10 +64,10 @@ def spans(run: Trajectory) -> list[Span]:
         parent=None,
         kind="run",
         name=run.graph_id or "agent",
-        started=run.started,
+        start_time=run.started,
         seconds=_length(run),
-        input=_shown(run.scenario.input),
-        output=_shown(run.output),
+        input=_shorten_data(run.scenario.input),
+        output=_shorten_data(run.output),
         error=run.error,
         facts={
             "trajectory": run.id,
@@ -76,7 +76,7 @@ def spans(run: Trajectory) -> list[Span]:
             "versions": run.versions,
             "evaluation": run.evaluation,
             "temperature": run.temperature,
-            "metadata": _shown(run.metadata),
+            "metadata": _shorten_data(run.metadata),
         },
     )
     spans = [root]
@@ -116,7 +116,7 @@ def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str 
                     parent=parent if parent in known else span_id(run.id),
                     kind="node",
                     name=node.node or "node",
-                    started=node.started,
+                    start_time=node.started,
                     seconds=node.seconds,
                     error=node.error,
                     facts=_place(node) | ({"interrupted": True} if node.interrupted else {}),
@@ -140,10 +140,10 @@ def _model(run: Trajectory, number: int, call: CompletionCall, parent: uuid.UUID
         parent=parent,
         kind="model",
         name=call.model or "model",
-        started=call.started,
+        start_time=call.started,
         seconds=call.seconds,
-        input=_shown({"messages": call.messages}),
-        output=_shown(call.message),
+        input=_shorten_data({"messages": call.messages}),
+        output=_shorten_data(call.message),
         error=call.error,
         facts=facts,
     )
@@ -158,11 +158,11 @@ def _tool(run: Trajectory, number: int, call: ToolCall, parent: uuid.UUID) -> Sp
         parent=parent,
         kind="tool",
         name=call.tool,
-        started=call.started,
+        start_time=call.started,
         seconds=call.seconds,
-        input=_shown(call.arguments),
-        output=_shown(output),
-        error=_shown(failed),
+        input=_shorten_data(call.arguments),
+        output=_shorten_data(output),
+        error=_shorten_data(failed),
         facts={**server, **_place(call)},
     )
 
@@ -180,7 +180,7 @@ def _length(run: Trajectory) -> float:
     return max(run.seconds, *ends, 0.0)
 
 
-def _shown(value: Any) -> Any:
+def _shorten_data(value: Any) -> Any:
     """Plain data with long texts cut."""
     return _cut(plain(value))
 

@@ -206,15 +206,15 @@ def specialize_command(
     print(f"use {made.model}; the report is {output / 'report.html'}")
 
 
-def _warm_start(given: str, lr: float | None, epochs: int | None, *, own_agent: bool) -> WarmStart | None:
+def _warm_start(option: str, lr: float | None, epochs: int | None, *, own_agent: bool) -> WarmStart | None:
     """The warm start that the options ask for. None: none."""
     from art_mcp.specialization.settings import WarmStart
 
-    if given == "none" or (given == "auto" and own_agent):
+    if option == "none" or (option == "auto" and own_agent):
         if lr is not None or epochs is not None:
             raise ConfigError("--sft-lr and --sft-epochs are for a warm start: give --warm-start reference or a file")
         return None
-    return WarmStart(conversations=None if given in ("auto", "reference") else given, lr=lr or None, epochs=epochs)
+    return WarmStart(conversations=None if option in ("auto", "reference") else option, lr=lr or None, epochs=epochs)
 
 
 def _stage_printer(*, stderr: bool) -> Callable[[str], None]:
@@ -223,11 +223,11 @@ def _stage_printer(*, stderr: bool) -> Callable[[str], None]:
 
     console, started = Console(stderr=stderr), time.monotonic()
 
-    def tell(text: str) -> None:
+    def print_stage(text: str) -> None:
         console.print(f"[dim]{time.monotonic() - started:6.0f} s[/dim]  ", end="")
         console.print(text, markup=False, highlight=False)
 
-    return tell
+    return print_stage
 
 
 def _number_or_file(scenarios: str) -> int | Path:

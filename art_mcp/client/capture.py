@@ -91,24 +91,24 @@ def capture(session: Session, server: str | None = None) -> Session:
     parameters = inspect.signature(call_tool)
     server_info: dict[str, Any] = {}
 
-    async def initialized(*args: Any, **kwargs: Any) -> Any:
+    async def initialize_session(*args: Any, **kwargs: Any) -> Any:
         assert initialize is not None
         answer = await initialize(*args, **kwargs)
         server_info.update(wire(answer).get("serverInfo", {}))
         return answer
 
-    async def recorded(*args: Any, **kwargs: Any) -> Any:
+    async def record_call(*args: Any, **kwargs: Any) -> Any:
         call = parameters.bind(*args, **kwargs)
         known = getattr(given, "server_info", None)
         info = wire(known) if isinstance(known, BaseModel) else server_info
         name, arguments = call.arguments["name"], call.arguments.get("arguments") or {}
         with Record(server or info.get("name", "unknown"), info.get("version"), name, arguments) as record:
             call.arguments["progress_callback"] = _both(record.progress, call.arguments.get("progress_callback"))
-            return await _recorded(record, lambda: call_tool(*call.args, **call.kwargs))
+            return await _record_outcome(record, lambda: call_tool(*call.args, **call.kwargs))
 
-    given.call_tool = recorded
+    given.call_tool = record_call
     if initialize is not None:
-        given.initialize = initialized
+        given.initialize = initialize_session
     return session
 
 
@@ -120,10 +120,12 @@ class CaptureInterceptor:
 
     async def __call__(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         with Record(request.server_name, None, request.name, request.args) as record:
-            return await _recorded(record, lambda: handler(request), getattr(request.runtime, "tool_call_id", None))
+            return await _record_outcome(
+                record, lambda: handler(request), getattr(request.runtime, "tool_call_id", None)
+            )
 
 
-async def _recorded(record: Record, call: Callable[[], Awaitable[Any]], tool_call_id: str | None = None) -> Any:
+async def _record_outcome(record: Record, call: Callable[[], Awaitable[Any]], tool_call_id: str | None = None) -> Any:
     """Runs a call, records its result or exception, and returns the result or raises the exception."""
     try:
         answer = await call()

@@ -29,16 +29,16 @@ class _Run:
     Args:
         label: Identifies the run in the file.
         history: Digest of the tool calls so far.
-        asked: Number of requests so far, by the key of the request.
+        request_counts: Number of requests so far, by the key of the request.
     """
 
     label: str
     history: str = ""
-    asked: Counter[str] = field(default_factory=Counter)
+    request_counts: Counter[str] = field(default_factory=Counter)
 
     def step(self, method: str, key: str) -> None:
         """Counts a request. key: its method and parameters as canonical JSON."""
-        self.asked[key] += 1
+        self.request_counts[key] += 1
         if method == "tools/call":
             self.history = hashlib.sha256(f"{self.history}\n{key}".encode(errors="surrogatepass")).hexdigest()
 
@@ -80,7 +80,7 @@ class Cassette:
 
     def over(self, live: Source) -> Source:
         """A source that answers from the file, from `live`, or from both, depending on the mode."""
-        return _Taped(self, live)
+        return _TapedSource(self, live)
 
     def find(self, run: _Run, key: str) -> dict[str, Any] | None:
         """The recorded line that answers a request.
@@ -96,7 +96,7 @@ class Cassette:
             return line
         runs = self._in_order.get(key)
         lines = max(runs.values(), key=len) if runs else None
-        return lines[min(run.asked[key], len(lines) - 1)] if lines else None
+        return lines[min(run.request_counts[key], len(lines) - 1)] if lines else None
 
     def write(self, run: _Run, method: str, params: Mapping[str, Any], outcome: dict[str, Any]) -> None:
         """Appends an answer to the file.
@@ -131,7 +131,7 @@ class Cassette:
         run.step(line["method"], key)
 
 
-class _Taped:
+class _TapedSource:
     """A source that a cassette records or replaces."""
 
     def __init__(self, cassette: Cassette, live: Source) -> None:
@@ -148,7 +148,7 @@ class _Taped:
                 "record it with mode='auto'",
                 failure="missing",
             )
-        outcome = line or await self._ask(run, method, params, progress)
+        outcome = line or await self._request_live(run, method, params, progress)
         run.step(method, key)
         if error := outcome.get("error"):
             raise MCPError(error["message"], code=error.get("code"))
@@ -161,7 +161,7 @@ class _Taped:
     async def close(self) -> None:
         await self._live.close()
 
-    async def _ask(
+    async def _request_live(
         self, run: _Run, method: str, params: Mapping[str, Any], progress: Progress | None
     ) -> dict[str, Any]:
         """Asks the live server, records the outcome, and returns it."""

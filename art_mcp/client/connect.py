@@ -23,7 +23,7 @@ from art_mcp.client.copies.placing import check_target
 from art_mcp.client.copies.pool import Pool
 from art_mcp.client.in_world import InWorld
 from art_mcp.client.live import Isolation, Live, Source
-from art_mcp.client.masking import Masked, secrets_of
+from art_mcp.client.masking import MaskedSource, secrets_of
 from art_mcp.client.reset import AfterReset, Reset, ResetQueue
 from art_mcp.client.result import MAX_RESULT, CallResult
 from art_mcp.client.tools import as_langchain_tool
@@ -102,13 +102,13 @@ class Server:
         with Record(self.name, self.version, tool, arguments) as record:
             try:
                 await self._still_has(tool)
-                result = await self._called(tool, arguments, record)
+                result = await self._call_tool(tool, arguments, record)
             except MCPError as error:
-                result = CallResult.failed(error, self.name)
+                result = CallResult.of_error(error, self.name)
             record.end(result)
             return result
 
-    async def _called(self, tool: str, arguments: dict[str, Any], record: Record) -> CallResult:
+    async def _call_tool(self, tool: str, arguments: dict[str, Any], record: Record) -> CallResult:
         """The result of a call. A call that was refused because there are too many is made again after a while.
 
         Raises:
@@ -318,7 +318,7 @@ async def connect(
 
         source: Source = Live(connection, "session" if world or queue else isolation)
         if secrets := secrets_of(target):
-            source = Masked(source, secrets)
+            source = MaskedSource(source, secrets)
         if cassette:
             source = cassette.over(source)
         stack.push_async_callback(source.close)

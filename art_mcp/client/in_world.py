@@ -56,7 +56,7 @@ class InWorld:
                 self._has_read = True
                 return answer
             again = True
-        ready = await self._entered()
+        ready = await self._ensure_ready()
         self._as_new &= reads or method != "tools/call"
         try:
             answer = await ready.request(method, params, progress)
@@ -85,7 +85,7 @@ class InWorld:
             record = self._rollout.metadata.setdefault(WORLD_KEY, {"changes": []})
             record["changes"] += [change.model_dump(mode="json") for change in made]
 
-    async def _entered(self) -> Ready:
+    async def _ensure_ready(self) -> Ready:
         """The copy with an open session."""
         async with self._lock:
             if self._ready is None and not self._closed:
@@ -93,7 +93,7 @@ class InWorld:
                     _claim(self._rollout, self._pool.world)
                 self._ready = await self._pool.take(refill=self._rollout is not None)
             elif self._ready and self._ready.session.ended:
-                self._ready = replace(self._ready, session=await self._pool.started(self._ready.target))
+                self._ready = replace(self._ready, session=await self._pool.start_session(self._ready.target))
             if self._ready is None or self._closed:  # also while it was made
                 await self.close()
                 raise MCPError("the rollout that called it is over", failure="closed")

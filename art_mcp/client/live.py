@@ -35,12 +35,12 @@ class Live:
     """A live server.
 
     Args:
-        connected: Makes a connection for a rollout, or the one that is shared (None).
+        make_source: Makes a connection for a rollout, or the one that is shared (None).
         isolation: "shared": all rollouts share a connection. "session": each has its own, which ends with it.
     """
 
-    def __init__(self, connected: Callable[[Scope | None], Source], isolation: Isolation) -> None:
-        self._connected = connected
+    def __init__(self, make_source: Callable[[Scope | None], Source], isolation: Isolation) -> None:
+        self._connected = make_source
         self._isolation = isolation
         self._connections: dict[str, Source] = {}
         self._closed = False

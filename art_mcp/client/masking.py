@@ -65,14 +65,14 @@ def secrets_of(target: Target) -> dict[str, str]:
         target: The server.
     """
     secrets: dict[str, str] = {}
-    for name, value in _given(target):
+    for name, value in _server_inputs(target):
         for label, secret in _secrets(name, value):
             if len(secret) >= LEAST:
                 secrets.setdefault(secret, f"[{label}]")
     return {secret: secrets[secret] for secret in sorted(secrets, key=len, reverse=True)}
 
 
-def _given(target: Target) -> Iterator[tuple[str, str]]:
+def _server_inputs(target: Target) -> Iterator[tuple[str, str]]:
     """What a server is given: names, empty where there is none, with values."""
     if isinstance(target, Stdio):
         yield from target.env.items()
@@ -187,7 +187,7 @@ def _spellings(raw: str) -> dict[str, None]:
     return dict.fromkeys((raw, unquote(raw), unquote_plus(raw)))
 
 
-class Masked:
+class MaskedSource:
     """A source whose answers name secrets instead of having them: "[GITHUB_TOKEN]".
 
     Args:
@@ -207,12 +207,14 @@ class Masked:
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """The answer to a request. Raises MCPError."""
 
-        async def masked(at: float, total: float | None, message: str | None) -> None:
+        async def forward_progress(at: float, total: float | None, message: str | None) -> None:
             if progress:
                 await progress(at, total, message and self._text(message))
 
         try:
-            answer: dict[str, Any] = self._masked(await self._source.request(method, params, progress and masked))
+            answer: dict[str, Any] = self._mask_value(
+                await self._source.request(method, params, progress and forward_progress)
+            )
         except MCPError as error:
             raise MCPError(self._text(str(error)), failure=error.failure, code=error.code) from None
         return answer
@@ -225,14 +227,14 @@ class Masked:
         """Closes the source."""
         await self._source.close()
 
-    def _masked(self, value: Any) -> Any:
+    def _mask_value(self, value: Any) -> Any:
         """A JSON value with the texts in it masked, keys of objects included."""
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, Mapping):
-            return {self._text(key): self._masked(inner) for key, inner in value.items()}
+            return {self._text(key): self._mask_value(inner) for key, inner in value.items()}
         if isinstance(value, list | tuple):
-            return [self._masked(inner) for inner in value]
+            return [self._mask_value(inner) for inner in value]
         return value
 
     def _text(self, text: str) -> str:

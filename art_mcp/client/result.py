@@ -52,7 +52,7 @@ class CallResult:
             if isinstance(inner.get("text"), str):
                 texts.append(inner["text"])
             else:
-                content.append(described := _described(part, inner))
+                content.append(described := _describe_part(part, inner))
                 size = [f"{described['bytes']:,} bytes"] if "bytes" in described else []
                 named = [str(value) for key, value in described.items() if key in _DESCRIBING_KEYS]
                 texts.append(f"[{', '.join(named + size)}]")
@@ -66,12 +66,12 @@ class CallResult:
         return cls(text, structured, bool(answer.get("isError")), content)
 
     @classmethod
-    def failed(cls, error: MCPError, server: str) -> Self:
+    def of_error(cls, error: MCPError, server: str) -> Self:
         """The result of a call that raised. server: name of the server, for the message."""
         return cls(f"{server}: {error}", is_error=True, failure=error.failure)
 
 
-def _described(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
+def _describe_part(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:
     """Describes a content part that is no text. inner: the resource in the part, or the part itself."""
     description: dict[str, Any] = {
         "type": part.get("type"),

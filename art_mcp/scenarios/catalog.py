@@ -68,7 +68,7 @@ class CatalogTool(_Part):
         return why_changing(self.name, self.description, self.annotations)
 
 
-def withheld(tools: Iterable[CatalogTool]) -> str:
+def describe_withheld(tools: Iterable[CatalogTool]) -> str:
     """Which of some tools may change something, and why, in words. Empty: none."""
     reasons = [f"{tool.name} ({tool.why_changing})" for tool in tools if not tool.reads]
     return f"not called, as they may change something: {', '.join(reasons)}" if reasons else ""
@@ -171,7 +171,7 @@ class Catalog(_Part):
         Raises:
             ConfigError: A tool is neither an object of the SDK nor its JSON.
         """
-        given = [_given(tool) for tool in tools]
+        given = [_tool_fields(tool) for tool in tools]
         reasons = {id(tool): reason for tool in given if (reason := unreadable(tool))}
         return cls(
             tools=[CatalogTool.model_validate(tool) for tool in given if id(tool) not in reasons],
@@ -255,7 +255,7 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
     )
 
 
-def _given(tool: Any) -> dict[str, Any]:
+def _tool_fields(tool: Any) -> dict[str, Any]:
     """A tool as JSON. Raises ConfigError if it is neither an object of the SDK nor its JSON."""
     fields = wire(tool) if isinstance(tool, BaseModel) else tool
     if not isinstance(fields, Mapping) or "name" not in fields:

@@ -19,12 +19,12 @@ from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.catalog import REMEDY, Catalog
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.observe import changes_with_time, is_local, parsed, picked, problem, stable_facts
+from art_mcp.scenarios.observe import changes_with_time, is_local, parse_result, pick_value, problem, stable_facts
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import MCPScenario, Observation, Reading, Step, is_reference
-from art_mcp.scenarios.scenario_set import Dropped, drop
+from art_mcp.scenarios.scenario_set import DroppedTask, drop
 from art_mcp.scenarios.schemas import properties_of
-from art_mcp.worlds.change import Change, agreed
+from art_mcp.worlds.change import Change, merge_changes
 
 APART = 1.2
 """Seconds between the two executions of a reference, so that values that show the time differ."""
@@ -98,8 +98,8 @@ class Trial:
         whole = {need for step in self.steps for need in step.needs}
         cut = [_cut(result) for result in results]
         for reading in readings:
-            value = _picked(results[reading.step], reading)
-            if value is None or canonical(value) != canonical(_picked(cut[reading.step], reading)):
+            value = _pick_or_none(results[reading.step], reading)
+            if value is None or canonical(value) != canonical(_pick_or_none(cut[reading.step], reading)):
                 whole.add(reading.step)
         for fact in facts:
             if not any(mentions(seen.text, fact) for seen in cut):
@@ -160,7 +160,7 @@ class Trials:
             try:
                 if self._until is not None and asyncio.get_running_loop().time() > self._until:
                     raise StepFailed("surplus", "the time was over")
-                wanted = checked(steps, self._catalog, self._allowed) if check else list(steps)
+                wanted = check_steps(steps, self._catalog, self._allowed) if check else list(steps)
                 return await perform(self._server, wanted, fail=fail)
             except StepFailed as failed:
                 return failed
@@ -179,7 +179,7 @@ class Trials:
             return Trial(first, None, first.changes)
         changes = first.changes
         if changes is not None:
-            changes = agreed(changes, again.changes or [])
+            changes = merge_changes(changes, again.changes or [])
             if changes is None:
                 return StepFailed("unstable", "the two executions changed different things in the world")
         return Trial(first, again, changes)
@@ -193,7 +193,7 @@ async def execute(
     allow_destructive: bool = False,
     on_done: Callable[[], None] = lambda: None,
     until: float | None = None,
-) -> tuple[list[MCPScenario], list[Dropped]]:
+) -> tuple[list[MCPScenario], list[DroppedTask]]:
     """Executes the reference of every scenario twice. Those that work get observations, facts and changes.
 
     The last call of a task that cannot be done must give an error. Scenarios without calls stay as they are.
@@ -222,13 +222,13 @@ async def execute(
     kept, dropped = [], []
     for at, scenario in enumerate(scenarios):
         try:
-            kept.append(_executed(scenario, outcomes.get(at)))
+            kept.append(_complete_scenario(scenario, outcomes.get(at)))
         except StepFailed as failed:
             dropped.append(drop(scenario, failed.kind, str(failed)))
     return kept, dropped
 
 
-def _executed(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPScenario:
+def _complete_scenario(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPScenario:
     """The scenario with what its executions told. outcome: None: it has no calls.
 
     Raises:
@@ -241,7 +241,7 @@ def _executed(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPS
     refused = scenario.plan.reply == "refusal"
     if refused and outcome.changes:
         raise StepFailed("unstable", "it gave an error, and changed something")
-    facts, readings = ([], []) if refused else _asked(scenario, outcome)
+    facts, readings = ([], []) if refused else _expected_values(scenario, outcome)
     return scenario.with_plan(
         reference=outcome.steps,
         observations=outcome.observations(facts, [] if refused else scenario.plan.readings),
@@ -251,7 +251,7 @@ def _executed(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPS
     )
 
 
-def _asked(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading]]:
+def _expected_values(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading]]:
     """What the answer must mention. A value that a scenario reads off the results is a fact if both executions gave it.
 
     Raises:
@@ -265,7 +265,7 @@ def _asked(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading
         for done in (trial.first, trial.second or trial.first):
             result = done.results[reading.step]
             try:
-                value = picked(result.text, result.structured, reading.path)
+                value = pick_value(result.text, result.structured, reading.path)
             except (LookupError, TypeError):
                 raise StepFailed("invalid", f"call {reading.step + 1} gave nothing at {reading.path}") from None
             values.append(value if isinstance(value, str) else canonical(value))
@@ -278,7 +278,7 @@ def _asked(scenario: MCPScenario, trial: Trial) -> tuple[list[str], list[Reading
     return facts, readings
 
 
-def checked(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) -> list[Step]:
+def check_steps(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool) -> list[Step]:
     """Checks steps against the catalog, and fills in the defaults of arguments and whether each tool only reads.
 
     Args:
@@ -371,21 +371,21 @@ async def performed_step(
     Raises:
         StepFailed: The call failed or gave nothing usable; or it did not, and `fail` was set.
     """
-    result = await server.call(step.tool, resolved(step, results))
+    result = await server.call(step.tool, resolve_arguments(step, results))
     if fail:
-        wrong = problem(result.text, parsed(result.text, result.structured))
+        wrong = problem(result.text, parse_result(result.text, result.structured))
         if result.failure or not (result.is_error or (wrong and wrong[0] == "error")):
             raise StepFailed("invalid", f"call {index + 1}, {step.tool}: it gave no error")
         return result
     if result.is_error:
         raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.text[:200]}")
-    wrong = problem(result.text, parsed(result.text, result.structured))
+    wrong = problem(result.text, parse_result(result.text, result.structured))
     if wrong and not result.content:
         raise StepFailed(wrong[0], f"call {index + 1}, {step.tool}: {wrong[1]}")
     return result
 
 
-def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[str, Any]:
+def resolve_arguments(step: Step, results: Sequence[CallResult | Observation]) -> dict[str, Any]:
     """The arguments of a step with references replaced by values of earlier results.
 
     Args:
@@ -400,7 +400,7 @@ def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[st
         if is_reference(value):
             result = results[value["$step"]]
             try:
-                value = picked(result.text, result.structured, value["path"])
+                value = pick_value(result.text, result.structured, value["path"])
             except (LookupError, TypeError):
                 reason = f"{step.tool} takes {value['path']} of call {value['$step'] + 1}, which has no such value"
                 raise StepFailed("error", reason) from None
@@ -408,22 +408,28 @@ def resolved(step: Step, results: Sequence[CallResult | Observation]) -> dict[st
     return arguments
 
 
-def _facts(done: Execution, again: Sequence[CallResult]) -> list[str]:
+def _facts(execution: Execution, again: Sequence[CallResult]) -> list[str]:
     """Facts of the results that no later step takes. These results are what the task asks for. What a call says that
     changed the world is not: the change is checked.
 
     Args:
-        done: The first execution.
+        execution: The first execution.
         again: Results of the second execution.
     """
-    taken = {need for step in done.steps for need in step.needs}
-    known = [value for at, step in enumerate(done.steps) for value in _values(resolved(step, done.results[:at]))]
+    taken = {need for step in execution.steps for need in step.needs}
+    known = [
+        value
+        for at, step in enumerate(execution.steps)
+        for value in _values(resolve_arguments(step, execution.results[:at]))
+    ]
     facts: list[str] = []
-    for index, (step, first, second) in enumerate(zip(done.steps, done.results, again, strict=True)):
-        acted = done.changes is not None and not step.reads
+    for index, (step, first, second) in enumerate(zip(execution.steps, execution.results, again, strict=True)):
+        acted = execution.changes is not None and not step.reads
         if index in taken or acted or (first.content and first.structured is None):  # nobody repeats a picture
             continue
-        stable = stable_facts(parsed(first.text, first.structured), parsed(second.text, second.structured), known)
+        stable = stable_facts(
+            parse_result(first.text, first.structured), parse_result(second.text, second.structured), known
+        )
         facts += [fact for fact in stable if fact not in facts]
     return facts
 
@@ -444,9 +450,9 @@ def _cut(result: CallResult) -> Observation:
     return Observation(text=result.text[:SAMPLE], structured=keep, is_error=result.is_error)
 
 
-def _picked(result: CallResult | Observation, reading: Reading) -> Any:
+def _pick_or_none(result: CallResult | Observation, reading: Reading) -> Any:
     """What a result has where a value is read off. None: it has nothing there."""
     try:
-        return picked(result.text, result.structured, reading.path)
+        return pick_value(result.text, result.structured, reading.path)
     except (LookupError, TypeError):
         return None

@@ -11,7 +11,7 @@ from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.reset import Reset
-from art_mcp.scenarios.catalog import REMEDY, Catalog, CatalogTool, read_catalog, withheld
+from art_mcp.scenarios.catalog import REMEDY, Catalog, CatalogTool, describe_withheld, read_catalog
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.look_around import COLUMNS, look_around, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql, sql_parameter
@@ -24,9 +24,9 @@ from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.producer import Producer
 from art_mcp.scenarios.production.quotas import ScenarioQuota
 from art_mcp.scenarios.scenario_set import ScenarioSet
-from art_mcp.scenarios.summary import GRAM, parroted
+from art_mcp.scenarios.summary import GRAM, find_copied_words
 from art_mcp.scenarios.writing.generation import write_scenarios
-from art_mcp.scenarios.writing.paraphrase import paraphrased
+from art_mcp.scenarios.writing.paraphrase import paraphrase_scenarios
 from art_mcp.scenarios.writing.writer import Writer
 from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError
@@ -144,7 +144,7 @@ async def generate_scenarios(
         difficulty,
         seed,
         instructions,
-        values.known.observed,
+        values.pool.results,
         generation.tables,
     )
     scenarios = await write_scenarios(
@@ -153,10 +153,10 @@ async def generate_scenarios(
         WRITTEN if n is None else n,
         rounds,
         budget,
-        kept=kept,
+        earlier=kept,
         on_kept=on_kept,
         until=generation.end,
-        allow_destructive=generation.allowed,
+        allow_destructive=generation.allow_destructive,
         progress=progress,
     )
     if paraphrase is not None:
@@ -204,8 +204,8 @@ class _Generation:
         self.values = Values(catalog, self.tables, self._rng, seed)
         if world:
             self.values.learn_places(world.places)
-        self.allowed = allow_destructive or bool(live and live.disposable)
-        self.tools: list[CatalogTool] = [tool for tool in catalog.tools if self.allowed or tool.reads]
+        self.allow_destructive = allow_destructive or bool(live and live.disposable)
+        self.tools: list[CatalogTool] = [tool for tool in catalog.tools if self.allow_destructive or tool.reads]
         self._useless: dict[str, str] = {}
 
     async def look_around(self) -> None:
@@ -215,11 +215,11 @@ class _Generation:
             plainly = [tool for tool in self.tools if sql_parameter(tool) is None]
             self._useless = await look_around(self.live, plainly, self.values, until=until, progress=self._progress)
 
-    async def from_grammar(self, kept: ScenarioQuota, paraphrase: LLM | None, budget: float | None) -> ScenarioSet:
+    async def from_grammar(self, quota: ScenarioQuota, paraphrase: LLM | None, budget: float | None) -> ScenarioSet:
         """Makes scenarios from the schemas alone.
 
         Args:
-            kept: Keeps them, and knows how many are wanted.
+            quota: Keeps them, and knows how many are wanted.
             paraphrase: Rewrites their texts. None: nothing does.
             budget: USD that this may cost. None sets no limit.
         """
@@ -230,25 +230,25 @@ class _Generation:
             await look_at_tables(self.live, sql)
         self.values.settle()
         composer = Composer(self.catalog, drafter, Phraser(self._rng, self._seed), self._rng, sql.tools)
-        producer = Producer(drafter, sql, composer, kept, self._seed)
-        scenarios = ScenarioSet(kept.scenarios, producer.dropped, [tool.name for tool in self.catalog.tools])
+        producer = Producer(drafter, sql, composer, quota, self._seed)
+        scenarios = ScenarioSet(quota.scenarios, producer.dropped_tasks, [tool.name for tool in self.catalog.tools])
         after: Callable[[], Awaitable[None]] | None = None
         if paraphrase is not None:
-            kept.hold_back()
+            quota.hold_back()
 
             async def after() -> None:
-                await self.paraphrase(kept.scenarios, kept.told, paraphrase, scenarios.notes, budget)
-                kept.tell()
+                await self.paraphrase(quota.scenarios, quota.notify_count, paraphrase, scenarios.notes, budget)
+                quota.notify()
 
         if self.live:
             with progress_bar(*COLUMNS, shown=self._progress) as bar:
-                task = bar.add_task("making scenarios", total=kept.total)
-                trials = Trials(self.live, self.catalog, allow_destructive=self.allowed, until=self.end)
+                task = bar.add_task("making scenarios", total=quota.total)
+                trials = Trials(self.live, self.catalog, allow_destructive=self.allow_destructive, until=self.end)
 
                 async def on_wave() -> None:
                     if after is not None:
                         await after()
-                    bar.update(task, completed=len(kept.scenarios))
+                    bar.update(task, completed=len(quota.scenarios))
 
                 await producer.produce(trials, lambda: (self.end - self._clock()) / self._seconds, on_wave)
         elif self.tools:
@@ -258,7 +258,7 @@ class _Generation:
             scenarios.notes.append(
                 "not executed: a catalog answers nothing, so only calls are checked, and some may fail"
             )
-        scenarios.notes += [*producer.notes(), *self.notes(kept.scenarios)]
+        scenarios.notes += [*producer.notes(), *self.notes(quota.scenarios)]
         return scenarios
 
     async def paraphrase(
@@ -276,7 +276,7 @@ class _Generation:
         spent = llm.usage.cost
         if budget is not None and (spent is None or spent >= budget):
             return
-        rewritten, errors = await paraphrased(scenarios[since:], llm, self._seed + since)
+        rewritten, errors = await paraphrase_scenarios(scenarios[since:], llm, self._seed + since)
         known = {scenario.wording for scenario in scenarios}
         for at, scenario in enumerate(rewritten, since):
             if scenario is not None and scenario.wording not in known:
@@ -290,14 +290,14 @@ class _Generation:
     def notes(self, scenarios: Sequence[MCPScenario]) -> list[str]:
         """Remarks on the generation and on the texts."""
         notes = [f"the tool {name} is left out: {reason}" for name, reason in self.catalog.left_out.items()]
-        if not self.allowed and (left_out := withheld(self.catalog.tools)):
+        if not self.allow_destructive and (left_out := describe_withheld(self.catalog.tools)):
             notes.append(f"{left_out}. {REMEDY}")
         if self._world:
             notes += [f"each execution had a copy of {self._world}", *self._world.notes]
         if self._useless:
             listed = "; ".join(f"{tool}: {reason}" for tool, reason in self._useless.items())
             notes.append(f"gave nothing usable when they were tried out: {listed}")
-        share, words = parroted([scenario.task for scenario in scenarios], _descriptions(self.catalog))
+        share, words = find_copied_words([scenario.task for scenario in scenarios], _descriptions(self.catalog))
         taken = f", the most of {words!r}" if words else ""
         notes.append(f"tasks with {GRAM} words in a row of a tool's description: at most {share:.0%}{taken}")
         return notes

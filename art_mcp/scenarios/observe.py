@@ -78,18 +78,18 @@ _DATE = re.compile(
 _DAY_OR_MONTH = re.compile(rf"{_DAY}|{_MONTH}", re.IGNORECASE)
 
 
-def parsed(text: str, structured: Any = None) -> Any:
+def parse_result(text: str, structured_content: Any = None) -> Any:
     """The value of a result: its structured content, else its text parsed as JSON or a Python literal, else the text.
 
     Args:
         text: Text of the result.
-        structured: Its structured content. None: it has none.
+        structured_content: Its structured content. None: it has none.
     """
-    if isinstance(structured, dict) and len(structured) == 1 and structured.keys() <= _WRAPPERS:
-        structured = next(iter(structured.values()))
-        return parsed(structured) if isinstance(structured, str) else structured
-    if structured is not None:
-        return structured
+    if isinstance(structured_content, dict) and len(structured_content) == 1 and structured_content.keys() <= _WRAPPERS:
+        structured_content = next(iter(structured_content.values()))
+        return parse_result(structured_content) if isinstance(structured_content, str) else structured_content
+    if structured_content is not None:
+        return structured_content
     stripped = text.strip()
     if stripped[:1] in ("{", "["):
         for read in (json.loads, ast.literal_eval):
@@ -130,19 +130,19 @@ def at(value: Any, path: Sequence[str | int]) -> Any:
     return value
 
 
-def picked(text: str, structured: Any, path: Sequence[str | int]) -> Any:
+def pick_value(text: str, structured_content: Any, path: Sequence[str | int]) -> Any:
     """The value that a reference to a result stands for.
 
     Args:
         text: Text of the result.
-        structured: Its structured content. None: it has none.
+        structured_content: Its structured content. None: it has none.
         path: Path into the parsed result, or into its text (`lines.in_text`). An empty path stands for the whole text.
 
     Raises:
         LookupError: The result has nothing at this path.
         TypeError: The path has a key of a wrong type.
     """
-    whole = parsed(text, structured)
+    whole = parse_result(text, structured_content)
     if not path:
         return text.strip()
     return in_text(whole, path) if isinstance(whole, str) else at(whole, path)
@@ -184,7 +184,7 @@ class Finding:
     about: frozenset[str]
     value: str | int
 
-    def fits(self, name: str, taken: Collection[frozenset[str]]) -> bool:
+    def fits(self, name: str, parameters: Collection[frozenset[str]]) -> bool:
         """Whether the value could be an argument for a parameter.
 
         Both names must end with the same word, and the other words of the parameter must describe the value. Words of
@@ -193,7 +193,7 @@ class Finding:
 
         Args:
             name: The parameter.
-            taken: Meanings of the parameters of the tool that gave the value.
+            parameters: Meanings of the parameters of the tool that gave the value.
         """
         order = _meanings(name)
         if not order or (self.own and self.own[-1] != order[-1]):
@@ -201,7 +201,7 @@ class Finding:
         wanted = frozenset(order)
         if not wanted <= self.about.union(self.own):
             return False
-        return wanted <= set(self.own) or wanted not in taken
+        return wanted <= set(self.own) or wanted not in parameters
 
 
 def findings(tool: str, value: Any) -> Iterator[Finding]:
@@ -260,7 +260,7 @@ def singular(word: str) -> str:
     return word[:-1] if word.endswith("s") and not word.endswith(("ss", "us", "is")) else word
 
 
-def stable_facts(first: Any, second: Any, known: Sequence[Any]) -> list[str]:
+def stable_facts(first: Any, second: Any, argument_values: Sequence[Any]) -> list[str]:
     """The facts of a result that an answer must mention.
 
     Facts are short values that were the same in two executions and are not among the arguments. Of free text, they are
@@ -271,15 +271,15 @@ def stable_facts(first: Any, second: Any, known: Sequence[Any]) -> list[str]:
     Args:
         first: The result of the first execution, as `parsed` returns it.
         second: The result of the second execution.
-        known: Values of the arguments, which the task states already.
+        argument_values: Values of the arguments, which the task states already.
 
     Returns:
         At most MAX_FACTS facts; single characters and very short words come last.
     """
-    stated = " ".join(canonical(argument) for argument in known).casefold()
+    stated = " ".join(canonical(argument) for argument in argument_values).casefold()
     candidates: list[Any]
     if isinstance(first, str):
-        candidates = _tokens(first, [str(argument) for argument in known]) if first == second else []
+        candidates = _tokens(first, [str(argument) for argument in argument_values]) if first == second else []
     else:
         later = dict(leaves(second))
         candidates = [leaf for path, leaf in leaves(first) if canonical(leaf) == canonical(later.get(path))]
@@ -309,9 +309,9 @@ def tokens(text: str) -> list[str]:
     return [quoted or token for quoted, token in _TOKEN.findall(_DATE.sub(" ", text))]
 
 
-def _tokens(text: str, known: Sequence[str]) -> list[str]:
+def _tokens(text: str, argument_values: Sequence[str]) -> list[str]:
     """The parts of free text that an answer would repeat: all of a short new text, else numbers, names, quotations."""
     bare = text.strip().strip("*•- ")
-    if len(bare.split()) <= 3 and not bare.endswith(":") and not any(argument in bare for argument in known):
+    if len(bare.split()) <= 3 and not bare.endswith(":") and not any(argument in bare for argument in argument_values):
         return [bare]
     return tokens(text)

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from art_langgraph.trajectory import Scenario, scenario_id
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.observe import picked
+from art_mcp.scenarios.observe import pick_value
 from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
@@ -158,7 +158,7 @@ class Plan(BaseModel):
     def _has(self, reading: Reading) -> bool:
         try:
             seen = self.observations[reading.step]
-            picked(seen.text, seen.structured, reading.path)
+            pick_value(seen.text, seen.structured, reading.path)
         except (LookupError, TypeError):
             return False
         return True

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from art_langgraph.trajectory import Scenario, scenario_id
 from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
-from art_mcp.scenarios.split import combination, divided
+from art_mcp.scenarios.split import combination, split_scenarios
 from art_mcp.scenarios.summary import summary
 from art_mcp.worlds.alias import Aliases
 from trainer_server.wire import ConfigError
@@ -22,7 +22,7 @@ SHOWN_ERRORS = 3
 """Number of errors in the report, the most frequent ones. `dropped` has all."""
 
 
-class Dropped(BaseModel):
+class DroppedTask(BaseModel):
     """A task that was not kept, and why.
 
     Args:
@@ -50,7 +50,7 @@ class ScenarioSet:
     """
 
     scenarios: list[MCPScenario] = field(default_factory=list)
-    dropped: list[Dropped] = field(default_factory=list)
+    dropped: list[DroppedTask] = field(default_factory=list)
     offered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -93,7 +93,7 @@ class ScenarioSet:
         Returns:
             A new set. This one is not changed.
         """
-        scenarios, notes = divided(self.scenarios, held_out, seed)
+        scenarios, notes = split_scenarios(self.scenarios, held_out, seed)
         others = [note for note in self.notes if not note.startswith("no held-out ")]
         return ScenarioSet(scenarios, self.dropped, self.offered, [*others, *notes])
 
@@ -157,7 +157,7 @@ class ScenarioSet:
             lines: list[dict[str, Any]] = list(read_jsonl(_dropped_file(path), dict))
             try:
                 loaded.offered, loaded.notes = lines[0]["offered"], lines[0]["notes"]
-                loaded.dropped = [Dropped.model_validate(line) for line in lines[1:]]
+                loaded.dropped = [DroppedTask.model_validate(line) for line in lines[1:]]
             except (LookupError, ValidationError) as error:
                 raise ConfigError(
                     f"{_dropped_file(path)} is not what `save` wrote ({type(error).__name__}): mend it, or delete it; "
@@ -189,7 +189,7 @@ class ScenarioSet:
         return "\n".join(lines)
 
 
-def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()) -> list[MCPScenario]:
+def balance_scenarios(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()) -> list[MCPScenario]:
     """Orders scenarios so that every prefix has about as many of each difficulty and uses the tools equally often.
 
     Args:
@@ -219,7 +219,7 @@ def balanced(scenarios: Iterable[MCPScenario], after: Sequence[MCPScenario] = ()
     return ordered
 
 
-def drop(scenario: MCPScenario, kind: Any, reason: str) -> Dropped:
+def drop(scenario: MCPScenario, kind: Any, reason: str) -> DroppedTask:
     """The record of a scenario that is not kept.
 
     Args:
@@ -227,7 +227,7 @@ def drop(scenario: MCPScenario, kind: Any, reason: str) -> Dropped:
         kind: One of the kinds of `Dropped`.
         reason: The reason as a sentence.
     """
-    return Dropped(task=scenario.task, tools=list(scenario.tools), kind=kind, reason=reason)
+    return DroppedTask(task=scenario.task, tools=list(scenario.tools), kind=kind, reason=reason)
 
 
 def _with_aliases(scenario: MCPScenario, aliases: Aliases) -> MCPScenario:

@@ -58,7 +58,7 @@ class Division:
         return "train" if self.values.isdisjoint(values_of(plan.reference)) else "values"
 
 
-def divided(
+def split_scenarios(
     scenarios: Sequence[MCPScenario], held_out: float = 0.25, seed: int = 0
 ) -> tuple[list[MCPScenario], list[str]]:
     """Splits scenarios, whoever made them.
@@ -78,9 +78,9 @@ def divided(
         return [scenario.with_plan(split="train") for scenario in scenarios], []
     combined = _combinations(order, size)
     left = [scenario for scenario in order if combination(scenario) not in combined]
-    forms = _chosen({form: {s.id for s in group} for form, group in _by_form(left).items()}, size, len(order))
+    forms = _choose_keys({form: {s.id for s in group} for form, group in _by_form(left).items()}, size, len(order))
     left = [scenario for scenario in left if scenario.plan.phrasing not in forms]
-    values = _chosen(_by_value(left), size, len(order))
+    values = _choose_keys(_by_value(left), size, len(order))
     division = Division(frozenset(values), frozenset(forms), frozenset(combined))
     split = _with_history([scenario.with_plan(split=division.split_of(scenario)) for scenario in scenarios])
     sizes = Counter(scenario.plan.split for scenario in split)
@@ -118,7 +118,7 @@ def _combinations(order: Sequence[MCPScenario], size: int) -> set[tuple[str, ...
     return held
 
 
-def _chosen(having: dict[str, set[str]], size: int, of: int) -> set[str]:
+def _choose_keys(having: dict[str, set[str]], size: int, of: int) -> set[str]:
     """Keys to hold out until `size` scenarios have one of them.
 
     Args:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from art_mcp.scenarios.observe import leaves
-from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.values import spell_value
 from art_mcp.scenarios.plan import MCPScenario
 
 GRAM = 5
@@ -17,7 +17,7 @@ SHOWN = 5
 """Scenarios that a report shows as they are."""
 
 
-def parroted(tasks: Sequence[str], descriptions: Iterable[str]) -> tuple[float, str]:
+def find_copied_words(tasks: Sequence[str], descriptions: Iterable[str]) -> tuple[float, str]:
     """The greatest share of tasks that have the same GRAM words in a row as the description of a tool.
 
     Args:
@@ -40,7 +40,9 @@ def parroted(tasks: Sequence[str], descriptions: Iterable[str]) -> tuple[float, 
 def skeleton(scenario: MCPScenario) -> str:
     """The text of a task without the values of its calls: the same for tasks that are phrased alike."""
     text = scenario.task
-    values = {part for step in scenario.plan.reference for _, leaf in leaves(step.arguments) for part in spelled(leaf)}
+    values = {
+        part for step in scenario.plan.reference for _, leaf in leaves(step.arguments) for part in spell_value(leaf)
+    }
     for value in sorted(values, key=len, reverse=True):
         if len(value) > 1 or value.isdigit():
             text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", text)

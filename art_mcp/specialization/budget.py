@@ -29,8 +29,8 @@ class Budget:
 
     Args:
         seconds: For everything. None: there is no limit, and each stage takes what its settings say.
-        spent: Seconds that earlier processes of the same run have spent.
-        skipped: Stages that will not be done.
+        earlier_seconds: Seconds that earlier processes of the same run have spent.
+        skipped_stages: Stages that will not be done.
         clock: Seconds on a clock that never goes back.
     """
 
@@ -38,24 +38,24 @@ class Budget:
         self,
         seconds: float | None,
         *,
-        spent: float = 0.0,
-        skipped: frozenset[str] = frozenset(),
+        earlier_seconds: float = 0.0,
+        skipped_stages: frozenset[str] = frozenset(),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.seconds = seconds
-        self._clock, self._began = clock, clock() - spent
-        self._open = {name: weight for name, weight in WEIGHTS.items() if name not in skipped}
+        self._clock, self._began = clock, clock() - earlier_seconds
+        self._open = {name: weight for name, weight in WEIGHTS.items() if name not in skipped_stages}
         self._needs: dict[str, float] = {}
 
     @property
-    def spent(self) -> float:
+    def seconds_spent(self) -> float:
         """Seconds since the beginning, those of earlier processes included."""
         return self._clock() - self._began
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds until the end. None: there is no limit."""
-        return None if self.seconds is None else max(0.0, self.seconds - self.spent)
+        return None if self.seconds is None else max(0.0, self.seconds - self.seconds_spent)
 
     def reserve(self, stage: str, seconds: float) -> None:
         """Keeps seconds for a stage that comes later, whatever the stages before it take.
@@ -91,12 +91,12 @@ class Budget:
             stage: The stage.
             now: The stage that begins now. All stages before it have ended.
         """
-        if self.left is None:
+        if self.seconds_left is None:
             return None
         self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(now)])
         later = {name: weight for name, weight in self._open.items() if name != stage}
         needs = {name: seconds for name, seconds in self._needs.items() if name in later}
-        free = max(0.0, self.left - REPORT - sum(needs.values()))
+        free = max(0.0, self.seconds_left - REPORT - sum(needs.values()))
         sharing = self._open.get(stage, 0.0) + sum(weight for name, weight in later.items() if name not in needs)
         share = free * self._open.get(stage, 0.0) / sharing if sharing else 0.0
         own = min(self._needs.get(stage, 0.0), free)
@@ -104,7 +104,11 @@ class Budget:
 
     def text(self) -> str:
         """What is left, in words. Empty: there is no limit."""
-        return "" if self.left is None else f"{_minutes(self.left)} of {_minutes(self.seconds or 0.0)} left"
+        return (
+            ""
+            if self.seconds_left is None
+            else f"{_minutes(self.seconds_left)} of {_minutes(self.seconds or 0.0)} left"
+        )
 
 
 def _minutes(seconds: float) -> str:

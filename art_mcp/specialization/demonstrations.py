@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from art_mcp.scenarios.execute import StepFailed, resolved
+from art_mcp.scenarios.execute import StepFailed, resolve_arguments
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario, Observation, Step
 from art_mcp.specialization.agent import SYSTEM
@@ -67,7 +67,7 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
             calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        said = _repeated(requests, plan.answers, turn[0]) if requests else _named(plan.reference, turn)
+        said = _request_preamble(requests, plan.answers, turn[0]) if requests else _calls_preamble(plan.reference, turn)
         messages.append({"role": "assistant", "content": said, "tool_calls": calls})
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
@@ -95,12 +95,12 @@ def _requests(scenario: MCPScenario) -> list[str]:
     return requests if all(request.casefold() in text for request in requests) else []
 
 
-def _repeated(requests: Sequence[str], answers: Sequence[str], at: int) -> str:
+def _request_preamble(requests: Sequence[str], answers: Sequence[str], at: int) -> str:
     """What the assistant says in the message with the call for a request. at: its index."""
     return f"{answers[at - 1]} Next: {requests[at]}" if at else f"First: {requests[at]}"
 
 
-def _named(steps: Sequence[Step], turn: Sequence[int]) -> str:
+def _calls_preamble(steps: Sequence[Step], turn: Sequence[int]) -> str:
     """What the assistant says in the message that makes other calls. Empty: there is one call alone."""
     if not turn[0]:
         return f"I need {', then '.join(step.tool for step in steps)}." if len(steps) > 1 else ""
@@ -109,5 +109,5 @@ def _named(steps: Sequence[Step], turn: Sequence[int]) -> str:
 
 def _call(index: int, step: Step, earlier: Sequence[Observation]) -> dict[str, Any]:
     """The call of a step in OpenAI's format. earlier: the results of the steps before it."""
-    arguments = json.dumps(resolved(step, earlier), ensure_ascii=False)
+    arguments = json.dumps(resolve_arguments(step, earlier), ensure_ascii=False)
     return {"id": f"call_{index}", "type": "function", "function": {"name": step.tool, "arguments": arguments}}

@@ -61,10 +61,10 @@ async def measure_difficulty(
         timeout=timeout,
         progress=progress,
     )
-    return rated(scenarios, evaluation)
+    return rate_scenarios(scenarios, evaluation)
 
 
-def rated(scenarios: ScenarioSet, evaluation: Evaluation) -> ScenarioSet:
+def rate_scenarios(scenarios: ScenarioSet, evaluation: Evaluation) -> ScenarioSet:
     """The same scenarios with the success rates of an evaluation of them. Those without a scored run stay as they are.
 
     Args:

@@ -17,15 +17,15 @@ from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import schemas_of
-from art_mcp.specialization.measure import rated
+from art_mcp.specialization.measure import rate_scenarios
 from art_mcp.specialization.settings import RunSettings, TrainingSettings, WarmStart
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.stage_runner import Stage, StageRunner
 from art_mcp.specialization.stages.holdout import shown_and_kept, to_train_on
 from art_mcp.specialization.stages.measurement import MeasuredStages
 from art_mcp.specialization.stages.reinforcement import TEMPERATURE, reinforce
-from art_mcp.specialization.stages.selection import put_aside, selected
-from art_mcp.specialization.stages.toolbox import Toolbox, shown
+from art_mcp.specialization.stages.selection import put_aside, select_version
+from art_mcp.specialization.stages.toolbox import Toolbox, example_messages
 from art_mcp.specialization.stages.warm_start import Imitation, warm_start
 from art_mcp.specialization.verify import solved, verify
 
@@ -46,9 +46,9 @@ class Recipe:
     """The stages that train. Each is done once: what an earlier process has ended is read from the directory.
 
     Args:
-        made: The outcome, which each stage adds to.
+        outcome: The outcome, which each stage adds to.
         stage_runner: The time, the journal, and the report.
-        measured: The measurements on the held-out sets.
+        measured_stages: The measurements on the held-out sets.
         trainer: The trainer server.
         box: The tools of the agent.
         agent: The agent.
@@ -60,9 +60,9 @@ class Recipe:
         progress: Whether to show progress bars on a terminal.
     """
 
-    made: Specialization
+    outcome: Specialization
     stage_runner: StageRunner
-    measured: MeasuredStages
+    measured_stages: MeasuredStages
     trainer: TrainerClient
     box: Toolbox
     agent: Graph
@@ -82,18 +82,20 @@ class Recipe:
     """Evaluations on the selection scenarios, by version."""
 
     def __post_init__(self) -> None:
-        self._training, self._selection = put_aside(self.made.scenarios.train, self.seed)
+        self._training, self._selection = put_aside(self.outcome.scenarios.train, self.seed)
         if len(self._training) < self.training.groups_per_step:
-            self._training, self._selection = self.made.scenarios.train, []
-        self.made.schemas = schemas_of(self.box.tools)
+            self._training, self._selection = self.outcome.scenarios.train, []
+        self.outcome.schemas = schemas_of(self.box.tools)
 
     async def measure_prompted(self) -> None:
         """Measures the untrained version with demonstrations in its prompt, if its prompt is known."""
-        examples = shown(self._training, self.seed)
+        examples = example_messages(self._training, self.seed)
         if self.own_agent or not examples:
             why = "the prompt of your own agent is not known" if self.own_agent else "there is no demonstration"
             return self.stage_runner.skip("prompted", why)
-        await self.measured.prompted(self.box.agent(self.trainer, self.made.policy, self.runs, examples))
+        await self.measured_stages.prompted_baseline(
+            self.box.agent(self.trainer, self.outcome.policy, self.runs, examples)
+        )
 
     def weigh_training(self, settings: WarmStart) -> None:
         """Leaves the training out, and gives its time to the warm start, where too few of its steps would fit. An
@@ -118,7 +120,7 @@ class Recipe:
 
     def _too_few_steps(self) -> str | None:
         """Why too few steps would fit; None: enough do, or nobody knows, or there is no limit."""
-        seconds, cost = self.stage_runner.budget.foresees("rl", now="warm start"), self.measured.measurer.cost
+        seconds, cost = self.stage_runner.budget.foresees("rl", now="warm start"), self.measured_stages.measurer.cost
         if seconds is None or not cost:
             return None
         step = _STEP_COST * self._longer() * cost * self.training.groups_per_step * self.training.n
@@ -133,7 +135,7 @@ class Recipe:
     def _longer(self) -> float:
         """How many times as many calls of the model a run of the training makes as a run of the last measurement: an
         untrained policy often calls no tool at all. 1 at least."""
-        measured = list(self.made.measurements.values())
+        measured = list(self.outcome.measurements.values())
         runs = measured[-1].evaluation.trajectories if measured else []
         if not runs or not self._training:
             return 1.0
@@ -143,8 +145,8 @@ class Recipe:
 
     async def warm_start(self, settings: WarmStart) -> None:
         """Lets the policy imitate demonstrations."""
-        if done := self.stage_runner.ended("warm start"):
-            self.made.warm_start, self.made.version = done["metrics"], done["version"]
+        if done := self.stage_runner.end_event("warm start"):
+            self.outcome.warm_start, self.outcome.version = done["metrics"], done["version"]
             self._shown = done["scenarios"]
             return
         training = self._training if self.training.steps == 0 else shown_and_kept(self._training, self.seed)[0]
@@ -155,7 +157,7 @@ class Recipe:
             self.box.tools,
             self.runs.system,
             self.seed,
-            self.made.scenarios.held_out,
+            self.outcome.scenarios.held_out,
         )
         if not imitation.conversations:
             return self._without("warm start", "no reference of the training scenarios was executed")
@@ -167,14 +169,14 @@ class Recipe:
         with self.stage_runner.stage("warm start", about) as stage:
             result = await warm_start(
                 self.trainer,
-                self.made.policy,
+                self.outcome.policy,
                 imitation,
                 seconds=stage.seconds,
                 key=f"{self.stage_runner.directory.name}-warm-start",
                 progress=self.progress,
             )
             metrics = result.metrics
-            self._shown = imitation.shown(metrics)
+            self._shown = imitation.imitated_ids(metrics)
             trained = round(metrics.get("tokens_unique", 0) * metrics.get("epochs", 0))
             stage.facts |= {
                 "version": result.version,
@@ -182,8 +184,8 @@ class Recipe:
                 "tokens": Tokens(trained=trained).summary(),
                 "scenarios": self._shown,
             }
-            self.made.warm_start, self.made.version = metrics, result.version
-            self.stage_runner.tell(f"{self.made.model}: {_imitated(metrics)}")
+            self.outcome.warm_start, self.outcome.version = metrics, result.version
+            self.stage_runner.on_stage(f"{self.outcome.model}: {_describe_warm_start(metrics)}")
             if left_out := {reason: count for reason, count in metrics.get("turns_skipped", {}).items() if count}:
                 reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
                 self._note("imitated", f"answers that the warm start did not imitate: {reasons}")
@@ -191,7 +193,7 @@ class Recipe:
     async def measure_difficulty(self) -> None:
         """Measures how often the policy solves each training scenario, if that was asked for."""
         runs = self.training.difficulty_runs
-        if not runs or self.stage_runner.ended("difficulty"):
+        if not runs or self.stage_runner.end_event("difficulty"):
             return
         with self.stage_runner.stage("difficulty", f"{runs} runs of each of {len(self._training)} scenarios") as stage:
             groups = await gather(
@@ -207,33 +209,33 @@ class Recipe:
             )
             check_rewards(groups)
             self._measured = groups
-            rate = rated(ScenarioSet(self._training), Evaluation(runs_of(groups), success=solved))
+            rate = rate_scenarios(ScenarioSet(self._training), Evaluation(runs_of(groups), success=solved))
             by_id = {scenario.id: scenario for scenario in rate.scenarios}
-            known = [by_id.get(scenario.id, scenario) for scenario in self.made.scenarios.scenarios]
-            self.made.scenarios = replace(self.made.scenarios, scenarios=known)
+            known = [by_id.get(scenario.id, scenario) for scenario in self.outcome.scenarios.scenarios]
+            self.outcome.scenarios = replace(self.outcome.scenarios, scenarios=known)
             self._training = [by_id[scenario.id] for scenario in self._training]
-            self.stage_runner.directory.save_scenarios(self.made.scenarios)
+            self.stage_runner.directory.save_scenarios(self.outcome.scenarios)
             sometimes = len(rate.keep_learnable())
             stage.facts |= {"sometimes": sometimes, "tokens": Tokens.of(runs_of(groups)).summary()}
-            self.stage_runner.tell(f"{sometimes} of {len(rate)} are solved sometimes: these come first")
+            self.stage_runner.on_stage(f"{sometimes} of {len(rate)} are solved sometimes: these come first")
 
     async def reinforce(self) -> None:
         """Trains with GRPO, for as long as there is time, and goes on with a training that was interrupted."""
         journal, store = self.stage_runner.directory.journal, self.stage_runner.directory.store
         for line in journal.of("step", "rl"):
-            self.made.steps.append(line["row"])
+            self.outcome.steps.append(line["row"])
             if (measured := line["measured"]) is not None:
                 self._selected[measured] = self.stage_runner.directory.measurement(f"rl-{measured}", measured)
-        if store is not None and self.made.steps:
-            self.made.groups = groups_by_version(store.list(), self.made.policy)
-        if done := self.stage_runner.ended("rl"):
-            self.made.version = done["version"]
+        if store is not None and self.outcome.steps:
+            self.outcome.groups = groups_by_version(store.list(), self.outcome.policy)
+        if done := self.stage_runner.end_event("rl"):
+            self.outcome.version = done["version"]
             return
         allowed = self.stage_runner.budget.allows("rl")
-        if allowed is not None and allowed < _LEAST and not self.made.steps:
+        if allowed is not None and allowed < _LEAST and not self.outcome.steps:
             return self._without("rl", f"only {allowed:.0f} s are left for it")
-        took = sum(self.made.steps[-1]["seconds"].values()) if self.made.steps else 0.0
-        if self.made.steps and (self.made.steps[-1]["stopped"] or (allowed is not None and allowed < took)):
+        took = sum(self.outcome.steps[-1]["seconds"].values()) if self.outcome.steps else 0.0
+        if self.outcome.steps and (self.outcome.steps[-1]["stopped"] or (allowed is not None and allowed < took)):
             with self.stage_runner.stage("rl", "no time is left for another step") as stage:
                 await self._end_of_training(stage)
             return
@@ -251,17 +253,17 @@ class Recipe:
                 async for record in reinforce(
                     self.agent,
                     scenarios,
-                    policy=self.made.policy,
+                    policy=self.outcome.policy,
                     client=self.trainer,
                     training=self.training,
                     runs=self.runs,
-                    schemas=self.made.schemas,
+                    schemas=self.outcome.schemas,
                     seconds=stage.seconds,
-                    first_step=len(self.made.steps) + 1,
+                    first_step=len(self.outcome.steps) + 1,
                     run=self.stage_runner.directory.name,
                     ruler=self.ruler,
                     selection=self._selection,
-                    measured=self._measured,
+                    measured_groups=self._measured,
                     store=store,
                     seed=self.seed,
                     progress=self.progress,
@@ -274,11 +276,11 @@ class Recipe:
                         self._selected[measured] = record.evaluation
                         self.stage_runner.directory.save_measurement(f"rl-{measured}", record.evaluation)
                     facts = {"row": row, "tokens": own.summary(), "measured": measured}
-                    journal.note("step", stage="rl", **facts, left=self.stage_runner.budget.left)
-                    self.made.steps.append(row)
-                    self.made.groups += record.groups
+                    journal.note("step", stage="rl", **facts, left=self.stage_runner.budget.seconds_left)
+                    self.outcome.steps.append(row)
+                    self.outcome.groups += record.groups
                     left = f" ({self.stage_runner.budget.text()})" if self.stage_runner.budget.text() else ""
-                    self.stage_runner.tell(f"{record}{left}")
+                    self.stage_runner.on_stage(f"{record}{left}")
             except RolloutsFailed as error:  # what was made until then must not be lost with a training
                 self._note("rl", f"the training ended: {error}")
             await self._end_of_training(stage)
@@ -287,27 +289,27 @@ class Recipe:
         """Notes the version that the training has made. A step that a killed process has sent is waited for."""
         steps = self.stage_runner.directory.journal.of("step", "rl")
         sent = await self.trainer.find_step(
-            self.made.policy, f"{self.stage_runner.directory.name}-step-{len(steps) + 1}"
+            self.outcome.policy, f"{self.stage_runner.directory.name}-step-{len(steps) + 1}"
         )
         if sent is not None and not sent.status.final:
             await self.trainer.wait(sent)
-        self.made.version = (await self.trainer.policy(self.made.policy)).latest
+        self.outcome.version = (await self.trainer.policy(self.outcome.policy)).latest
         tokens = sum((Tokens(**line["tokens"]) for line in steps), Tokens())
-        stage.facts |= {"version": self.made.version, "steps": len(steps), "tokens": tokens.summary()}
+        stage.facts |= {"version": self.outcome.version, "steps": len(steps), "tokens": tokens.summary()}
 
     async def select(self) -> None:
         """Compares the last version with that before the training, on scenarios that were put aside for it."""
-        if done := self.stage_runner.ended("selection"):
-            self.made.version, self.made.selection = done["version"], done["why"]
+        if done := self.stage_runner.end_event("selection"):
+            self.outcome.version, self.outcome.selection = done["version"], done["why"]
             return
-        earlier, last = self.measured.before_training.version, self.made.version
+        earlier, last = self.measured_stages.before_training.version, self.outcome.version
         if not self.training.keep_best or last == earlier:
-            self.made.selection = f"version {last} is the last one"
+            self.outcome.selection = f"version {last} is the last one"
             return await self._promote()
         count = self._affordable(len(self._selection), versions=2)
         if not count:
-            self.made.selection = f"version {last} is the last one: there was no time, or no scenario, to compare it"
-            self.stage_runner.skip("selection", self.made.selection)
+            self.outcome.selection = f"version {last} is the last one: there was no time, or no scenario, to compare it"
+            self.stage_runner.skip("selection", self.outcome.selection)
             return await self._promote()
         scenarios = self._selection[:count]
         if count < len(self._selection):  # others were measured on more scenarios, so they cannot be compared
@@ -316,41 +318,48 @@ class Recipe:
             for version in (earlier, last):
                 if version not in self._selected:
                     try:
-                        self._selected[version] = await self.measured.measurer.measure(self.agent, scenarios, version)
+                        self._selected[version] = await self.measured_stages.measurer.measure(
+                            self.agent, scenarios, version
+                        )
                     except RolloutsFailed as error:
                         self.stage_runner.remark(
                             f"comparing {version}", f"version {version} could not be compared: {error}"
                         )
-            self.made.version, self.made.selection = selected(self._selected, last)
+            self.outcome.version, self.outcome.selection = select_version(self._selected, last)
             rates = {str(version): evaluation.success_rate for version, evaluation in self._selected.items()}
             runs = [run for evaluation in self._selected.values() for run in evaluation.trajectories]
             tokens = Tokens.of(runs).summary()
-            stage.facts |= {"version": self.made.version, "why": self.made.selection, "rates": rates, "tokens": tokens}
-            self.stage_runner.tell(self.made.selection)
+            stage.facts |= {
+                "version": self.outcome.version,
+                "why": self.outcome.selection,
+                "rates": rates,
+                "tokens": tokens,
+            }
+            self.stage_runner.on_stage(self.outcome.selection)
             await self._promote()
 
     def _affordable(self, count: int, versions: int) -> int:
         """How many scenarios there is time for, for so many versions. 0: too few to tell anything."""
-        seconds, cost = self.stage_runner.budget.allows("selection"), self.measured.measurer.cost
+        seconds, cost = self.stage_runner.budget.allows("selection"), self.measured_stages.measurer.cost
         if seconds is not None and cost:
             count = min(count, int(seconds / (versions * cost)))
         return count if count >= 8 else 0
 
     async def _promote(self) -> None:
         """Lets the policy's name mean the version that is taken, unless somebody has promoted another one."""
-        known = await self.trainer.policy(self.made.policy)
-        if self.made.version == (known.latest if known.promoted is None else known.promoted):
+        known = await self.trainer.policy(self.outcome.policy)
+        if self.outcome.version == (known.latest if known.promoted is None else known.promoted):
             return
         if known.promoted is None:
-            await self.trainer.promote(self.made.policy, self.made.version)
+            await self.trainer.promote(self.outcome.policy, self.outcome.version)
         else:
-            why = f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.made.model}`"
+            why = f"version {known.promoted} is promoted, and stays so; `art-langgraph promote {self.outcome.model}`"
             self.stage_runner.remark("promoted", why)
 
     def _note(self, about: str, what: str) -> None:
         """Tells something now, and in the report."""
         self.stage_runner.remark(about, what)
-        self.stage_runner.tell(what)
+        self.stage_runner.on_stage(what)
 
     def _without(self, stage: str, why: str) -> None:
         """Leaves a stage out."""
@@ -358,7 +367,7 @@ class Recipe:
         self.stage_runner.skip(stage, why)
 
 
-def _imitated(metrics: dict[str, object]) -> str:
+def _describe_warm_start(metrics: dict[str, object]) -> str:
     """What a warm start did, in words."""
     if skipped := metrics.get("skipped"):
         return f"the warm start changed nothing: {skipped}"

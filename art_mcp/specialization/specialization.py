@@ -13,7 +13,7 @@ from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import Schema
 from art_mcp.specialization.measuring.measurement import Measurement
-from art_mcp.specialization.measuring.paired import PairedGain
+from art_mcp.specialization.measuring.paired_gain import PairedGain
 from art_mcp.specialization.verify import solved
 
 MEASURED = {

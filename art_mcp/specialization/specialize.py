@@ -142,10 +142,10 @@ async def specialize(
         }
         budget = Budget(
             None if minutes is None else 60 * minutes,
-            spent=directory.journal.last + time.monotonic() - began,
-            skipped=frozenset(name for name, is_absent in absent.items() if is_absent),
+            earlier_seconds=directory.journal.last + time.monotonic() - began,
+            skipped_stages=frozenset(name for name, is_absent in absent.items() if is_absent),
         )
-        directory.journal.spent = lambda: budget.spent
+        directory.journal.seconds_spent = lambda: budget.seconds_spent
         stage_runner = StageRunner(directory, budget, on_stage, lambda: None)
         if directory.resumed:
             on_stage(f"resuming {output}: {', '.join(stage_runner.seconds) or 'no stage'} done before")
@@ -174,12 +174,12 @@ async def specialize(
             on_stage(box.left_out)
         agent = graph(box.tools) if graph else box.agent(trainer, policy, runs)
         measured = MeasuredStages(
-            made=made, stage_runner=stage_runner, measurer=Measurer(runs, progress), agent=agent, seed=seed
+            outcome=made, stage_runner=stage_runner, measurer=Measurer(runs, progress), agent=agent, seed=seed
         )
         recipe = Recipe(
-            made=made,
+            outcome=made,
             stage_runner=stage_runner,
-            measured=measured,
+            measured_stages=measured,
             trainer=trainer,
             box=box,
             agent=agent,
@@ -210,23 +210,23 @@ async def specialize(
         return made
 
 
-def _report(made: Specialization, stage_runner: StageRunner) -> None:
+def _report(outcome: Specialization, stage_runner: StageRunner) -> None:
     """Writes the report of what is known so far."""
-    made.seconds, made.tokens, made.usage = (
+    outcome.seconds, outcome.tokens, outcome.usage = (
         stage_runner.seconds,
         stage_runner.tokens,
         dict(stage_runner.directory.journal.usage()),
     )
-    write_report(made, stage_runner.directory)
+    write_report(outcome, stage_runner.directory)
 
 
-def _warm_start(given: WarmStart | str | Path | None, *, own_agent: bool) -> WarmStart | None:
+def _warm_start(option: WarmStart | str | Path | None, *, own_agent: bool) -> WarmStart | None:
     """What `warm_start=` asks for. None: no warm start."""
-    if given is None or isinstance(given, WarmStart):
-        return given
-    if given == "auto":
+    if option is None or isinstance(option, WarmStart):
+        return option
+    if option == "auto":
         return None if own_agent else WarmStart()
-    return WarmStart(conversations=None if given == "reference" else given)
+    return WarmStart(conversations=None if option == "reference" else option)
 
 
 def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:

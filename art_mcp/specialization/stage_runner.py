@@ -36,7 +36,7 @@ class StageRunner:
     Args:
         directory: Where the run is kept.
         budget: The time.
-        tell: Called with a line of text when a stage begins, and with its results.
+        on_stage: Called with a line of text when a stage begins, and with its results.
         report: Writes the report of what is known so far. It is called after each stage.
 
     Attributes:
@@ -45,7 +45,7 @@ class StageRunner:
 
     directory: RunDirectory
     budget: Budget
-    tell: Callable[[str], None]
+    on_stage: Callable[[str], None]
     report: Callable[[], None]
     notes: list[str] = field(init=False)
 
@@ -72,23 +72,23 @@ class StageRunner:
         journal = self.directory.journal
         seconds = self.budget.allows(name)
         begun = journal.of("begin", name)
-        before = max(0.0, self.budget.spent - begun[0]["spent"]) if begun else 0.0
+        before = max(0.0, self.budget.seconds_spent - begun[0]["spent"]) if begun else 0.0
         journal.note("resume" if begun else "begin", stage=name, seconds=seconds)
         left = f" ({self.budget.text()})" if self.budget.text() else ""
-        self.tell(f"{name}: {about}{left}")
+        self.on_stage(f"{name}: {about}{left}")
         stage = Stage(name, seconds, before)
         yield stage
-        journal.note("end", stage=name, left=self.budget.left, **stage.facts)
+        journal.note("end", stage=name, left=self.budget.seconds_left, **stage.facts)
         self.report()
 
-    def ended(self, name: str) -> dict[str, Any] | None:
+    def end_event(self, name: str) -> dict[str, Any] | None:
         """What came of a stage that an earlier process, or this one, has ended. None: it has not ended."""
-        return self.directory.journal.ended(name)
+        return self.directory.journal.end_event(name)
 
     def skip(self, name: str, why: str) -> None:
         """Notes that a stage is left out, and tells why."""
         self.directory.journal.note("skip", stage=name, why=why)
-        self.tell(f"{name}: left out: {why}")
+        self.on_stage(f"{name}: left out: {why}")
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -10,8 +10,8 @@ from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.observe import leaves, parsed, picked
-from art_mcp.scenarios.phrasing.talk import refuses
+from art_mcp.scenarios.observe import leaves, parse_result, pick_value
+from art_mcp.scenarios.phrasing.small_talk import refuses
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step, is_reference
 from art_mcp.worlds.change import Change, Comparison, compare
 from trainer_server.wire import ConfigError, MCPError
@@ -118,13 +118,13 @@ def compared_world(trajectory: Trajectory, plan: Plan) -> Comparison | None:
     return compare(plan.changes, made) if plan.changes or made else None
 
 
-def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None) -> dict[str, float]:
+def parts(trajectory: Trajectory, plan: Plan, comparison: Comparison | None = None) -> dict[str, float]:
     """The parts of the reward without weights, each from 0 to 1.
 
     Args:
         trajectory: The run.
         plan: The plan to check against.
-        compared: The run's world beside that of the reference. None: there is no such part.
+        comparison: The run's world beside that of the reference. None: there is no such part.
 
     Raises:
         MCPError: The server had ended, or a cassette had no answer.
@@ -141,7 +141,7 @@ def parts(trajectory: Trajectory, plan: Plan, compared: Comparison | None = None
         faithful = _faithful(text, plan, [call for call, _ in matches], calls, trajectory)
     else:
         faithful = float(_replied(text, plan))
-    world = {"world": compared.degree} if compared else {}
+    world = {"world": comparison.degree} if comparison else {}
     as_planned = right == 1.0 and not any(call.is_error for call in hits)
     by_state = bool(plan.changes) and not any(change.varies for change in plan.changes or ())
     as_wanted = as_planned or by_state if plan.reply == "result" else bool(plan.reference) or not calls
@@ -186,9 +186,9 @@ def match(
     taken: list[int | None] = []
     for number, step in enumerate(steps):
         since = max((1 + (taken[need] or 0) for need in step.needs), default=0)
-        wanted = [_wanted(step, [call for call, _ in matches])]
+        wanted = [_resolve_arguments(step, [call for call, _ in matches])]
         if step.needs and number < len(observations):
-            wanted.append(_wanted(step, observations))
+            wanted.append(_resolve_arguments(step, observations))
         best: tuple[float, bool, int | None] = (0.0, False, None)
         for index, call in enumerate(calls):
             if index >= since and index not in taken and call.tool == step.tool:
@@ -212,38 +212,39 @@ def match(
     return matches
 
 
-def _same_words(call: ToolCall, wanted: dict[str, Any]) -> bool:
+def _same_words(call: ToolCall, step_arguments: dict[str, Any]) -> bool:
     """Whether arguments differ from the wanted ones in capital and small letters alone."""
-    return canonical(_some(call.arguments)).casefold() == canonical(_some(wanted)).casefold()
+    return canonical(_some(call.arguments)).casefold() == canonical(_some(step_arguments)).casefold()
 
 
-def _as_good(call: ToolCall, step: Step, seen: Observation, facts: Sequence[str]) -> bool:
+def _as_good(call: ToolCall, step: Step, observation: Observation, facts: Sequence[str]) -> bool:
     """Whether a call of another tool does for a reading step: it was given the same values and tells the same."""
     if call.tool == step.tool or call.is_error or step.needs or not step.reads:
         return False
     given = {canonical(leaf) for _, leaf in leaves(call.arguments)}
     if not {canonical(leaf) for _, leaf in leaves(step.arguments)} <= given:
         return False
-    told = [fact for fact in facts if mentions(seen.text, fact)]
-    return _gave(call, seen) or (bool(told) and all(mentions(call.result or "", fact) for fact in told))
+    told = [fact for fact in facts if mentions(observation.text, fact)]
+    return _gave(call, observation) or (bool(told) and all(mentions(call.result or "", fact) for fact in told))
 
 
-def _gave(call: ToolCall, seen: Observation) -> bool:
+def _gave(call: ToolCall, observation: Observation) -> bool:
     """Whether a call gave the values that the reference gave."""
-    wanted = [canonical(leaf) for _, leaf in leaves(parsed(seen.text, seen.structured))]
+    wanted = [canonical(leaf) for _, leaf in leaves(parse_result(observation.text, observation.structured))]
     return not call.is_error and bool(wanted) and [canonical(leaf) for leaf in _leaves(call)] == wanted
 
 
-def agreement(given: dict[str, Any], wanted: dict[str, Any], defaults: dict[str, Any]) -> float:
-    """The share of arguments that are equal, of all names in `given` or `wanted`. 1.0 if there are no arguments.
+def agreement(call_arguments: dict[str, Any], step_arguments: dict[str, Any], defaults: dict[str, Any]) -> float:
+    """The share of arguments that are equal, of all names in `call_arguments` or `step_arguments`. 1.0 if there are no
+    arguments.
 
     Args:
-        given: Arguments of a call. A null counts as omitted.
-        wanted: Arguments of the step. A null counts as omitted.
+        call_arguments: Arguments of a call. A null counts as omitted.
+        step_arguments: Arguments of the step. A null counts as omitted.
         defaults: Defaults for omitted arguments.
     """
-    ours, theirs = ({**defaults, **_some(given)}, {**defaults, **_some(wanted)})
-    names = _some(given).keys() | _some(wanted).keys()
+    ours, theirs = ({**defaults, **_some(call_arguments)}, {**defaults, **_some(step_arguments)})
+    names = _some(call_arguments).keys() | _some(step_arguments).keys()
     same = [canonical(ours.get(name)) == canonical(theirs.get(name)) for name in names]
     return sum(same) / len(same) if same else 1.0
 
@@ -272,17 +273,17 @@ def _replied(text: str, plan: Plan) -> bool:
 def _faithful(
     text: str,
     plan: Plan,
-    matched: Sequence[ToolCall | None],
+    step_calls: Sequence[ToolCall | None],
     calls: Sequence[ToolCall],
     trajectory: Trajectory,
 ) -> float:
-    """The part `faithful` of the reward. text: the final answer. matched: the call of each step."""
+    """The part `faithful` of the reward. text: the final answer. step_calls: the call of each step."""
     if not text:
         return 0.0
     task = str(trajectory.scenario.input)
     if plan.facts or plan.readings:
         told = [mentions(text, fact) for fact in plan.facts]
-        told += [_read_off(text, task, reading, matched) for reading in plan.readings]
+        told += [_read_off(text, task, reading, step_calls) for reading in plan.readings]
         return sum(told) / len(told)
     if not plan.asks:
         return 1.0
@@ -293,13 +294,13 @@ def _faithful(
     return float(any(mentions(text, value) or _has_figure(text, task, value) for value in new))
 
 
-def _read_off(text: str, task: str, reading: Reading, matched: Sequence[ToolCall | None]) -> bool:
+def _read_off(text: str, task: str, reading: Reading, step_calls: Sequence[ToolCall | None]) -> bool:
     """Whether an answer mentions a value that this run's own call gave, or its time."""
-    call = matched[reading.step] if reading.step < len(matched) else None
+    call = step_calls[reading.step] if reading.step < len(step_calls) else None
     if call is None or call.is_error:
         return False
     try:
-        value = picked(call.result or "", call.structured, reading.path)
+        value = pick_value(call.result or "", call.structured, reading.path)
     except (LookupError, TypeError):
         return False
     value = value if isinstance(value, str) else canonical(value)
@@ -315,10 +316,10 @@ def _has_figure(text: str, task: str, value: str) -> bool:
 
 def _leaves(call: ToolCall) -> list[Any]:
     """The scalars in the result of a call."""
-    return [leaf for _, leaf in leaves(parsed(call.result or "", call.structured))]
+    return [leaf for _, leaf in leaves(parse_result(call.result or "", call.structured))]
 
 
-def _wanted(step: Step, earlier: Sequence[ToolCall | Observation | None]) -> dict[str, Any]:
+def _resolve_arguments(step: Step, earlier: Sequence[ToolCall | Observation | None]) -> dict[str, Any]:
     """The correct arguments of a step. earlier: what gave the earlier results, in this run or in the reference."""
     return {name: _value(value, earlier) if is_reference(value) else value for name, value in step.arguments.items()}
 
@@ -330,7 +331,7 @@ def _value(reference: dict[str, Any], earlier: Sequence[ToolCall | Observation |
         return reference
     try:
         text = call.text if isinstance(call, Observation) else call.result or ""
-        return picked(text, call.structured, reference["path"])
+        return pick_value(text, call.structured, reference["path"])
     except (LookupError, TypeError):
         return reference
 

@@ -67,7 +67,7 @@ class Aliases:
 
     def value(self, value: Any) -> Any:
         """A JSON value with aliases in all its texts. Raises ConfigError as `text`."""
-        return replaced(value, self.text)
+        return replace_texts(value, self.text)
 
     def _alias(self, placeholder: str, name: str | None) -> str:
         if name is None and len(self._names) == 1:
@@ -99,7 +99,7 @@ class Translation:
 
     def to_copy(self, value: Any) -> Any:
         """A JSON value with the copy's paths in all its texts. Placeholders that name nothing stay."""
-        return replaced(value, self.path)
+        return replace_texts(value, self.path)
 
     def path(self, text: str) -> str:
         """A text with the copy's paths."""
@@ -107,7 +107,7 @@ class Translation:
             text = self._aliases.text(text)
         except ConfigError:  # it is the model's text, and may be of templates
             text = self._aliases.originals(text)
-        return self._rooted(text)
+        return self._restore_paths(text)
 
     def word(self, text: str) -> str:
         """A word of a command with the copy's paths, whatever stands before a placeholder: `sqlite:///{world}`.
@@ -115,9 +115,9 @@ class Translation:
         Raises:
             ConfigError: A placeholder names no place.
         """
-        return self._rooted(self._aliases.text(text, self._root))
+        return self._restore_paths(self._aliases.text(text, self._root))
 
-    def _rooted(self, text: str) -> str:
+    def _restore_paths(self, text: str) -> str:
         """A text with the copy's paths for aliases. An alias from which `..` leads out of the world stays: such a path
         is that of no place, and in the copy it would lead to other copies."""
         root, escaped = self._root, self._root.replace("/", "\\/")
@@ -132,19 +132,19 @@ class Translation:
 
     def from_copy(self, value: Any) -> Any:
         """A JSON value with aliases in all its texts."""
-        return replaced(value, self.text)
+        return replace_texts(value, self.text)
 
     def text(self, text: str) -> str:
         """A text with aliases. The root alone becomes `/`."""
         return self._written.sub(lambda match: "" if text[match.end() : match.end() + 1] in ("/", "\\") else "/", text)
 
 
-def replaced(value: Any, text: Callable[[str], str]) -> Any:
+def replace_texts(value: Any, text: Callable[[str], str]) -> Any:
     """A JSON value with all its texts changed, the keys of objects included."""
     if isinstance(value, str):
         return text(value)
     if isinstance(value, dict):
-        return {text(key): replaced(item, text) for key, item in value.items()}
+        return {text(key): replace_texts(item, text) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [replaced(item, text) for item in value]
+        return [replace_texts(item, text) for item in value]
     return value

@@ -60,10 +60,10 @@ class Comparison:
     differences: list[str]
 
 
-def compare(expected: Sequence[Change], made: Sequence[Change]) -> Comparison:
+def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) -> Comparison:
     """Compares the changes of a run with those of the reference. Without any changes the degree is 1.0."""
-    wanted = {change.key: change for change in expected}
-    actual = {change.key: change for change in made}
+    wanted = {change.key: change for change in reference_changes}
+    actual = {change.key: change for change in run_changes}
     differences = []
     right = 0
     for key in [*wanted, *(key for key in actual if key not in wanted)]:
@@ -75,14 +75,16 @@ def compare(expected: Sequence[Change], made: Sequence[Change]) -> Comparison:
         elif got is None:
             differences.append(f"should have changed and did not: {want}")
         else:
-            differences.append(f"{want.where}: {want.what} should now be {_named(want)}, but is {_named(got)}")
+            differences.append(
+                f"{want.where}: {want.what} should now be {_value_text(want)}, but is {_value_text(got)}"
+            )
     if len(differences) > SHOWN:
         differences = [*differences[:SHOWN], f"and {len(differences) - SHOWN} more differences"]
     whole = len(wanted.keys() | actual.keys())
     return Comparison(right / whole if whole else 1.0, differences)
 
 
-def agreed(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
+def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
     """The changes of two executions of the same calls. Values that differ are marked as varying.
 
     Returns:
@@ -103,5 +105,5 @@ def agreed(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | 
     return changes
 
 
-def _named(change: Change) -> str:
+def _value_text(change: Change) -> str:
     return "gone" if change.after is None else change.after

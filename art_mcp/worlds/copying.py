@@ -42,8 +42,8 @@ class Copier:
             go to the same file system.
         files: Number of files that were copied.
         bytes: Their size.
-        shared: Number of files that share blocks with the source.
-        skipped: Sockets, pipes and devices, which are not copied.
+        shared_count: Number of files that share blocks with the source.
+        skipped_paths: Sockets, pipes and devices, which are not copied.
     """
 
     special: Special = lambda entry, target: False
@@ -51,8 +51,8 @@ class Copier:
     reflinks: bool | None = None
     files: int = 0
     bytes: int = 0
-    shared: int = 0
-    skipped: list[str] = field(default_factory=list)
+    shared_count: int = 0
+    skipped_paths: list[str] = field(default_factory=list)
 
     def tree(self, source: Path, target: Path) -> None:
         """Copies a file, or a directory with all that is in it. The target must not exist.
@@ -80,7 +80,7 @@ class Copier:
                 elif entry.is_file():
                     self.file(entry.path, str(to))
                 else:
-                    self.skipped.append(entry.path)
+                    self.skipped_paths.append(entry.path)
         for directory, made in reversed(directories):  # after its entries, which change its time
             shutil.copystat(directory, made)
 
@@ -93,7 +93,7 @@ class Copier:
             self.bytes += status.st_size
             with open(target, "wb", buffering=0) as made:
                 if self.reflinks is not False and self._reflink(given, made):
-                    self.shared += 1
+                    self.shared_count += 1
                 else:
                     self._blocks(given, made, status.st_size)
         shutil.copystat(source, target)

@@ -62,7 +62,7 @@ def copy_database(source: Path, target: Path) -> None:
             # Nobody has it open. SQLite would make -wal and -shm beside it, unless it is told that nobody will.
             _backup(source, target, "mode=ro&immutable=1")
         else:  # a process died and left its log: recovering it writes, so that is done in a copy
-            _recovered(source, wal, target)
+            _copy_recovered(source, wal, target)
     else:
         try:
             _backup(source, target, "mode=ro")
@@ -70,7 +70,9 @@ def copy_database(source: Path, target: Path) -> None:
             if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _READ_ONLY or not journal.exists():
                 raise
             target.unlink(missing_ok=True)
-            _recovered(source, journal, target)  # a process died in a transaction, whose journal nobody rolled back
+            _copy_recovered(
+                source, journal, target
+            )  # a process died in a transaction, whose journal nobody rolled back
     shutil.copystat(source, target)
 
 
@@ -78,7 +80,7 @@ _READ_ONLY = {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 """Errors of a reader that would have to write first."""
 
 
-def _recovered(source: Path, log: Path, target: Path) -> None:
+def _copy_recovered(source: Path, log: Path, target: Path) -> None:
     """Copies a database with the log or journal that a process left. Recovering writes: that is done in a copy."""
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         for path in (source, log):

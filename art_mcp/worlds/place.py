@@ -28,18 +28,18 @@ class Place:
         name: Its name in the world: `/world/NAME` to the model, and `{world:NAME}` in commands.
         original: Its absolute path, without symbolic links.
         kind: What it is.
-        given: The absolute path by which it was given, which may lead to the original by symbolic links.
+        given_path: The absolute path by which it was given, which may lead to the original by symbolic links.
     """
 
     name: str
     original: Path
     kind: Kind
-    given: Path | None = None
+    given_path: Path | None = None
 
     @property
     def spellings(self) -> list[str]:
         """The paths by which people name it: without links, as it was given, and with `~`. The longest first."""
-        paths = {self.original, self.given or self.original}
+        paths = {self.original, self.given_path or self.original}
         home = Path(os.path.expanduser("~"))
         short = {f"~/{path.relative_to(home)}" for path in paths if path != home and path.is_relative_to(home)}
         return sorted({*map(str, paths), *short}, key=len, reverse=True)
@@ -59,7 +59,7 @@ def places_of(worlds: Worlds) -> list[Place]:
     """
     places: list[Place] = []
     for given in [worlds] if isinstance(worlds, str | Path) else worlds:
-        name, path = _named(given)
+        name, path = _split_name(given)
         try:
             original = path.expanduser().resolve(strict=True)
         except OSError as error:
@@ -89,18 +89,18 @@ def kind_of(path: Path) -> Kind:
     return "database" if database.is_database(path) else "file"
 
 
-def _named(given: str | Path) -> tuple[str | None, Path]:
+def _split_name(world: str | Path) -> tuple[str | None, Path]:
     """The name that is given with a path, or None, and the path. A path that is there is never divided at its `=`."""
-    name, equals, path = str(given).partition("=")
-    if isinstance(given, Path) or not equals or Path(given).expanduser().exists():
-        return None, Path(given)
+    name, equals, path = str(world).partition("=")
+    if isinstance(world, Path) or not equals or Path(world).expanduser().exists():
+        return None, Path(world)
     return name, Path(path)
 
 
-def _free(name: str, taken: set[str]) -> str:
+def _free(name: str, names: set[str]) -> str:
     """The name, or the first of NAME-2, NAME-3 … that is free."""
     number, free = 1, name
-    while free in taken:
+    while free in names:
         number += 1
         free = f"{name}-{number}"
     return free

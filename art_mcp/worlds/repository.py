@@ -41,7 +41,7 @@ def git_directory(path: Path) -> Path:
 
 
 def copy_git(
-    source: Path, target: Path, root: Path, copier: Copier, in_copy: InCopy, aliased: Callable[[str], str] = str
+    source: Path, target: Path, root: Path, copier: Copier, in_copy: InCopy, replace_paths: Callable[[str], str] = str
 ) -> list[str]:
     """Copies a `.git` so that the copy stands alone.
 
@@ -56,7 +56,7 @@ def copy_git(
         root: The place of the world that it is in.
         copier: Copies the files.
         in_copy: Where a path of an original is in the copy; None: it is of no place.
-        aliased: Replaces the paths of originals in a setting by those of the copy.
+        replace_paths: Replaces the paths of originals in a setting by those of the copy.
 
     Returns:
         Remarks about remotes that the copy cannot push to.
@@ -84,7 +84,7 @@ def copy_git(
         _borrow_nothing(common / module / "objects", copied / "objects", copier)
         original = own / module if (own / module).exists() else common / module
         top = source.parent if source.name == ".git" and copied == target else original
-        notes += settle(original, copied, root, top, in_copy, aliased)
+        notes += settle(original, copied, root, top, in_copy, replace_paths)
     for directory, at in reversed(directories):  # at the end: the original may have no permission to write
         if at.is_dir():
             shutil.copystat(directory, at)
@@ -139,7 +139,7 @@ def _copy(source: Path, target: Path, copier: Copier, leave: set[str]) -> list[t
                     to.unlink(missing_ok=True)  # of the main repository of a worktree; it may be read-only
                     copier.file(str(entry), str(to))
                 elif not entry.is_symlink():  # a broken link stays out: nothing of git needs one
-                    copier.skipped.append(str(entry))
+                    copier.skipped_paths.append(str(entry))
     return [pair for pair in first + objects if pair[0] != source]
 
 

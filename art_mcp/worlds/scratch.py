@@ -33,13 +33,13 @@ class Scratch:
 
     def __init__(self, base: Path) -> None:
         base.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _held(base / _LOCK):  # no process may remove a directory between its making and its locking
-            self.removed = _remove_leftovers(base)
+        with _hold_lock(base / _LOCK):  # no process may remove a directory between its making and its locking
+            self.removed_count = _remove_leftovers(base)
             self.path = Path(tempfile.mkdtemp(prefix="w", dir=base)).resolve()
             self._lock = os.open(self.path / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
             lock_descriptor(self._lock)
-        if self.removed:
-            log.info("removed the worlds of %d processes that had died", self.removed)
+        if self.removed_count:
+            log.info("removed the worlds of %d processes that had died", self.removed_count)
 
     def close(self) -> None:
         """Removes the directory. What cannot be removed is left to the next process, with a warning."""
@@ -78,7 +78,7 @@ def _remove_leftovers(base: Path) -> int:
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     """Holds the lock of a file."""
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -55,7 +55,7 @@ def take(places: Sequence[Place], target: Path, check: Callable[[], None] = lamb
             raise ConfigError(f"the world cannot be copied, as its files change meanwhile: {error}") from None
         except OSError as error:
             raise ConfigError(f"the world cannot be copied: {error}") from None
-        notes += [f"{path} is no file: it is not in the copies" for path in copier.skipped]
+        notes += [f"{path} is no file: it is not in the copies" for path in copier.skipped_paths]
         return copier, notes
     raise AssertionError  # the last attempt returns or raises
 
@@ -105,10 +105,10 @@ class _Snapshot:
         """Copies a repository, with remarks about its remotes."""
         aliases, root = Aliases(self._places), str(self._target.parent)
 
-        def aliased(text: str) -> str:
+        def replace_paths(text: str) -> str:
             return aliases.originals(text, root)
 
-        self._notes += copy_git(path, to, self._place.original, self._copier, self._in_copy, aliased)
+        self._notes += copy_git(path, to, self._place.original, self._copier, self._in_copy, replace_paths)
 
     def _database(self, path: Path, to: Path) -> None:
         """Copies a database; as bytes, with a remark, if it only looks like one."""

@@ -64,11 +64,11 @@ class StateReader:
     show: Show
     stopped: Callable[[], bool] = lambda: False
 
-    def state(self, known: State | None = None) -> State:
+    def state(self, earlier: State | None = None) -> State:
         """Observes everything.
 
         Args:
-            known: An earlier state of the same directory. What was not written since is taken from it.
+            earlier: An earlier state of the same directory. What was not written since is taken from it.
 
         Returns:
             The state. A file that its observer cannot read has the value `unreadable` with the reason, and so has the
@@ -76,21 +76,21 @@ class StateReader:
         """
         state: State = {}
         deadline = time.monotonic() + PATIENCE
-        for name, seen in self._all(known or {}):
+        for name, seen in self._all(earlier or {}):
             state[name] = seen
             if time.monotonic() > deadline or self.stopped():
                 reason = f"not all of it was read within {PATIENCE:g} s"
-                return {**(known or {}), **state, "": PathState({"unreadable": reason})}
+                return {**(earlier or {}), **state, "": PathState({"unreadable": reason})}
         return state
 
-    def restamped(self, state: State) -> State:
+    def restamp_state(self, state: State) -> State:
         """The state of this directory right after it was copied: the values of its source, with its own stamps."""
         return {
             name: PathState(seen.values, self._stamp(name, seen.observer), seen.observer)
             for name, seen in state.items()
         }
 
-    def _all(self, known: State) -> Iterator[tuple[str, PathState]]:
+    def _all(self, earlier: State) -> Iterator[tuple[str, PathState]]:
         waiting = [self.root]
         while waiting:
             directory = waiting.pop()
@@ -104,14 +104,14 @@ class StateReader:
             for entry in ordered:
                 name = os.path.relpath(entry.path, self.root)
                 try:
-                    seen = self._seen(entry, name, known.get(name))
+                    seen = self._observe_entry(entry, name, earlier.get(name))
                 except (OSError, ValueError) as error:
                     seen = PathState({"unreadable": self.show(str(error))})
                 yield name, seen
                 below += [Path(entry.path)] if seen == DIRECTORY else []
             waiting += reversed(below)
 
-    def _seen(self, entry: os.DirEntry[str], name: str, earlier: PathState | None) -> PathState:
+    def _observe_entry(self, entry: os.DirEntry[str], name: str, earlier: PathState | None) -> PathState:
         """What is seen of an entry of a directory. Raises OSError or ValueError if nobody can say who observes it."""
         if entry.is_symlink():
             return PathState({"link": self.show(os.readlink(entry.path))})

@@ -19,7 +19,7 @@ from art_mcp.worlds.change import Change
 from art_mcp.worlds.copying import Copier
 from art_mcp.worlds.files import remove_tree, walk
 from art_mcp.worlds.git.environment import git_environment, older_than_needed
-from art_mcp.worlds.observers.observer import Observer, Unread, shown
+from art_mcp.worlds.observers.observer import Observer, Unread, render_value
 from art_mcp.worlds.observers.registry import observers_with
 from art_mcp.worlds.place import Worlds, places_of
 from art_mcp.worlds.repository import is_git_directory
@@ -159,7 +159,7 @@ class World:
             for name in self._rooted:
                 _replace(root / name, str(self._snapshot), str(root))
             copy = Copy(self, root, {})
-            copy.begin(copy.reader.restamped(self._state))
+            copy.begin(copy.reader.restamp_state(self._state))
         except BaseException:
             _removed(root)
             raise
@@ -279,7 +279,7 @@ class Copy:
 
     def show(self, data: str | bytes) -> str:
         """Makes a value of a text or bytes, with aliases instead of this copy's paths."""
-        return shown(data, self.translation.text)
+        return render_value(data, self.translation.text)
 
     def path(self, text: str) -> str:
         """A word of a command, with the copy's paths for placeholders, aliases and originals.

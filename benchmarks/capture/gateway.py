@@ -28,7 +28,7 @@ async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[st
     base = resolve("embedded", cache)
     cpu = flavour() == "cpu"
     settings = EngineSettings(base=base, home=Home(scratch / "vllm"), cpu=cpu, adapter_slots=2, max_rank=8)
-    engine = VLLMEngine.launched(settings)
+    engine = VLLMEngine.with_child(settings)
     port, key = free_port(), "benchmark"
     try:
         await engine.start(lambda line: print(f"  {line}", file=sys.stderr, flush=True))

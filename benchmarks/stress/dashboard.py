@@ -33,7 +33,7 @@ from rich.table import Table
 
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
-from trainer_server.ledger.base import Recorded
+from trainer_server.ledger.base import CompletionSummary
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import ReportedRun, RunRepository
 from trainer_server.ledger.run_rows import note_reward
@@ -94,9 +94,11 @@ def _told(number: int, started: float, runs: int, rng: random.Random) -> Reporte
     return ReportedRun(f"run-{number}", RunTrace.model_validate(values), " ".join(rng.choices(_WORDS, k=30)))
 
 
-def _call(number: int, call: int, started: float, runs: int) -> Recorded:
+def _call(number: int, call: int, started: float, runs: int) -> CompletionSummary:
     version = _version(number, runs)
-    return Recorded(number * CALLS + call + 1, started + call, POLICY, version, f"run-{number}", "complete", 200, "")
+    return CompletionSummary(
+        number * CALLS + call + 1, started + call, POLICY, version, f"run-{number}", "complete", 200, ""
+    )
 
 
 def queries(runs: RunList, count: int) -> dict[str, Callable[[], object]]:

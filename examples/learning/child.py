@@ -17,7 +17,7 @@ import httpx
 
 from art_langgraph.client.proxies import ProxyTransport
 from trainer_server.wire import EngineError, TrainingError
-from trainer_server.wire.guard import end_group, guarded
+from trainer_server.wire.guard import end_group, guard_command
 
 START_TIMEOUT = 120.0
 """Seconds to wait until a program answers."""
@@ -44,7 +44,7 @@ def child(
     with log.open("wb") as out:
         environment = {**os.environ, **environment}
         process = subprocess.Popen(
-            guarded(list(command)), cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True
+            guard_command(list(command)), cwd=folder, env=environment, stdout=out, stderr=out, start_new_session=True
         )
     try:
         _wait(process, health, log)

@@ -55,8 +55,8 @@ def quickstart_command(
     from art_examples.quickstart.speed import choose_held_out
 
     cache = Home.find().cache
-    if told := engine_install.unused(cache):
-        print(told)
+    if notice := engine_install.find_unused(cache):
+        print(notice)
     engine_install.install(cache, print)
     if not resume:
         held_out = choose_held_out(held_out, steps if train else 0, print)

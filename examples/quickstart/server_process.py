@@ -16,7 +16,7 @@ import httpx
 
 from art_langgraph.client.proxies import ProxyTransport
 from trainer_server.wire import Connection, EngineError, Home
-from trainer_server.wire.guard import end_group, guarded
+from trainer_server.wire.guard import end_group, guard_command
 
 START_TIMEOUT = 600.0
 """Seconds to wait for the server. The first start also downloads and converts the model."""
@@ -45,7 +45,7 @@ def trainer_server(home: Path, log: Path, progress: Callable[[str], None], *argu
     others = ("ART_BASE_URL", "ART_API_KEY", "ART_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in others}
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = guarded([sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments])
+    command = guard_command([sys.executable, "-m", "trainer_server", "--home", str(home), "--port", "0", *arguments])
     with log.open("ab") as out:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:

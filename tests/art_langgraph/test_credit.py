@@ -115,7 +115,7 @@ def test_scores_of_a_judgement_are_compared_within_it() -> None:
     assert [[ref[0] for ref in found] for _, found in refs(*judged, *others, *again)] == together
     found = compare([*judged, *others, again[0]], "agent", history=[run("h", reward=0.0)])
     assert [[ref.id for ref in group.trajectories] for group in found.groups] == together[:2]
-    assert (found.mixed_scenarios, found.grouped, found.no_baseline) == (1, 4, 1)
+    assert (found.mixed_scenarios, found.grouped_count, found.no_baseline) == (1, 4, 1)
 
 
 async def test_node_rewards_of_a_reward_function() -> None:
@@ -133,8 +133,14 @@ def test_stored_runs_are_compared_with_their_scenario_or_with_a_baseline() -> No
     alone = Trajectory(id="c", scenario=Scenario(id="z", input="z"), completions=[call("3", "n")], reward=1.0)
     unscored = run("d", call("4", "n"))
     found = compare([*pair, alone, unscored], "agent", history=[run("e", reward=0.25), run("f", reward=0.75)])
-    assert (found.grouped, found.single, found.unscored, found.no_baseline, found.no_completions) == (2, 1, 1, 0, 0)
-    assert [one.id for one in found.trained] == ["a", "b", "c"]
+    assert (found.grouped_count, found.single, found.unscored_count, found.no_baseline, found.no_completions) == (
+        2,
+        1,
+        1,
+        0,
+        0,
+    )
+    assert [one.id for one in found.trained_runs] == ["a", "b", "c"]
     assert [(group.scenario_id, group.baseline) for group in found.groups] == [("s", None), ("z", 0.5)]
     assert compare([alone], "agent").no_baseline == 1
 
@@ -155,7 +161,7 @@ def test_a_single_reward_is_compared_with_rewards_of_the_same_kind() -> None:
     own = [single(id, call(f"{id}1", "n", reward=value), call(f"{id}2", "m")) for id, value in (("a", 1.0), ("b", 0.0))]
     found = compare(own, "agent", history=[single("h", call("h1", "n"), reward=7.0)])
     assert [(group.scenario_id, group.baseline) for group in found.groups] == [("a/n/each", 0.0), ("b/n/each", 1.0)]
-    assert (found.unscored, found.single) == (0, 2)
+    assert (found.unscored_count, found.single) == (0, 2)
     plain = single("c", call("c1", "n"), reward=0.5)
     assert compare([*by_node, plain], "agent").no_baseline == 1
 
@@ -163,7 +169,7 @@ def test_a_single_reward_is_compared_with_rewards_of_the_same_kind() -> None:
 def test_runs_without_a_completion_to_train_are_left_out_and_counted() -> None:
     pair = [run("a", call("1", "n"), reward=1.0), run("b", reward=0.0)]
     found = compare(pair, "agent")
-    assert ([one.id for one in found.trained], found.grouped, found.no_completions) == (["a"], 1, 1)
+    assert ([one.id for one in found.trained_runs], found.grouped_count, found.no_completions) == (["a"], 1, 1)
     assert compare(pair, "agent", nodes=["elsewhere"]).groups == []
 
 

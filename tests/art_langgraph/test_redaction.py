@@ -8,7 +8,7 @@ import pytest
 
 from art_langgraph import TrajectoryStore
 from art_langgraph.background.reports import trace_of
-from art_langgraph.redaction import redacted
+from art_langgraph.redaction import redact
 from tests.support.homes.files import files_with
 from tests.support.runs.groups import run
 from trainer_server.wire import ConfigError
@@ -42,11 +42,11 @@ def test_the_store_has_no_text_that_the_function_takes_out(tmp_path: Path, monke
     assert told[-1]["content"] == "secret-####"
     assert told[-1]["tool_call_id"] == "call-0", "ids stay"
     assert told[-2]["tool_calls"][0]["function"]["name"] == "look_up_7", "names of tools stay"
-    assert MARK not in to_json(trace_of(redacted(before)))
+    assert MARK not in to_json(trace_of(redact(before)))
     assert (read.id, read.scenario.id, read.rollout_id) == (before.id, before.scenario.id, before.rollout_id)
 
 
 def test_a_function_that_does_not_exist_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ART_REDACT", "tests.support.homes.redactions:none")
     with pytest.raises(ConfigError, match=r"ART_REDACT tests.support.homes.redactions:none: .* has no function 'none'"):
-        redacted(run("a", 1.0))
+        redact(run("a", 1.0))

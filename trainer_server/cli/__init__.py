@@ -348,7 +348,7 @@ def install_command(
     from trainer_server.engines.vllm import install as engine_install
 
     console = Console(stderr=True)
-    if told := engine_install.unused(Home.find().cache):
+    if told := engine_install.find_unused(Home.find().cache):
         console.print(told)
     with console.status("installing vLLM", spinner="dots") as status:
         installation = engine_install.install(
@@ -433,7 +433,7 @@ def status_command(as_json: Annotated[bool, typer.Option("--json", help="Print J
     cache = Home.find().cache
     installation = engine_install.status(cache)
     if as_json:
-        facts = {"installed": installation is not None, "unused": engine_install.unused(cache) or None}
+        facts = {"installed": installation is not None, "unused": engine_install.find_unused(cache) or None}
         if installation is not None:
             facts |= {"requirement": installation.requirement, "flavour": installation.flavour}
         where = engine_install.directory(cache) if installation is None else installation.directory
@@ -445,7 +445,7 @@ def status_command(as_json: Annotated[bool, typer.Option("--json", help="Print J
         print(f"not installed in {engine_install.directory(cache)}: run `art-langgraph engine install`")
     else:
         print(f"{installation.requirement} ({installation.flavour}) in {installation.directory}")
-    if told := engine_install.unused(cache):
+    if told := engine_install.find_unused(cache):
         print(told)
     if installation is None:
         raise typer.Exit(1)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from trainer_server.cli.local import HomeOption, JsonOption, audited, opened
+from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home
 from trainer_server.server.backup import back_up, restore
 from trainer_server.wire import Home
 
@@ -28,9 +28,9 @@ def backup_command(
 
     Example: art-langgraph backup /backups/art-2026-11-23
     """
-    paths = opened(home, existing=True)
+    paths = open_home(home, existing=True)
     console = Console(stderr=True)
-    with audited(paths, "backup", str(directory)), console.status("copying") as status:
+    with audit_action(paths, "backup", str(directory)), console.status("copying") as status:
         sizes = back_up(paths, directory, status.update)
     if as_json:
         print(json.dumps({"directory": str(directory), "files": len(sizes), "bytes": sum(sizes.values())}))
@@ -53,7 +53,7 @@ def restore_command(
     console = Console(stderr=True)
     with console.status("copying") as status:
         sizes = restore(directory, paths, status.update)
-    with audited(paths, "restore", str(directory)):
+    with audit_action(paths, "restore", str(directory)):
         if as_json:
             print(json.dumps({"home": str(paths.root), "files": len(sizes), "bytes": sum(sizes.values())}))
         else:

@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from trainer_server.cli.local import HomeOption, JsonOption, audited
+from trainer_server.cli.local import HomeOption, JsonOption, audit_action
 from trainer_server.process.extras import require
 from trainer_server.wire import ConfigError, Home
 
@@ -51,7 +51,7 @@ def archive_command(
         raise ConfigError(f"{paths.root} has no ledger.sqlite: name the home of a server with --home or ART_HOME")
     before = beginning(month_of(time.time()), later=-months)
     console, moved = Console(stderr=True), dict[str, int]()
-    with audited(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
+    with audit_action(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
         ledger, archive = open_ledger(name, paths), Archive(paths.archive)
         if not isinstance(ledger, GivesMonths):
             raise ConfigError(f"the ledger ({type(ledger).__name__}) gives no months to an archive (GivesMonths)")
@@ -99,23 +99,25 @@ def move_command(
     election = open_election(to, paths)
     assert election is not None
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
-    with (paths.root / "lock").open("a") as lock, audited(paths, "ledger.move", election.shown):
+    with (paths.root / "lock").open("a") as lock, audit_action(paths, "ledger.move", election.label):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(f"a server is using {paths.root}: stop it first") from None
         try:
             if not election.stand():
-                raise ConfigError(f"{election.shown} is used by another server ({election.elected()}): stop it first")
+                raise ConfigError(
+                    f"{election.label} is used by another server ({election.leader_name()}): stop it first"
+                )
             with bar:
                 task = bar.add_task("moving", total=None)
 
-                def told(table: str, done: int, rows: int) -> None:
-                    bar.update(task, description=table, completed=done, total=rows)
-                    if done:
+                def show_progress(table: str, rows_done: int, rows: int) -> None:
+                    bar.update(task, description=table, completed=rows_done, total=rows)
+                    if rows_done:
                         faults.point("moved")
 
-                moved = move(paths, server_id(paths), to, told)
+                moved = move(paths, server_id(paths), to, show_progress)
             faults.point("compared")
             put_away(paths)
             fsync_directory(paths.root)
@@ -123,8 +125,8 @@ def move_command(
             election.resign()
     if as_json:
         tables = {name: asdict(table) for name, table in moved.items()}
-        print(json.dumps({"database": election.shown, "tables": tables}))
+        print(json.dumps({"database": election.label, "tables": tables}))
         return
     for name, table in moved.items():
         print(f"{name}: {table.rows:,} rows, {table.digest[:12]}… on both sides")
-    print(f"moved to {election.shown}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")
+    print(f"moved to {election.label}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")

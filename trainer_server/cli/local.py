@@ -24,7 +24,7 @@ HomeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def opened(root: Path | None, *, existing: bool = False) -> Home:
+def open_home(root: Path | None, *, existing: bool = False) -> Home:
     """A home for a command: readable by its owner only.
 
     Args:
@@ -43,7 +43,7 @@ def opened(root: Path | None, *, existing: bool = False) -> Home:
 
 
 @contextmanager
-def audited(home: Home, action: str, target: str) -> Iterator[None]:
+def audit_action(home: Home, action: str, target: str) -> Iterator[None]:
     """Adds a line to the audit log when the block ends, whether it failed or not.
 
     Raises:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from trainer_server.cli.local import HomeOption, JsonOption, audited, opened, print_table
+from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home, print_table
 from trainer_server.server.access.tokens import Scope, Token, TokenRepository
 from trainer_server.wire import Home
 from trainer_server.wire.text import duration
@@ -58,10 +58,10 @@ def create_command(
 
     Example: art-langgraph tokens create alice-laptop --owner alice --scope rollout --expires 30d
     """
-    paths = opened(home)
+    paths = open_home(home)
     seconds = None if expires is None else duration(expires, "--expires")
     whose = f" of {owner}" if owner else ""
-    with audited(paths, "token.create", f"{name}{whose}, scope {scope}"):
+    with audit_action(paths, "token.create", f"{name}{whose}, scope {scope}"):
         secret = TokenRepository(paths).create(
             name,
             scope,
@@ -107,8 +107,8 @@ def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
 @app.command("revoke")
 def revoke_command(name: _NameArgument, as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Revoke a token: a running server refuses it from the next request on. Logins by it end too."""
-    paths = opened(home)
-    with audited(paths, "token.revoke", name):
+    paths = open_home(home)
+    with audit_action(paths, "token.revoke", name):
         token = TokenRepository(paths).revoke(name)
     if as_json:
         print(json.dumps({"name": token.name, "scope": token.scope, "revoked": True}))

@@ -43,16 +43,23 @@ def _engine(cache: Path) -> tuple[Finding, Registry | None]:
     return Finding(_SUBJECT, "vLLM", State.ok, text), known
 
 
-def _plugins(known: Registry) -> list[Finding]:
+def _plugins(vllm_registry: Registry) -> list[Finding]:
     """What the plugins of this project do not find in the installed vLLM."""
-    if not known.missing:
-        return [Finding(_SUBJECT, "plugins", State.ok, f"vLLM {known.version} has all that the plugins change in it")]
-    fatal = any(feature in known.missing for feature in WHOLE_ADAPTERS)
-    text, remedy = in_words(known.missing), "art-langgraph engine install"
+    if not vllm_registry.missing:
+        return [
+            Finding(
+                _SUBJECT, "plugins", State.ok, f"vLLM {vllm_registry.version} has all that the plugins change in it"
+            )
+        ]
+    fatal = any(feature in vllm_registry.missing for feature in WHOLE_ADAPTERS)
+    text, remedy = in_words(vllm_registry.missing), "art-langgraph engine install"
     if fatal:
-        text = f"vLLM {known.version} is not used, as it could apply half of an adapter unseen. It goes without {text}"
+        text = (
+            f"vLLM {vllm_registry.version} is not used, as it could apply half of an adapter unseen. "
+            f"It goes without {text}"
+        )
         return [Finding(_SUBJECT, "plugins", State.failed, text, remedy)]
-    return [Finding(_SUBJECT, "plugins", State.warning, f"vLLM {known.version} goes without {text}", remedy)]
+    return [Finding(_SUBJECT, "plugins", State.warning, f"vLLM {vllm_registry.version} goes without {text}", remedy)]
 
 
 def _trainer() -> Finding:

@@ -108,15 +108,15 @@ def check_files(location: Location, shape: ModelShape | str) -> Finding:
     return Finding(_SERVE, "files", State.ok, text)
 
 
-def check_architecture(files: ModelFiles, known: Registry | None) -> Finding:
+def check_architecture(files: ModelFiles, vllm_registry: Registry | None) -> Finding:
     """Checks whether vLLM knows the model's architecture."""
     names = ", ".join(files.architectures) or "no architecture"
-    if known is None:
+    if vllm_registry is None:
         text = f"config.json names {names}; the installed vLLM does not say what it knows"
         return Finding(_SERVE, "architecture", State.warning, text, "art-langgraph engine install")
-    if set(files.architectures) & set(known.architectures):
-        return Finding(_SERVE, "architecture", State.ok, f"vLLM {known.version} knows {names}")
-    text = f"config.json names {names}, which vLLM {known.version} does not know"
+    if set(files.architectures) & set(vllm_registry.architectures):
+        return Finding(_SERVE, "architecture", State.ok, f"vLLM {vllm_registry.version} knows {names}")
+    text = f"config.json names {names}, which vLLM {vllm_registry.version} does not know"
     remedy = "take a model of an architecture that it knows"
     if files.architectures:
         remedy += ". vLLM may serve it by transformers, which this project has not tried"
@@ -124,14 +124,14 @@ def check_architecture(files: ModelFiles, known: Registry | None) -> Finding:
     return Finding(_SERVE, "architecture", State.failed, text, remedy)
 
 
-def check_own_code(files: ModelFiles, known: Registry | None, trusted: bool) -> Finding | None:
+def check_own_code(files: ModelFiles, vllm_registry: Registry | None, trusted: bool) -> Finding | None:
     """Checks whether Python code in the model's directory is needed; None: there is none."""
     if not files.needs_own_code:
         return None
     text = f"the model brings Python code of its own ({files.config['auto_map']['AutoConfig']})"
     if trusted:
         return Finding(_SERVE, "own code", State.warning, f"{text}, which --trust-remote-code lets run")
-    if known and set(files.architectures) & set(known.architectures):
+    if vllm_registry and set(files.architectures) & set(vllm_registry.architectures):
         return Finding(_SERVE, "own code", State.ok, f"{text}; vLLM knows the architecture without it")
     remedy = "read that code; if you trust it, serve with --trust-remote-code"
     return Finding(_SERVE, "own code", State.failed, f"{text}, which may not run", remedy)

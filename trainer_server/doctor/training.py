@@ -10,7 +10,7 @@ from typing import Any
 
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm.parsers import Parsers
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.wire import Home
 
 _TRAIN = "train"
@@ -32,17 +32,17 @@ def check_training(
     """
     line = [sys.executable, "-m", "trainer_server.training.examine", str(directory), "--rank", str(rank)]
     line += ["--trust-remote-code"] if trust_remote_code else []
-    env = {**inherited(), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    env = {**inherited_environment(), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     try:
         done = subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=_TIMEOUT)
         examined = json.loads(done.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
         words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else done.stderr[-500:]
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
-    return [*_model(examined, rank, _tried(home, directory)), *_template(examined["template"], parsers)]
+    return [*_model(examined, rank, _read_trial(home, directory)), *_template(examined["template"], parsers)]
 
 
-def _tried(home: Home, directory: Path) -> dict[str, Any]:
+def _read_trial(home: Home, directory: Path) -> dict[str, Any]:
     """What the last trainer of a home found out about shared rows of this model: its metrics; empty: nothing."""
     try:
         about = json.loads((home.root / "trainer.json").read_text())
@@ -51,8 +51,8 @@ def _tried(home: Home, directory: Path) -> dict[str, Any]:
         return {}
 
 
-def _model(examined: dict[str, Any], rank: int, tried: dict[str, Any]) -> list[Finding]:
-    if why := examined["untrainable"]:
+def _model(examination: dict[str, Any], rank: int, trial: dict[str, Any]) -> list[Finding]:
+    if why := examination["untrainable"]:
         remedy = (
             "read the code in its directory; if you trust it, serve with --trust-remote-code"
             if "trust_remote_code" in why  # what `examine` says of such models
@@ -60,28 +60,28 @@ def _model(examined: dict[str, Any], rank: int, tried: dict[str, Any]) -> list[F
         )
         return [Finding(_TRAIN, "model", State.failed, why, remedy)]
     text = (
-        f"{examined['architecture']}: a LoRA of rank {rank} adapts {examined['adapted']} layers, with "
-        f"{examined['parameters'] / 1e6:.1f} M parameters"
+        f"{examination['architecture']}: a LoRA of rank {rank} adapts {examination['adapted']} layers, with "
+        f"{examination['parameters'] / 1e6:.1f} M parameters"
     )
     findings = [Finding(_TRAIN, "model", State.ok, text)]
-    if examined["experts"]:
-        text = f"experts and MLPs get no adapter; only attention does: {', '.join(examined['targets'])}"
+    if examination["experts"]:
+        text = f"experts and MLPs get no adapter; only attention does: {', '.join(examination['targets'])}"
         findings.append(Finding(_TRAIN, "experts", State.warning, text))
-    if why := examined["separate"] or tried.get("rows_unshared_because"):
+    if why := examination["separate"] or trial.get("rows_unshared_because"):
         text = f"completions do not share rows, which costs time and changes no result: {why}"
         findings.append(Finding(_TRAIN, "shared rows", State.warning, text))
     else:
         text = "nothing in the configuration keeps completions from sharing rows; the trainer tries it when it starts"
-        if tried.get("rows_shared"):
+        if trial.get("rows_shared"):
             text = "completions share rows, as the trainer of this home found by trial"
         findings.append(Finding(_TRAIN, "shared rows", State.ok, text))
     return findings
 
 
-def _template(shown: dict[str, Any], parsers: Parsers) -> list[Finding]:
+def _template(rendering: dict[str, Any], parsers: Parsers) -> list[Finding]:
     """What the tokenizer's template renders. vLLM renders some families without it, which the parsers' reason says."""
-    if shown["error"]:
-        text = f"the tokenizer renders no conversation: {shown['error']}"
+    if rendering["error"]:
+        text = f"the tokenizer renders no conversation: {rendering['error']}"
         if parsers.tools.name and "family" in parsers.tools.why:
             return [Finding(_TRAIN, "chat template", State.ok, f"{text}; vLLM renders this family itself")]
         remedy = "give a template to vLLM: --engine-args '--chat-template FILE'"
@@ -89,9 +89,9 @@ def _template(shown: dict[str, Any], parsers: Parsers) -> list[Finding]:
     lacking = [
         what
         for what, there in (
-            ("the tools of a request", shown["tools"]),
-            ("tool calls of earlier turns", shown["calls"]),
-            ("results of tools", shown["results"]),
+            ("the tools of a request", rendering["tools"]),
+            ("tool calls of earlier turns", rendering["calls"]),
+            ("results of tools", rendering["results"]),
         )
         if not there
     ]
@@ -100,5 +100,5 @@ def _template(shown: dict[str, Any], parsers: Parsers) -> list[Finding]:
         remedy = "agents with tools will not see them: give another template by --engine-args '--chat-template FILE'"
         return [Finding(_TRAIN, "chat template", State.warning, text, remedy)]
     said = "renders tools, their calls and results" if not lacking else "renders conversations"
-    thoughts = " and thoughts of the last turn" if shown["thoughts"] else ""
+    thoughts = " and thoughts of the last turn" if rendering["thoughts"] else ""
     return [Finding(_TRAIN, "chat template", State.ok, f"it {said}{thoughts}")]

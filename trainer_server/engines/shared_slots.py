@@ -135,7 +135,7 @@ class SharedSlots:
     async def reopen(self, key: Key) -> None:
         """See `Slots`."""
         self._closed.discard(key)
-        await self._gateways.emptied(key)
+        await self._gateways.delete_slot(key)
 
     async def drop(self, policy: str) -> None:
         """See `Slots`."""
@@ -144,7 +144,7 @@ class SharedSlots:
             await self.forget(key)
             await self.reopen(key)
 
-    def lost(self, key: Key) -> None:
+    def mark_lost(self, key: Key) -> None:
         """See `Slots`."""
         self._held.discard(key)
 
@@ -196,10 +196,10 @@ class SharedSlots:
         claim = await self._gateways.claim(key, self._capacity, clear=clear)
         if claim.expelled:
             await self._beat()
-        for emptied in claim.emptied:
+        for emptied in claim.empty_slots:
             if emptied not in self._closed:
                 await self._engines.unload(adapter_name(emptied))
-                await self._gateways.emptied(emptied)
+                await self._gateways.delete_slot(emptied)
         if claim.granted:
             self._loading.add(key)
             self._wanted_back.discard(key)  # it was cleared and made again, or need not be cleared any more
@@ -247,7 +247,7 @@ class SharedSlots:
             beat = await self._gateways.beat({*self._in_use, *self._loading})
             self._heard = sent
             if beat.expelled:
-                self._expelled()
+                self._release_all()
             self._loaded, self._wanted_back = beat.slots, set(beat.wanted_back)
             for key, number in beat.wanted_back.items():
                 if not self._in_use[key] and key not in self._loading:
@@ -255,7 +255,7 @@ class SharedSlots:
                     self._engines.let_go(adapter_name(key))
                     await self._gateways.give_back(key, number)
 
-    def _expelled(self) -> None:
+    def _release_all(self) -> None:
         """The others took this server for dead, and may have unloaded what it held."""
         for key in self._held:
             self._engines.let_go(adapter_name(key))

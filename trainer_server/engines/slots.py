@@ -63,7 +63,7 @@ class Slots(Protocol):
         """Unloads all versions of a policy, which is created again after its files were deleted by hand."""
         ...
 
-    def lost(self, key: Key) -> None:
+    def mark_lost(self, key: Key) -> None:
         """Notes that an engine no longer holds an adapter. The next request loads it again."""
         ...
 

@@ -33,7 +33,7 @@ class Admission:
     def __init__(self, running: int, waiting: int) -> None:
         self._places = asyncio.Semaphore(running)
         self.most, self._admitted = running + waiting, 0
-        self.refused = self.running = 0
+        self.refusal_count = self.running = 0
         self.by_policy: Counter[str | None] = Counter()
 
     @property
@@ -42,7 +42,7 @@ class Admission:
         return self._admitted
 
     @contextmanager
-    def admitted(self, policy: str | None = None) -> Iterator[None]:
+    def admit(self, policy: str | None = None) -> Iterator[None]:
         """Counts one request while the context is open, in line or at an engine.
 
         Args:
@@ -52,7 +52,7 @@ class Admission:
             APIError: 429, the line is full.
         """
         if self._admitted >= self.most:
-            self.refused += 1
+            self.refusal_count += 1
             message = (
                 f"{self._admitted} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
                 "or raise the server's limit of open files (ulimit -n)"

@@ -51,7 +51,7 @@ class Answer:
         return bool(self.prompt_token_ids and self.token_ids)
 
 
-def why_incomplete(answers: Sequence[Answer], counted: object) -> str | None:
+def why_incomplete(answers: Sequence[Answer], token_count: object) -> str | None:
     """Why the tokens of answers must not be trained: not all that were sampled were received.
 
     Some versions of vLLM leave chunks of streamed tool calls out, and the ids and log-probabilities in them. What is
@@ -59,17 +59,17 @@ def why_incomplete(answers: Sequence[Answer], counted: object) -> str | None:
 
     Args:
         answers: All choices of one request.
-        counted: The number of sampled tokens of all choices, as the engine's usage says; None: it does not say.
+        token_count: The number of sampled tokens of all choices, as the engine's usage says; None: it does not say.
 
     Returns:
         The reason; None if all tokens are there.
     """
     ids = sum(len(answer.token_ids) for answer in answers)
     logprobs = sum(len(answer.logprobs) for answer in answers)
-    if counted is None:
+    if token_count is None:
         return f"the engine sent {ids} token ids, and no usage that says how many tokens were sampled"
-    if ids != counted:
-        return f"the engine sampled {counted} tokens, and sent {ids} token ids"
+    if ids != token_count:
+        return f"the engine sampled {token_count} tokens, and sent {ids} token ids"
     if any(len(answer.token_ids) != len(answer.logprobs) for answer in answers):
         return f"the engine sent {ids} token ids, and {logprobs} log-probabilities"
     return None
@@ -101,18 +101,20 @@ def unusable_calls(choice: Mapping[str, Any]) -> list[dict[str, Any]]:
     return [call for call in calls if not _is_object(call["function"]["arguments"])]
 
 
-def as_text(choice: dict[str, Any], sampled: str | None) -> None:
+def as_text(choice: dict[str, Any], sampled_text: str | None) -> None:
     """Turns the unusable tool calls of a choice back into text, in place.
 
     Args:
         choice: A choice with `unusable_calls`.
-        sampled: What the model wrote, without the token that ends an answer; None: not known. It becomes the content
-            where all calls are unusable. Otherwise each unusable call is written as JSON.
+        sampled_text: What the model wrote, without the token that ends an answer; None: not known. It becomes the
+            content where all calls are unusable. Otherwise each unusable call is written as JSON.
     """
     message, bad = choice["message"], unusable_calls(choice)
     good = [call for call in message["tool_calls"] if call not in bad]
-    if sampled is not None and not good:
-        message["content"] = _without_thought(sampled, message.get("reasoning") or message.get("reasoning_content"))
+    if sampled_text is not None and not good:
+        message["content"] = _without_thought(
+            sampled_text, message.get("reasoning") or message.get("reasoning_content")
+        )
     else:
         written = map(written_call, bad)
         message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
@@ -121,10 +123,10 @@ def as_text(choice: dict[str, Any], sampled: str | None) -> None:
         choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
 
 
-def _without_thought(sampled: str, thought: str | None) -> str:
+def _without_thought(sampled_text: str, reasoning: str | None) -> str:
     """A text without the thought that a parser found at its beginning, and without the mark that ends the thought."""
-    _, removed, rest = sampled.partition(thought.strip()) if thought and thought.strip() else ("", "", "")
-    return _END_OF_THOUGHT.sub("", rest) if removed else sampled
+    _, removed, rest = sampled_text.partition(reasoning.strip()) if reasoning and reasoning.strip() else ("", "", "")
+    return _END_OF_THOUGHT.sub("", rest) if removed else sampled_text
 
 
 _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")

@@ -97,7 +97,7 @@ class Call:
             APIError: The request cannot be answered, or the answer not recorded.
         """
         answers = [Answer() for _ in range(self._chat.sampling.n)]
-        async with self._admitted(answers):
+        async with self._admit(answers):
             body = await self._whole()
             if (numbers := sorted(choice["index"] for choice in body["choices"])) != list(range(len(answers))):
                 raise MalformedAnswer(f"{len(answers)} choices were asked for, and those numbered {numbers} came")
@@ -156,7 +156,7 @@ class Call:
         """The engine's whole answer. If the engine dies before it is received, the request is sent again."""
         while True:
             try:
-                async with self._ask() as reply:
+                async with self._send_request() as reply:
                     return await reply.whole()
             except EngineLost as error:
                 self._engine_died(error)
@@ -197,7 +197,7 @@ class Call:
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
         answer, counted, end, answered = Answer(), None, [], False
-        async with self._admitted([answer]):
+        async with self._admit([answer]):
             async with aclosing(self._chunks()) as chunks:
                 async for chunk in chunks:
                     if self._stopping.is_set():
@@ -228,7 +228,7 @@ class Call:
         yield self._exchange.stream.end()
 
     @asynccontextmanager
-    async def _admitted(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
+    async def _admit(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
         """Counts the request as admitted, and records what was received of its answers when it fails.
 
         The rows are `aborted` if the client went away, and `failed` otherwise. A request that was refused has a single
@@ -237,9 +237,9 @@ class Call:
         Raises:
             APIError: The server has too many requests; or in place of an EngineLost.
         """
-        with self._admission.admitted(self._source.policy):
+        with self._admission.admit(self._source.policy):
             status, words, recorded = CompletionStatus.failed, None, False
-            self._span = self._traced()
+            self._span = self._begin_span()
             try:
                 yield
                 status, recorded = CompletionStatus.complete, True
@@ -270,7 +270,7 @@ class Call:
         log.error("%s was not answered by %s: %s", self.id, self._engine.url if self._engine else "?", error)
         return APIError(502, f"the engine's answer cannot be used: {error}", code="engine_error")
 
-    def _traced(self) -> tracing.Span:
+    def _begin_span(self) -> tracing.Span:
         """The span of the request, while traces are on."""
         if not tracing.on():
             return tracing.NOTHING
@@ -294,11 +294,11 @@ class Call:
             return
         names = self._source.policy and adapter_name((self._source.policy, self._source.version or 0))
         self._span.set(
-            gen_ai.answered(
+            gen_ai.answer_attributes(
                 id=self.id,
                 model=names or self._recorder.identity.base.name,
                 prompt=len(answers[0].prompt_token_ids),
-                sampled=sum(len(answer.token_ids) for answer in answers),
+                sampled_tokens=sum(len(answer.token_ids) for answer in answers),
                 reasons=[answer.finish_reason for answer in answers],
             )
         )
@@ -311,7 +311,7 @@ class Call:
         begun = False
         while True:
             try:
-                async with self._ask() as reply:
+                async with self._send_request() as reply:
                     async for chunk in reply.chunks():
                         begun = True
                         yield chunk
@@ -332,7 +332,7 @@ class Call:
             raise error
 
     @asynccontextmanager
-    async def _ask(self) -> AsyncIterator[Reply]:
+    async def _send_request(self) -> AsyncIterator[Reply]:
         """Sends the request to an engine. Leaving the context early aborts the generation.
 
         If a limit of tokens that may shrink does not fit the context, the request is sent again without it. If the
@@ -344,7 +344,7 @@ class Call:
         """
         async with self._loaded_engine() as (engine, name), self._engine_span(engine, name) as span:
             self._engine = engine
-            if self._chat.asked.may_call and (unavailable_reason := engine.no_tools):
+            if self._chat.options.may_call and (unavailable_reason := engine.no_tools):
                 raise APIError(400, f"`tools`: {unavailable_reason}", code="tools_not_parsed", param="tools")
             limit, strict = self._chat.sampling.max_tokens, self._chat.adds_strict
             request = self._chat.upstream(name)
@@ -364,11 +364,11 @@ class Call:
                         return
                 except AdapterLost:
                     if self._key:
-                        self._slots.lost(self._key)
+                        self._slots.mark_lost(self._key)
                     raise
                 except RequestRefused as refusal:
                     if answers:
-                        raise _refused(refusal, self._chat) from None
+                        raise _refusal_error(refusal, self._chat) from None
                     if refusal.too_long and self._chat.shrinks and "max_tokens" in request:
                         del request["max_tokens"]  # the engine then takes what the context leaves, if anything
                         self._chat.sampling.max_tokens = None
@@ -378,7 +378,7 @@ class Call:
                         self._chat.sampling.max_tokens = limit
                         strict, request = self._chat.adds_strict, self._chat.upstream(name)
                     else:
-                        raise _refused(refusal, self._chat) from None
+                        raise _refusal_error(refusal, self._chat) from None
 
     @asynccontextmanager
     async def _engine_span(self, engine: Engine, name: str) -> AsyncIterator[tracing.Span]:
@@ -461,8 +461,8 @@ class Call:
             return None
         return "its prompt has images or other media, and the trainer computes text alone"
 
-    async def _record(self, answers: Sequence[Answer], counted: int | None) -> None:
-        """Records whole answers. counted: see why_incomplete."""
+    async def _record(self, answers: Sequence[Answer], token_count: int | None) -> None:
+        """Records whole answers. token_count: see why_incomplete."""
         if any(answer.finish_reason == "abort" for answer in answers):
             raise APIError(503, "the engine broke the answer off; ask again", code="engine_lost", retry_after=2)
         if not all(answer.exact for answer in answers):
@@ -472,7 +472,7 @@ class Call:
                 code="missing_tokens",
             )
         url = self._engine.url if self._engine else "?"
-        if untrainable := why_incomplete(answers, counted):
+        if untrainable := why_incomplete(answers, token_count):
             log.warning("%s of %s will not be trained: %s. Newer versions of vLLM send all", self.id, url, untrainable)
         elif untrainable := self._prompt.check(answers[0].prompt_token_ids, url) or self._unseen():
             log.warning("%s of %s will not be trained: %s", self.id, url, untrainable)
@@ -483,15 +483,15 @@ class Call:
         rows = self._rows(answers, CompletionStatus.complete, untrainable)
         await self._recorder.add(rows)
         for row, answer in zip(rows, answers, strict=True):
-            self._prompt.answered(row, answer)
+            self._prompt.remember_turn(row, answer)
 
     def _clean(self, choice: dict[str, Any]) -> None:
         """Removes from a choice the fields that the client did not ask for."""
-        if not self._chat.asked.return_token_ids:
+        if not self._chat.options.return_token_ids:
             choice.pop("token_ids", None)
-        if not self._chat.asked.logprobs and "logprobs" in choice:
+        if not self._chat.options.logprobs and "logprobs" in choice:
             choice["logprobs"] = None
-        if not self._chat.asked.include_reasoning:  # the engine must not know: it would leave tokens out too
+        if not self._chat.options.include_reasoning:  # the engine must not know: it would leave tokens out too
             part = "delta" if self._chat.stream else "message"
             choice[part] = {name: value for name, value in choice[part].items() if not name.startswith("reasoning")}
 
@@ -530,7 +530,7 @@ class _BegunReply:
         raise MalformedAnswer("a stream was asked for")
 
 
-def _refused(refusal: RequestRefused, chat: ChatRequest) -> APIError:
+def _refusal_error(refusal: RequestRefused, chat: ChatRequest) -> APIError:
     """An engine's error as an error of OpenAI's API. A refused grammar is traced to the schema that it comes from."""
     status, message = refusal.status, str(refusal)
     if refusal.too_long:

@@ -9,7 +9,7 @@ from typing import Any
 from trainer_server.gateway.body import check_values
 from trainer_server.gateway.chat_body import ChatBody, TextBody, check_media
 from trainer_server.gateway.errors import APIError
-from trainer_server.gateway.parameters import check_parameters, forwarded
+from trainer_server.gateway.parameters import check_parameters, forwarded_parameters
 from trainer_server.wire import Sampling
 from trainer_server.wire.completions import effective_temperature
 from trainer_server.wire.tool_arguments import complete_calls
@@ -23,11 +23,11 @@ class ChatRequest:
 
     body: dict[str, Any]
     """What the client sent. Tool calls in it are complete; see `complete_calls`."""
-    asked: ChatBody
+    options: ChatBody
     """The parameters in it, with their defaults."""
     sampling: Sampling
     """Effective sampling parameters, after defaults and overrides."""
-    dropped: list[str]
+    dropped_names: list[str]
     """Parameters that the client sent and that change nothing about the answer."""
     prompt: str | list[int] | None = None
     """The prompt of a text completion, as text or as token ids. None: the prompt is rendered from the messages."""
@@ -39,32 +39,32 @@ class ChatRequest:
     @property
     def model(self) -> str:
         """The policy, version or base model that the client named."""
-        return self.asked.model
+        return self.options.model
 
     @property
     def stream(self) -> bool:
         """Whether the answer is streamed."""
-        return self.asked.stream
+        return self.options.stream
 
     @property
     def shrinks(self) -> bool:
         """Whether the limit of tokens holds as far as the context allows: that of the server's default, which applies
         where the client names none, and that of an elastic request."""
-        return self.elastic or (self.asked.max_completion_tokens is None and self.asked.max_tokens is None)
+        return self.elastic or (self.options.max_completion_tokens is None and self.options.max_tokens is None)
 
-    def constrained(self, *, calls: bool) -> list[str]:
+    def constraints(self, *, calls: bool) -> list[str]:
         """See Completion.constrained.
 
         Args:
             calls: Whether the engine answers all requests with tools under a grammar.
         """
         sampling = self.sampling
-        reasons = ["grammar"] * (self.asked.grammar or (calls and self.asked.may_call))
+        reasons = ["grammar"] * (self.options.grammar or (calls and self.options.may_call))
         reasons += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0)
         reasons += ["min_p"] * (sampling.min_p > 0)
         if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
             reasons.append("penalties")
-        if self.asked.logit_bias or self.asked.min_tokens:
+        if self.options.logit_bias or self.options.min_tokens:
             reasons.append("logit_bias")
         return reasons
 
@@ -72,7 +72,9 @@ class ChatRequest:
     def adds_strict(self) -> bool:
         """Whether `upstream` makes tools strict that the client did not: vLLM enforces the schema of a forced tool call
         only if the tool is strict."""
-        return self.asked.forced_tool and any("strict" not in tool["function"] for tool in self.body.get("tools") or ())
+        return self.options.forced_tool and any(
+            "strict" not in tool["function"] for tool in self.body.get("tools") or ()
+        )
 
     def upstream(self, adapter: str, *, strict: bool = True) -> dict[str, Any]:
         """The request to an engine; see Engine.chat. It always asks for exact tokens, and for their number.
@@ -81,7 +83,7 @@ class ChatRequest:
             adapter: What the engine calls the version, or the base model.
             strict: Whether forced tools are made strict; see `adds_strict`.
         """
-        parameters = forwarded(self.body)
+        parameters = forwarded_parameters(self.body)
         if strict and self.adds_strict:
             parameters["tools"] = [
                 {**tool, "function": {"strict": True, **tool["function"]}} for tool in parameters["tools"]
@@ -94,13 +96,13 @@ class ChatRequest:
             "temperature": self.sampling.temperature,
             "max_tokens": self.sampling.max_tokens,
             "logprobs": True,
-            "top_logprobs": self.asked.top_logprobs,
+            "top_logprobs": self.options.top_logprobs,
             "return_token_ids": True,
             **({"stream_options": {"include_usage": True}} if self.stream else {}),
             **({"seed": self.sampling.seed} if self.sampling.seed is not None else {}),
         }
 
-    def recorded(self) -> dict[str, Any]:
+    def ledger_request(self) -> dict[str, Any]:
         """The part of the request that the ledger keeps. A prompt of token ids is in the row already."""
         kept = {key: self.body[key] for key in ("messages", "tools", "tool_choice", "stop") if self.body.get(key)}
         return {**kept, **({"prompt": self.prompt} if isinstance(self.prompt, str) else {}), **self.note}
@@ -150,4 +152,4 @@ def parse(
         n=asked.n,
         seed=asked.seed,
     )
-    return ChatRequest(body=body, asked=asked, sampling=sampling, dropped=dropped, prompt=prompt)
+    return ChatRequest(body=body, options=asked, sampling=sampling, dropped_names=dropped, prompt=prompt)

@@ -21,7 +21,7 @@ from trainer_server.gateway.body import check_values, read_json
 from trainer_server.gateway.call import Call
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Dialect, Exchange
-from trainer_server.gateway.dialects.checked import checked
+from trainer_server.gateway.dialects.exchange_check import check_exchange
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.recorder import Recorder, Source
 from trainer_server.gateway.rollout_pins import RolloutPins
@@ -132,7 +132,7 @@ class Gateway:
             if exchange.prompt is not None:
                 raise APIError(400, "a text completion has no messages, which the rollout's hint needs", param="prompt")
             exchange.chat["messages"] = hinted_messages(exchange.chat.get("messages"), hint)
-        chat = await off_loop(size, partial(self._checked, exchange, override))
+        chat = await off_loop(size, partial(self._check_exchange, exchange, override))
         self._note_dropped(chat)
         source = Source(policy, version, rollout, hint)
         call = Call(
@@ -159,7 +159,7 @@ class Gateway:
         """
         exchange, size = await self._read(request, dialect)
         await self._resolve(exchange.chat.get("model"), None)
-        chat = await off_loop(size, partial(self._checked, exchange, None))
+        chat = await off_loop(size, partial(self._check_exchange, exchange, None))
         rendered = {
             name: chat.body[name]
             for name in ("messages", "tools", "chat_template_kwargs", "continue_final_message")
@@ -168,7 +168,7 @@ class Gateway:
         try:
             await self._engines.wait_ready(self._engine_wait)
             with self._engines.route(_conversation(chat), sticky=False) as engine:
-                return len(await engine.render(rendered, generation=chat.asked.add_generation_prompt))
+                return len(await engine.render(rendered, generation=chat.options.add_generation_prompt))
         except RequestRefused as error:
             raise APIError(400, str(error), code="invalid_request", param="messages") from None
         except EngineError as error:
@@ -199,8 +199,8 @@ class Gateway:
                 await self._check_owner(request, earlier.rollout)
         return await off_loop(len(raw), partial(dialect.read, body, earlier)), len(raw)
 
-    def _checked(self, exchange: Exchange, temperature: float | None) -> ChatRequest:
-        return checked(
+    def _check_exchange(self, exchange: Exchange, temperature: float | None) -> ChatRequest:
+        return check_exchange(
             exchange,
             default_max_tokens=self._max_tokens,
             temperature=temperature,
@@ -208,7 +208,7 @@ class Gateway:
         )
 
     def _note_dropped(self, chat: ChatRequest) -> None:
-        for name in sorted(set(chat.dropped) - self._noted):
+        for name in sorted(set(chat.dropped_names) - self._noted):
             self._noted.add(name)
             log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
 
@@ -232,16 +232,16 @@ class Gateway:
             if not at:
                 return name, await self._canary.version(name, rollout)
             if number == LATEST:
-                return name, await self._leases.pin(rollout, name, newest, asked=model) if rollout else newest
+                return name, await self._leases.pin(rollout, name, newest, requested_name=model) if rollout else newest
             wanted = version_number(number)
             if wanted is not None and self._store.version(name, wanted):
                 if rollout:  # so that it is not deleted between two calls of the run
-                    await self._leases.pin(rollout, name, wanted, asked=model)
+                    await self._leases.pin(rollout, name, wanted, requested_name=model)
                 return name, wanted
-            message = self._store.quarantined(name).get(wanted) if wanted is not None else None
+            message = self._store.quarantine_reasons(name).get(wanted) if wanted is not None else None
             message = message or f"policy {name!r} has no version {number!r}; its newest is {newest}"
             raise APIError(404, message, code="model_not_found", param="model")
-        if unavailable_reason := self._names.unserved.get(name):
+        if unavailable_reason := self._names.unserved_policies.get(name):
             raise APIError(404, unavailable_reason, code="model_not_found", param="model")
         names = [self._base, *sorted(self._names.newest)]
         raise APIError(
@@ -280,11 +280,11 @@ async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Respo
     """Awaits an answer. Cancels the work when the client disconnects, which aborts the generation."""
     task = asyncio.create_task(work)
 
-    async def disconnected() -> None:
+    async def wait_disconnect() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    watch = asyncio.create_task(disconnected())
+    watch = asyncio.create_task(wait_disconnect())
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

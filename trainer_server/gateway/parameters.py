@@ -138,7 +138,7 @@ def check_names(body: Mapping[str, Any], parameters: Mapping[str, Handling], rem
     return [name for name in given if parameters[name] == Handling.dropped]
 
 
-def forwarded(body: Mapping[str, Any]) -> dict[str, Any]:
+def forwarded_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a request that the engine gets unchanged."""
     return {
         name: value for name, value in body.items() if value is not None and PARAMETERS.get(name) == Handling.forwarded

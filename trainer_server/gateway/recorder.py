@@ -89,7 +89,7 @@ class Recorder:
         source: Source,
         answer: Answer,
         status: CompletionStatus,
-        created: float,
+        created_at: float,
         *,
         constrains_calls: bool,
         untrainable: str | None = None,
@@ -105,7 +105,7 @@ class Recorder:
             source: Where the answer comes from.
             answer: The choice, as far as it was received.
             status: How the completion ended.
-            created: Unix time, seconds.
+            created_at: Unix time, seconds.
             constrains_calls: See Engine.constrains_calls.
             untrainable: See Completion.untrainable.
             continues: See Completion.continues.
@@ -114,7 +114,7 @@ class Recorder:
         """
         return Completion(
             id=completion_id,
-            created=created,
+            created=created_at,
             server_id=self.identity.server_id,
             base_model=self.identity.base.name,
             tokenizer=self.identity.tokenizer,
@@ -128,12 +128,12 @@ class Recorder:
             error=None if error is None else error[:_ERROR],
             finish_reason=answer.finish_reason,
             sampling=chat.sampling,
-            constrained=chat.constrained(calls=constrains_calls),
-            dropped=chat.dropped,
+            constrained=chat.constraints(calls=constrains_calls),
+            dropped=chat.dropped_names,
             prompt_token_ids=answer.prompt_token_ids,
             token_ids=answer.token_ids,
             logprobs=answer.logprobs,
-            request=_shortened(chat.recorded()) if status == CompletionStatus.refused else chat.recorded(),
+            request=_shorten(chat.ledger_request()) if status == CompletionStatus.refused else chat.ledger_request(),
             message=answer.message,
             continues=continues,
             continuation=continuation,
@@ -190,7 +190,7 @@ class Recorder:
         await asyncio.gather(*self._background, return_exceptions=True)
 
 
-def _shortened(request: dict[str, Any]) -> dict[str, Any]:
+def _shorten(request: dict[str, Any]) -> dict[str, Any]:
     """A refused request with the beginnings of its texts."""
     left = _REFUSED_TEXTS
 

@@ -15,7 +15,7 @@ from trainer_server.wire.rollouts import PinnedVersion, pinned_version
 
 
 @dataclass(frozen=True, slots=True)
-class Pinned:
+class RequestPins:
     """What holds for one request.
 
     Args:
@@ -28,13 +28,13 @@ class Pinned:
     version: PinnedVersion | None = None
     hints: Mapping[str, str] = field(default_factory=dict)
 
-    def model(self, named: object) -> object:
-        """The model to answer with, where a request names `named`. A request that names a version keeps it."""
-        if not isinstance(named, str) or names_version(named):
-            return named
-        policy = named.removesuffix(f"@{LATEST}")
+    def model(self, name: object) -> object:
+        """The model to answer with, where a request names `name`. A request that names a version keeps it."""
+        if not isinstance(name, str) or names_version(name):
+            return name
+        policy = name.removesuffix(f"@{LATEST}")
         version = pinned_version(self.version, policy)
-        return named if version is None else f"{policy}@{version}"
+        return name if version is None else f"{policy}@{version}"
 
 
 class RolloutPins:
@@ -47,7 +47,7 @@ class RolloutPins:
     def __init__(self, book: RolloutRepository) -> None:
         self._book = book
 
-    async def of(self, rollout: str | None, headers: Mapping[str, str]) -> Pinned:
+    async def of(self, rollout: str | None, headers: Mapping[str, str]) -> RequestPins:
         """What holds for a request. A header counts more than the registration.
 
         Args:
@@ -60,13 +60,13 @@ class RolloutPins:
         """
         temperature, version = _temperature(headers), _version(headers)
         if rollout is None:
-            return Pinned(temperature)
+            return RequestPins(temperature)
         known, spec = self._book.known_spec(rollout)
         if not known:
             spec = await asyncio.to_thread(self._book.spec, rollout)
         if spec is None:
-            return Pinned(temperature, version)
-        return Pinned(
+            return RequestPins(temperature, version)
+        return RequestPins(
             spec.temperature if temperature is None else temperature,
             spec.version if version is None else version,
             spec.hints,

@@ -62,7 +62,7 @@ def _faults(root: Any) -> Iterator[tuple[list[str], str]]:
         if isinstance(schema, bool):
             continue
         if not isinstance(schema, dict):
-            yield path, f"must be a schema, not {_shown(schema)}"
+            yield path, f"must be a schema, not {_quote(schema)}"
             continue
         for key, value in schema.items():
             if problem := _problem(key, value, root):
@@ -79,7 +79,7 @@ def _problem(key: str, value: Any, root: Any) -> str | None:
     """What is wrong with the value of a keyword; None: nothing that is known."""
     if key in _WANTED:
         is_right, wanted = _WANTED[key]
-        return None if is_right(value) else f"must be {wanted}, not {_shown(value)}"
+        return None if is_right(value) else f"must be {wanted}, not {_quote(value)}"
     if key == "pattern":
         return _pattern_problem(value)
     if key == "$ref":
@@ -89,7 +89,7 @@ def _problem(key: str, value: Any, root: Any) -> str | None:
 
 def _pattern_problem(pattern: Any) -> str | None:
     if not isinstance(pattern, str):
-        return f"must be a text, not {_shown(pattern)}"
+        return f"must be a text, not {_quote(pattern)}"
     if beyond := _BEYOND.search(pattern):
         return f"has {beyond[0]!r}, which a grammar cannot have: leave the pattern out, or write it without"
     try:
@@ -101,21 +101,21 @@ def _pattern_problem(pattern: Any) -> str | None:
 
 def _reference_problem(reference: Any, root: Any) -> str | None:
     if not isinstance(reference, str):
-        return f"must be a text, not {_shown(reference)}"
+        return f"must be a text, not {_quote(reference)}"
     if not reference.startswith("#"):
-        return f"names {_shown(reference)}, which is not in the schema: put it under `$defs`"
+        return f"names {_quote(reference)}, which is not in the schema: put it under `$defs`"
     at = root
     for step in reference.removeprefix("#").strip("/").split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
         if not name:
             continue
         if not isinstance(at, dict) or name not in at:
-            return f"names {_shown(reference)}, which the schema does not have"
+            return f"names {_quote(reference)}, which the schema does not have"
         at = at[name]
     return None
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     return "null" if value is None else f"{value!r:.60}"
 
 

@@ -36,11 +36,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.jobs.demonstrations import Demonstrations
-from trainer_server.jobs.files.ended import EndedJobs, line_of
+from trainer_server.jobs.files.ended_jobs import EndedJobs, line_of
 from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.jobs.files.keys import IdempotencyKeys
 from trainer_server.jobs.files.progress import Progress
-from trainer_server.jobs.files.trained import CANCELLED, Trained
+from trainer_server.jobs.files.training_outcome import CANCELLED, TrainingOutcome
 from trainer_server.jobs.teaching import Teaching
 from trainer_server.process import faults
 from trainer_server.process.files import create_exclusive, may_pass, write_atomic
@@ -149,7 +149,7 @@ class JobBoard:
         self._last = max(self._last + 1, time.time_ns())
         return self._last
 
-    def changed(self) -> float:
+    def changed_at(self) -> float:
         """When a job was last accepted: the directory's modification time in Unix seconds; 0 if there is no directory.
 
         Takes the same time however many jobs there are.
@@ -283,37 +283,37 @@ class JobBoard:
         """Records which trajectories a step trains. The trainer calls this before it publishes the version."""
         write_atomic(self.root / job_id / "used.json", json.dumps(list(trajectories)))
 
-    def used(self, job_id: str) -> list[str] | None:
+    def used_trajectories(self, job_id: str) -> list[str] | None:
         """Ids of the trajectories that a step trained; None: that was not written down."""
         try:
             return [str(trajectory) for trajectory in json.loads((self.root / job_id / "used.json").read_text())]
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
-    def report(self, job_id: str, trained: Trained) -> None:
+    def report(self, job_id: str, outcome: TrainingOutcome) -> None:
         """Writes trained.json. The trainer calls this at its end of a job; the server to fail or cancel a job.
 
         A job that was cancelled stays cancelled, whatever is reported of it. A job whose directory was deleted stays
         deleted.
         """
         if not self.exists(job_id):
-            log.error("jobs/%s was deleted: nobody is told how it ended (%s)", job_id, trained.error or "well")
+            log.error("jobs/%s was deleted: nobody is told how it ended (%s)", job_id, outcome.error or "well")
             return
         if self.cancelled(job_id):
-            trained = CANCELLED
-        write_atomic(self.root / job_id / "trained.json", trained.model_dump_json())
+            outcome = CANCELLED
+        write_atomic(self.root / job_id / "trained.json", outcome.model_dump_json())
 
-    def trained(self, job_id: str) -> Trained | None:
+    def training_outcome(self, job_id: str) -> TrainingOutcome | None:
         """How the trainer's part of a job ended; None while it has not. A damaged file counts as a failed job."""
         path = self.root / job_id / "trained.json"
         try:
-            return Trained.model_validate_json(path.read_text()) if path.exists() else None
+            return TrainingOutcome.model_validate_json(path.read_text()) if path.exists() else None
         except FileNotFoundError:  # deleted between the two looks
             return None
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and may_pass(error):
                 raise
-            return Trained(error=f"jobs/{job_id}/trained.json in the server's home cannot be read: {error}")
+            return TrainingOutcome(error=f"jobs/{job_id}/trained.json in the server's home cannot be read: {error}")
 
     def put_in_service(self, job_id: str) -> None:
         """Records that the policy's name means the version of a job. The server calls this before it means it: a
@@ -331,7 +331,7 @@ class JobBoard:
         self._accepted.pop(job.id, None)
         faults.point("done")
 
-    def tell(self, job: Job) -> None:
+    def remember(self, job: Job) -> None:
         """Keeps in memory how a job ended whose done.json cannot be written: clients that wait must learn it."""
         self._told[job.id] = job
 
@@ -350,7 +350,7 @@ class JobBoard:
             if accepted is None:
                 accepted = self._accepted[job_id] = self.file(job_id).as_accepted()
             told = Progress.model_validate_json(progress.read_text()) if progress.exists() else Progress()
-            trained = self.trained(job_id)
+            trained = self.training_outcome(job_id)
         except OSError as error:
             if may_pass(error):
                 raise

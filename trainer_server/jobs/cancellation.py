@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import BROKEN_OFF, CANCELLED, Trained
+from trainer_server.jobs.files.training_outcome import BROKEN_OFF, CANCELLED, TrainingOutcome
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.policies.store import AdapterStore
@@ -63,7 +63,7 @@ class Cancellation:
         if job.status == JobStatus.cancelled:
             return job
         if job.status.final:
-            raise _ended(job)
+            raise _end_conflict(job)
         if job.kind == "create":
             raise Conflict(
                 f"{job_id} makes the policy {job.policy!r}, for which a client waits: only steps and warm starts can "
@@ -80,10 +80,10 @@ class Cancellation:
             raise NotStored(message, code="disk") from None
         job = await asyncio.to_thread(self._board.job, job_id) or job
         if job.status != JobStatus.cancelled:
-            raise _ended(job)
+            raise _end_conflict(job)
         return job
 
-    async def break_off(self, job_id: str, outcome: Trained) -> None:
+    async def break_off(self, job_id: str, outcome: TrainingOutcome) -> None:
         """Ends the trainer while it works on a job, and reports an outcome for the job. Does nothing to a job that has
         an outcome, or has published its version: the trainer may be at the next job.
 
@@ -107,7 +107,7 @@ class Cancellation:
 
     def _decided(self, job_id: str) -> bool:
         """Whether a job has an outcome, or its version is there, which makes one."""
-        if self._board.trained(job_id) is not None:
+        if self._board.training_outcome(job_id) is not None:
             return True
         return self._store.made_by(self._board.file(job_id).policy, job_id) is not None
 
@@ -118,16 +118,16 @@ class Cancellation:
             return
         job = await asyncio.to_thread(self._board.job, job_id)
         if job is not None:
-            await asyncio.to_thread(self._board.finish, cancelled(job, CANCELLED))
+            await asyncio.to_thread(self._board.finish, mark_cancelled(job, CANCELLED))
         await self._open.remove(job_id)
 
 
-def cancelled(job: Job, trained: Trained) -> Job:
+def mark_cancelled(job: Job, outcome: TrainingOutcome) -> Job:
     """The final state of a job that was cancelled."""
-    job.status, job.error, job.finished = JobStatus.cancelled, trained.error, job.finished or time.time()
+    job.status, job.error, job.finished = JobStatus.cancelled, outcome.error, job.finished or time.time()
     return job
 
 
-def _ended(job: Job) -> Conflict:
+def _end_conflict(job: Job) -> Conflict:
     how = f"has {job.status} already" if job.status.final else "has just ended, or made its version"
     return Conflict(f"{job.id} {how}: only a queued or running job can be cancelled", code="job_ended")

@@ -12,8 +12,8 @@ from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.cancellation import Cancellation, cancelled
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.cancellation import Cancellation, mark_cancelled
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.supervisor import TrainerProcess
@@ -57,7 +57,7 @@ class JobCompleter:
         share_gpu: Whether engines and trainer use the same GPUs by turns.
         engine_wait: Seconds to wait for an engine that is starting or restarting.
         time_limit: Seconds that the trainer may take for a job. Its request may ask for less.
-        ended: Told of each job that has ended, once this is written down. It must not raise or wait.
+        on_job_end: Told of each job that has ended, once this is written down. It must not raise or wait.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class JobCompleter:
         share_gpu: bool,
         engine_wait: float,
         time_limit: float,
-        ended: Callable[[Job], None] = lambda job: None,
+        on_job_end: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self._board, self._open = board, open_jobs
         self._process, self._cancellation, self._preparation = process, cancellation, preparation
         self._store, self._names, self._slots, self._engines = store, names, slots, engines
-        self._retention, self._ended = retention, ended
+        self._retention, self._ended = retention, on_job_end
         self._share_gpu, self._engine_wait, self._time_limit = share_gpu, engine_wait, time_limit
         self._task = PeriodicTask("the end of jobs", self.end_next)
 
@@ -114,7 +114,7 @@ class JobCompleter:
                 return
             log.error("%s is left out: how it ended cannot be written down: %s", job_id, error)
             if job:
-                self._board.tell(job)
+                self._board.remember(job)
         await self._open.remove(job_id)
         if job:
             self._retention.later(job.policy)
@@ -125,7 +125,7 @@ class JobCompleter:
         if not tracing.on():
             return
         try:
-            record_job(job, parent=self._open.file(job.id).trace, started=self._board.started_at(job.id))
+            record_job(job, parent=self._open.file(job.id).trace, start_time=self._board.started_at(job.id))
         except Exception as error:  # a trace must not keep a job from its end
             log.warning("%s is in no trace: %s", job.id, error)
 
@@ -148,12 +148,12 @@ class JobCompleter:
                 return None
             log.exception("%s could not be ended", job_id)
             why = f"{type(error).__name__}: {error}"
-        if self._board.trained(job_id) is None:
-            await asyncio.to_thread(self._board.report, job_id, Trained(error=why))  # the trainer then skips it
+        if self._board.training_outcome(job_id) is None:
+            await asyncio.to_thread(self._board.report, job_id, TrainingOutcome(error=why))  # the trainer then skips it
         if (job := self._board.job(job_id)) is None:
             return None
         if job.status == JobStatus.cancelled:
-            return cancelled(job, Trained(error=job.error))
+            return mark_cancelled(job, TrainingOutcome(error=job.error))
         job.status, job.error, job.finished = JobStatus.failed, why, time.time()
         return job
 
@@ -170,13 +170,13 @@ class JobCompleter:
         if not self._board.ready(job_id):
             await self._preparation.prepare(job_id)
         async with self._turn(job_id):
-            trained = await self._trained(job_id)
+            trained = await self._wait_for_outcome(job_id)
         self._process.consecutive_restarts = 0
         job = await asyncio.to_thread(self._board.job, job_id)
         if job is None:
             raise TrainingError(f"jobs/{job_id} in the server's home cannot be read any more")
         if trained.cancelled:
-            return cancelled(job, trained)
+            return mark_cancelled(job, trained)
         rows = await asyncio.to_thread(self._board.rows, job_id)
         teaching = await asyncio.to_thread(self._board.teaching, job_id)
         asked = {"render": rows, "teacher": teaching}
@@ -184,7 +184,7 @@ class JobCompleter:
         job.status, job.result, job.error = JobStatus.succeeded, trained.result, trained.error
         if trained.result is not None:
             if job.kind == "step":
-                trained.result.trajectories = await asyncio.to_thread(self._board.used, job_id)
+                trained.result.trajectories = await asyncio.to_thread(self._board.used_trajectories, job_id)
             faults.point("swapping")
             try:
                 if job.kind == "create":
@@ -202,12 +202,12 @@ class JobCompleter:
         job.finished = time.time()
         return job
 
-    async def _trained(self, job_id: str) -> Trained:
+    async def _wait_for_outcome(self, job_id: str) -> TrainingOutcome:
         """How the trainer's part of a job ended, as soon as it has. Breaks a job off that takes too long."""
         request = self._open.file(job_id).request
         limit = min(self._time_limit, (request.time_limit if request else None) or self._time_limit)
         deadline: float | None = None
-        while (trained := self._board.trained(job_id)) is None:
+        while (trained := self._board.training_outcome(job_id)) is None:
             if not self._board.exists(job_id):
                 raise TrainingError(f"jobs/{job_id} in the server's home was deleted")
             if deadline is None and self._process.ready and self._board.started(job_id):  # its loading is not counted
@@ -218,7 +218,7 @@ class JobCompleter:
                     "the version it had: send smaller batches, or raise `time_limit` of the request or "
                     "--job-time-limit of `serve`"
                 )
-                await self._cancellation.break_off(job_id, Trained(error=why, seconds=limit))
+                await self._cancellation.break_off(job_id, TrainingOutcome(error=why, seconds=limit))
                 deadline = None
             await asyncio.sleep(_POLL)
         return trained
@@ -229,7 +229,7 @@ class JobCompleter:
 
         The engines do not rest for a job that was computed already, nor for one that creates an untrained policy.
         """
-        computes = self._open.file(job_id).kind != "create" and self._board.trained(job_id) is None
+        computes = self._open.file(job_id).kind != "create" and self._board.training_outcome(job_id) is None
         if not (self._share_gpu and computes):
             yield
             return
@@ -268,9 +268,11 @@ class JobCompleter:
         policy = job.policy
         started, refusals = time.monotonic(), 0
         while self._names.newest.get(policy, -1) < version:
-            if reason := self._store.quarantined(policy).get(version):
+            if reason := self._store.quarantine_reasons(policy).get(version):
                 raise TrainingError(reason)
-            if policy in self._names.unserved:  # made by an earlier server; a server on its base model will serve it
+            if (
+                policy in self._names.unserved_policies
+            ):  # made by an earlier server; a server on its base model will serve it
                 break
             engines = self._engines.live
             try:

@@ -59,13 +59,13 @@ class Demonstrations(BaseModel):
     seconds: float = Field(default=0.0, description="wall time of rendering and look-up")
 
     @property
-    def skipped(self) -> dict[str, int]:
+    def skip_counts(self) -> dict[str, int]:
         """Everything that was skipped: reason → how many."""
         return {**self.turns_skipped, **self.conversations_skipped, **self.trajectories_skipped}
 
     def why_nothing(self, what: str) -> str:
         """Why there are no rows, in words. what: The purpose that they lack for, such as "imitate"."""
-        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
+        reasons = ", ".join(f"{count} {reason}" for reason, count in self.skip_counts.items())
         return f"nothing to {what}: {reasons or 'no answers'}"
 
     def with_validation(self, validation: Demonstrations) -> Demonstrations:

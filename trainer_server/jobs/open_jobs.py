@@ -30,7 +30,7 @@ class OpenJobs:
     def __init__(self, board: JobBoard, ledger: Ledger) -> None:
         self._ledger = ledger
         self._files: dict[str, JobFile] = {}
-        self.ended = 0
+        self.end_count = 0
         self._added, self._changed = asyncio.Event(), asyncio.Condition()
         for job_id in board.open_ids():
             try:
@@ -65,7 +65,7 @@ class OpenJobs:
     async def remove(self, job_id: str) -> None:
         """A job has ended, or was deleted. Whoever waits in `wait_for_end` looks again."""
         self._files.pop(job_id, None)
-        self.ended += 1
+        self.end_count += 1
         async with self._changed:
             self._changed.notify_all()
 
@@ -80,7 +80,7 @@ class OpenJobs:
         """Returns once more than `since` jobs have ended, or after `seconds`."""
         async with self._changed:
             try:
-                await asyncio.wait_for(self._changed.wait_for(lambda: self.ended > since), seconds)
+                await asyncio.wait_for(self._changed.wait_for(lambda: self.end_count > since), seconds)
             except TimeoutError:
                 pass
 

@@ -9,7 +9,7 @@ import time
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.vllm.teacher import TeacherLost
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.rendering import Renderer
 from trainer_server.jobs.teaching import Teachers
 from trainer_server.ledger.base import Ledger
@@ -66,7 +66,7 @@ class Preparation:
     async def _prepare(self, job_id: str) -> None:
         """Writes the job's file as soon as an engine is ready. Where it cannot be made, reports the job as failed."""
         request, began, reason = self._board.file(job_id).request, time.monotonic(), ""
-        while not self._board.ready(job_id) and self._board.trained(job_id) is None:
+        while not self._board.ready(job_id) and self._board.training_outcome(job_id) is None:
             engine = next((candidate for candidate in self._engines if candidate.ready), self._engines[0])
             try:
                 await engine.wait_ready(self._engine_wait)
@@ -80,7 +80,7 @@ class Preparation:
                 if time.monotonic() - began > self._engine_wait:
                     why = f"the teacher did not answer for {self._engine_wait:g} s: {error}. No version was made"
                     log.error("%s failed: %s", job_id, why)
-                    await asyncio.to_thread(self._board.report, job_id, Trained(error=why))
+                    await asyncio.to_thread(self._board.report, job_id, TrainingOutcome(error=why))
                     return
                 log.warning("%s waits for its teacher: %s", job_id, error)
                 await asyncio.sleep(_RETRY)
@@ -90,8 +90,8 @@ class Preparation:
                 await asyncio.sleep(_RETRY)
             except TrainingError as error:
                 log.error("%s failed: %s", job_id, error)
-                await asyncio.to_thread(self._board.report, job_id, Trained(error=str(error)))
+                await asyncio.to_thread(self._board.report, job_id, TrainingOutcome(error=str(error)))
             except Exception as error:  # an engine that others run may raise anything: recorded; later jobs go on
                 log.exception("%s failed", job_id)
-                failed = Trained(error=f"{type(error).__name__}: {error}")
+                failed = TrainingOutcome(error=f"{type(error).__name__}: {error}")
                 await asyncio.to_thread(self._board.report, job_id, failed)

@@ -61,7 +61,7 @@ class Renderer:
         ids = [completion_id for trajectory in trajectories for completion_id in trajectory.completions]
         completions = await asyncio.to_thread(ledger.read, ids)
 
-        async def collected(
+        async def collect(
             conversations: list[Conversation], trajectories: list[TrajectoryRef], what: str
         ) -> Demonstrations:
             collection = Collection(request.config)
@@ -82,12 +82,12 @@ class Renderer:
 
         validation = None
         if request.validation or request.validation_trajectories:
-            validation = await collected(
+            validation = await collect(
                 request.validation, request.validation_trajectories, "conversation of the validation"
             )
             if not validation.rows:
                 raise TrainingError(f"validation: {validation.why_nothing('measure')}")
-        demonstrations = await collected(request.conversations, request.trajectories, "conversation")
+        demonstrations = await collect(request.conversations, request.trajectories, "conversation")
         return demonstrations if validation is None else demonstrations.with_validation(validation)
 
     async def _turn(self, conversation: Conversation, at: int, end: int | None) -> Turn | str:
@@ -113,7 +113,9 @@ class Renderer:
             self._chat(conversation, at, generation=True), self._chat(conversation, at + 1, generation=False)
         )
         try:
-            rest = whole[len(prompt) :] if whole[: len(prompt)] == prompt else await self._retokenized(prompt, whole)
+            rest = (
+                whole[len(prompt) :] if whole[: len(prompt)] == prompt else await self._tokenize_answer(prompt, whole)
+            )
         except NotRendered as reason:
             return str(reason)
         if left_out := await self._left_out(message, rest):
@@ -134,7 +136,7 @@ class Renderer:
             return "template_drops_tool_calls"
         return None if "".join(thought.split()) in "".join(text.split()) else "template_drops_reasoning"
 
-    async def _retokenized(self, prompt: list[int], whole: list[int]) -> list[int]:
+    async def _tokenize_answer(self, prompt: list[int], whole: list[int]) -> list[int]:
         """Tokens of the answer where the tokenizer merged tokens of prompt and answer.
 
         The answer's text is tokenized by itself, so that its tokens begin where sampling begins.

@@ -11,7 +11,7 @@ from trainer_server.engines.slots import Slots
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.cancellation import Cancellation
 from trainer_server.jobs.completer import JobCompleter
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.preparation import Preparation
 from trainer_server.jobs.status import Status
@@ -46,7 +46,7 @@ class JobService:
         time_limit: Seconds that the trainer may take for a job.
         teacher_urls: Addresses of other vLLM servers that steps may name as teachers.
         teacher_api_key: Key of the servers there.
-        ended: As that of `JobCompleter`.
+        on_job_end: As that of `JobCompleter`.
 
     Attributes:
         open: The jobs that have not ended.
@@ -72,7 +72,7 @@ class JobService:
         time_limit: float = JOB_TIME_LIMIT,
         teacher_urls: Sequence[str] = (),
         teacher_api_key: str | None = None,
-        ended: Callable[[Job], None] = lambda job: None,
+        on_job_end: Callable[[Job], None] = lambda job: None,
     ) -> None:
         self.board, self._store, self._names = board, store, names
         self.open = OpenJobs(board, ledger)
@@ -99,7 +99,7 @@ class JobService:
             share_gpu=settings.share_gpu,
             engine_wait=engine_wait,
             time_limit=time_limit,
-            ended=ended,
+            on_job_end=on_job_end,
         )
 
     @property
@@ -125,7 +125,7 @@ class JobService:
         `most_bytes`; see JobBoard.prune."""
         return self.board.prune(days, most_bytes, lag)
 
-    def served(self, policy: str) -> int | None:
+    def served_version(self, policy: str) -> int | None:
         """The newest version that was put into service, which a policy's name means when the server starts; None: none.
 
         Its job may still be open: a server may have been killed after it answered with the version. A version that no
@@ -144,12 +144,12 @@ class JobService:
         A job whose version was made before is not failed.
         """
         for file in self.open.files():
-            why = self._names.unserved.get(file.policy)
-            if why is None or self.board.trained(file.id) or self._store.made_by(file.policy, file.id):
+            why = self._names.unserved_policies.get(file.policy)
+            if why is None or self.board.training_outcome(file.id) or self._store.made_by(file.policy, file.id):
                 continue
             error = (
                 "This job was not done, and changed nothing: send it again, under another idempotency key, once its "
                 f"policy is served. {why}"
             )
             log.error("%s: %s", file.id, error)
-            self.board.report(file.id, Trained(error=error))
+            self.board.report(file.id, TrainingOutcome(error=error))

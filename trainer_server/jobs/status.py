@@ -33,7 +33,7 @@ class Status:
         """
         deadline = time.monotonic() + seconds
         while True:
-            ended = self._open.ended  # read first: the job may end while its files are read
+            ended = self._open.end_count  # read first: the job may end while its files are read
             job = await asyncio.to_thread(self._board.job, job_id)
             left = deadline - time.monotonic()
             if job is None or job.status.final or left <= 0:

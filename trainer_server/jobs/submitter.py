@@ -75,14 +75,14 @@ class JobSubmitter:
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
         async with self._accepting:
-            return await self._known(policy, request) or await self._train(policy, request, evaluations)
+            return await self._find_earlier_job(policy, request) or await self._train(policy, request, evaluations)
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
         """The step or warm start that was accepted under an idempotency key, or None."""
         known = self._board.keys.find(policy, idempotency_key)
         return self._board.job(known.job) if known else None
 
-    async def _known(self, policy: str, request: StepRequest | SFTRequest) -> Job | None:
+    async def _find_earlier_job(self, policy: str, request: StepRequest | SFTRequest) -> Job | None:
         """The job that an equal request with the same key made. Raises Conflict where that request was another."""
         if not request.idempotency_key:
             return None

@@ -18,11 +18,11 @@ import yaml
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.ledger.registry import ADDRESS, is_address
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.process.hardware import flavour
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.wire import ConfigError, Home
@@ -94,9 +94,9 @@ def environment(settings: TrainerSettings, *, low_priority: bool) -> dict[str, s
         settings: How the process is started.
         low_priority: Whether the trainer has the cores that others leave.
     """
-    variables = {**inherited(settings.env), **settings.base.process_environment(settings.gpus)}
+    variables = {**inherited_environment(settings.env), **settings.base.process_environment(settings.gpus)}
     if is_address(settings.ledger):
-        variables |= {**inherited(patterns=("PG*",)), ADDRESS: settings.ledger}
+        variables |= {**inherited_environment(patterns=("PG*",)), ADDRESS: settings.ledger}
     if low_priority and not WAITING & variables.keys():
         variables |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": _SPINS}
     if not KEEPING.keys() & variables.keys():
@@ -273,7 +273,7 @@ class TrainerProcess:
 
     def _count_death(self, status: int) -> None:
         """Fails the current job if the trainer died during it several times, so that later jobs can run."""
-        job_id = next((open_id for open_id in self._open if self._board.trained(open_id) is None), None)
+        job_id = next((open_id for open_id in self._open if self._board.training_outcome(open_id) is None), None)
         if job_id is None or not self._board.started(job_id) or not self.ready:
             return  # it died while it loaded its model: the job is not what it died of
         self._deaths[job_id] += 1
@@ -284,7 +284,7 @@ class TrainerProcess:
             "137, memory may have run out: send smaller batches or a smaller token_budget. Its log is "
             f"{self._child.log}"
         )
-        self._board.report(job_id, Trained(error=error))
+        self._board.report(job_id, TrainingOutcome(error=error))
 
 
 def command(settings: TrainerSettings) -> list[str]:

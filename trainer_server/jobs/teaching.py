@@ -73,8 +73,8 @@ class Teachers:
         elif (named := distill.version) is not None:
             policy, version = named
             newest = self._store.newest(policy)
-            if policy in self._names.unserved:
-                why = self._names.unserved[policy]
+            if policy in self._names.unserved_policies:
+                why = self._names.unserved_policies[policy]
             elif newest is None:
                 known = ", ".join(["base", *self._names.newest])
                 why = f"there is no policy {policy!r} on this server; there are: {known}"
@@ -185,13 +185,13 @@ async def _each(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """Awaits all calls, `_AT_ONCE` at a time; the first error ends the others."""
     limit = asyncio.Semaphore(_AT_ONCE)
 
-    async def limited(call: Coroutine[Any, Any, T]) -> T:
+    async def run_limited(call: Coroutine[Any, Any, T]) -> T:
         async with limit:
             return await call
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(limited(call)) for call in calls]
+            running = [tasks.create_task(run_limited(call)) for call in calls]
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in running]

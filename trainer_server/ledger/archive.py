@@ -36,7 +36,7 @@ class Archive:
         self.directory = directory
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def hold_lock(self) -> Iterator[None]:
         """Nobody else archives or deletes while the context is open.
 
         Raises:
@@ -167,15 +167,15 @@ def archive_months(
         LedgerError: Ledger or archive cannot be read or written, or somebody else archives or deletes.
     """
     while True:
-        with archive.locked(), ledger.oldest_month(before, keep) as month:
+        with archive.hold_lock(), ledger.oldest_month(before, keep) as month:
             if month.name is None:
                 return
-            archive.write(month.name, _joined(month, archive))
+            archive.write(month.name, _merge_rows(month, archive))
             moved = month.delete()
         yield month.name, moved
 
 
-def _joined(month: Month, archive: Archive) -> Iterator[Row]:
+def _merge_rows(month: Month, archive: Archive) -> Iterator[Row]:
     """The rows of a month: those of the ledger, and those that were archived before."""
     yield from month.rows()
     if month.name is not None and archive.path(month.name).exists():

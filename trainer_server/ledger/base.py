@@ -116,7 +116,7 @@ class Ledger(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class CompletionSummary:
     """What a list of completions says of one of them."""
 
     place: int
@@ -138,7 +138,7 @@ class ListsCompletions(Protocol):
     """What a ledger may have besides: it lists what it recorded. The dashboard needs it to find runs that nobody
     registered, rewarded or reported; it says so where a ledger lacks it."""
 
-    def recorded(self, after: int, limit: int) -> list[Recorded]:
+    def recorded(self, after: int, limit: int) -> list[CompletionSummary]:
         """Completions in the order in which they were added.
 
         Args:
@@ -204,7 +204,7 @@ class Election(Protocol):
     """Which one of several servers serves, where their ledger is a database that they share."""
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The database as messages name it."""
         ...
 
@@ -216,7 +216,7 @@ class Election(Protocol):
         """
         ...
 
-    def elected(self) -> str:
+    def leader_name(self) -> str:
         """Names the server that was elected last. Raises LedgerError."""
         ...
 
@@ -236,11 +236,11 @@ class Election(Protocol):
         """Returns when this server is elected, however long that takes."""
         ...
 
-    def watch(self, lost: Callable[[str], None]) -> None:
+    def watch(self, on_loss: Callable[[str], None]) -> None:
         """Looks from now on whether this server is still elected.
 
         Args:
-            lost: Called once, on a thread, with the reason, when it is not.
+            on_loss: Called once, on a thread, with the reason, when it is not.
         """
         ...
 

@@ -36,25 +36,25 @@ class Redaction:
 
     def completion(self, completion: Completion) -> Completion:
         """A row of the ledger: the messages of its request and its answer, or the words of its refusal."""
-        return self._changed(completion, "request", "message", "error")
+        return self._redact_fields(completion, "request", "message", "error")
 
     def spec(self, spec: RolloutSpec) -> RolloutSpec:
         """What a rollout is registered with: input and metadata. Hints stay, since they are put into prompts."""
-        return self._changed(spec, "scenario", "metadata")
+        return self._redact_fields(spec, "scenario", "metadata")
 
     def reward(self, reward: Reward) -> Reward:
         """A reward: its reason, and the scenario in it."""
-        return self._changed(reward, "reason", "scenario")
+        return self._redact_fields(reward, "reason", "scenario")
 
     def trace(self, trace: RunTrace) -> RunTrace:
         """What a client told of a run."""
-        return self._changed(trace, *RunTrace.model_fields)
+        return self._redact_fields(trace, *RunTrace.model_fields)
 
     def text(self, text: str) -> str:
         """A text by itself."""
         return str(self._redactor.text(text)) if self._redactor else text
 
-    def _changed(self, record: Record, *fields: str) -> Record:
+    def _redact_fields(self, record: Record, *fields: str) -> Record:
         if self._redactor is None:
             return record
         values = self._redactor.record(record.model_dump(mode="json", include=set(fields)))

@@ -75,18 +75,18 @@ class RetentionClock:
             moments += [db.execute(f"SELECT max(changed) FROM {table}").fetchone()[0] for table in ("rollouts", "runs")]
         return max((moment for moment in moments if moment is not None), default=now)
 
-    def _warn(self, now: float, confirmed: float) -> None:
-        behind = now > confirmed
+    def _warn(self, now: float, confirmed_time: float) -> None:
+        behind = now > confirmed_time
         if behind and not self._behind:
             log.warning(
                 "the clock says %s, but the last that was recorded here is of %s: ages are counted from there, and "
                 "hour by hour six hours are added, until the two agree. If the server rested for so long, all is well. "
                 "Else set the clock: what is deleted after --keep-days is gone for good",
-                _shown(now),
-                _shown(confirmed),
+                _render_time(now),
+                _render_time(confirmed_time),
             )
         self._behind = behind
 
 
-def _shown(moment: float) -> str:
+def _render_time(moment: float) -> str:
     return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%d %H:%M} UTC"

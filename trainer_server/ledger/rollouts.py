@@ -154,7 +154,7 @@ class RolloutRepository:
             query = "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid"
             return [from_json(GivenReward, record) for (record,) in db.execute(query, (writable(rollout_id),))]
 
-    def listed(
+    def list_rollouts(
         self, *, after: int, limit: int, policy: str | None, rewarded: bool | None
     ) -> tuple[list[RolloutListed], int | None]:
         """Rollouts that were registered or rewarded, oldest first. Those that only sent requests are not listed.

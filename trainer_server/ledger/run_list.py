@@ -135,15 +135,15 @@ class RunList:
     def __init__(self, book: RunRepository) -> None:
         self._books = book.books
 
-    def page(self, wanted: RunFilter, before: str = "", limit: int = 100) -> RunPage:
+    def page(self, run_filter: RunFilter, before: str = "", limit: int = 100) -> RunPage:
         """A page of runs, newest first.
 
         Args:
-            wanted: Which runs.
+            run_filter: Which runs.
             before: `RunPage.next` of the page before; empty, or no such text: the first page.
             limit: Runs on a page.
         """
-        clauses, values = _clauses(wanted, self._books)
+        clauses, values = _clauses(run_filter, self._books)
         if cursor := _CURSOR.fullmatch(before):
             clauses.append("(started, number) < (?, ?)")
             values += [float(cursor[1]), int(cursor[2])]
@@ -157,9 +157,9 @@ class RunList:
         """How many runs there are."""
         return int(self._all("SELECT count(*) FROM runs")[0][0])
 
-    def newer(self, wanted: RunFilter, than: int) -> int:
+    def newer(self, run_filter: RunFilter, than: int) -> int:
         """How many runs were begun after the one of a number, 100 at most."""
-        clauses, values = _clauses(wanted, self._books)
+        clauses, values = _clauses(run_filter, self._books)
         where = " AND ".join([*clauses, "number > ?"])
         query = f"SELECT count(*) FROM (SELECT 1 FROM runs WHERE {where} LIMIT 100) AS newer"
         return int(self._all(query, *values, than)[0][0])
@@ -286,7 +286,7 @@ def _outcomes(where: str, *, by_scenario: bool = False, having: str = "") -> str
     )
 
 
-def _clauses(wanted: RunFilter, books: Books) -> tuple[list[str], list[Any]]:
+def _clauses(run_filter: RunFilter, books: Books) -> tuple[list[str], list[Any]]:
     """Conditions of a query, and their values."""
     clauses: list[str] = []
     values: list[Any] = []
@@ -295,33 +295,33 @@ def _clauses(wanted: RunFilter, books: Books) -> tuple[list[str], list[Any]]:
         clauses.append(clause)
         values.extend(given)
 
-    answered = {"policy": writable(wanted.policy) or None, "version": wanted.version}
+    answered = {"policy": writable(run_filter.policy) or None, "version": run_filter.version}
     asked = {name: value for name, value in answered.items() if value is not None}
     if asked:
         own = " AND ".join(f"runs.{name} = ?" for name in asked)
         other = " AND ".join(f"one.{name} = ?" for name in asked)
         inner = f"several = 1 AND EXISTS (SELECT 1 FROM run_versions AS one WHERE one.run = number AND {other})"
         add(f"(({own}) OR ({inner}))", *asked.values(), *asked.values())
-    if wanted.scenario:
-        add("scenario = ?", writable(wanted.scenario))
+    if run_filter.scenario:
+        add("scenario = ?", writable(run_filter.scenario))
     for clause, value in (
-        ("reward >= ?", wanted.min_reward),
-        ("reward <= ?", wanted.max_reward),
-        ("started >= ?", wanted.since),
-        ("started < ?", wanted.until),
+        ("reward >= ?", run_filter.min_reward),
+        ("reward <= ?", run_filter.max_reward),
+        ("started >= ?", run_filter.since),
+        ("started < ?", run_filter.until),
     ):
         if value is not None:
             add(clause, value)
-    if wanted.failed is not None:
-        add(f"failed IS {'NOT ' if wanted.failed else ''}NULL")
-    if wanted.rewarded is not None:
-        add(f"reward IS {'NOT ' if wanted.rewarded else ''}NULL")
-    if wanted.kind:
-        add("evaluation = ?", int(wanted.kind == "evaluation"))
-    if wanted.search:
-        text = re.sub(r"([%_\\])", r"\\\1", writable(wanted.search))
+    if run_filter.failed is not None:
+        add(f"failed IS {'NOT ' if run_filter.failed else ''}NULL")
+    if run_filter.rewarded is not None:
+        add(f"reward IS {'NOT ' if run_filter.rewarded else ''}NULL")
+    if run_filter.kind:
+        add("evaluation = ?", int(run_filter.kind == "evaluation"))
+    if run_filter.search:
+        text = re.sub(r"([%_\\])", r"\\\1", writable(run_filter.search))
         begins = " OR ".join(f"{column} {books.like} ? ESCAPE '\\'" for column in ("id", "scenario", "trajectory"))
-        words = words_of(writable(wanted.search))
+        words = words_of(writable(run_filter.search))
         inside = f" OR {books.has_words}" if words else ""
         add(f"({begins}{inside})", *[f"{text}%"] * 3, *([books.words(words)] if words else []))
     return clauses, values

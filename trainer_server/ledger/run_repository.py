@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from trainer_server.ledger.base import RETENTION_DAYS, Recorded
+from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import change, note_text, note_trace, note_version, row_of
 from trainer_server.ledger.storage.books import Books, Connection, chunks
@@ -84,18 +84,18 @@ class RunRepository:
         if self.traces([ReportedRun(run_id, trace, answer)]):
             raise Gone(f"rollout {run_id!r} was deleted: what is told of it now is not kept", code="deleted")
 
-    def traces(self, told: Sequence[ReportedRun]) -> list[str]:
+    def traces(self, reports: Sequence[ReportedRun]) -> list[str]:
         """Records what clients told of several runs, in one transaction. When this returns, it survives a crash.
 
         Args:
-            told: The runs.
+            reports: The runs.
 
         Returns:
             Those that a user deleted. Nothing is kept of them.
         """
         redacted = [
             ReportedRun(report.run, self._redaction.trace(report.trace), self._redaction.text(report.answer))
-            for report in told
+            for report in reports
         ]
         records = [zlib.compress(to_json(report.trace).encode(), 6) for report in redacted]
         deleted = []
@@ -109,7 +109,7 @@ class RunRepository:
                     db.execute(query, (number, record))
         return deleted
 
-    def traced(self, run_id: str) -> RunTrace | None:
+    def find_trace(self, run_id: str) -> RunTrace | None:
         """What a client told of a run; None: nothing."""
         query = "SELECT record FROM run_traces JOIN runs ON number = run WHERE id = ?"
         with self.books.reading() as db:
@@ -126,7 +126,7 @@ class RunRepository:
             row = db.execute("SELECT place FROM run_sources WHERE source = ?", (source,)).fetchone()
         return str(row[0]) if row else ""
 
-    def follow(self, completions: Sequence[Recorded]) -> None:
+    def follow(self, completions: Sequence[CompletionSummary]) -> None:
         """Takes completions into the list that the ledger has recorded since the last call, in their order. Those that
         are in it already change nothing."""
         if not completions:
@@ -139,16 +139,16 @@ class RunRepository:
         """How many completions belonged to no rollout, so that they are in no run."""
         return int(self.place(_LOOSE) or 0)
 
-    def step(self, job: str, policy: str, sent: Sequence[SentReference]) -> None:
+    def step(self, job: str, policy: str, references: Sequence[SentReference]) -> None:
         """Notes which runs a training step was sent.
 
         Args:
             job: Id of the job. Jobs up to this one are not asked for again.
             policy: That the step trains.
-            sent: The runs.
+            references: The runs.
         """
         with self.books.writing() as db:
-            for entry in sent:
+            for entry in references:
                 number = row_of(db, entry.run)
                 row = (number, job, policy, writable(entry.reference), entry.reward)
                 query = (
@@ -245,11 +245,11 @@ class RunRepository:
         return self.books.overwrite()
 
 
-def _follow(db: Connection, completions: Sequence[Recorded]) -> None:
+def _follow(db: Connection, completions: Sequence[CompletionSummary]) -> None:
     """Adds completions to the list."""
     if not completions:
         return
-    runs: defaultdict[str, list[Recorded]] = defaultdict(list)
+    runs: defaultdict[str, list[CompletionSummary]] = defaultdict(list)
     minutes: defaultdict[tuple[int, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     for completion in completions:
         if completion.rollout is not None:
@@ -288,7 +288,7 @@ def _delete(db: Connection, numbers: Sequence[int]) -> int:
     return deleted
 
 
-def _note_calls(db: Connection, run_id: str, calls: Sequence[Recorded]) -> None:
+def _note_calls(db: Connection, run_id: str, calls: Sequence[CompletionSummary]) -> None:
     """Adds completions of a run to its row."""
     number = row_of(db, run_id, min(call.created for call in calls))
     (earlier,) = db.execute("SELECT traced FROM runs WHERE number = ?", (number,)).fetchone()

@@ -21,13 +21,13 @@ _TEXT = 600
 """Characters of a run that a search looks at: the beginning of its task and of its answer."""
 
 
-def row_of(db: Connection, run_id: str, started: float | None = None) -> int:
+def row_of(db: Connection, run_id: str, start_time: float | None = None) -> int:
     """The number of a run's row, which is made where there is none, and its time of change, which is now.
 
     Args:
         db: A connection in a transaction.
         run_id: Id of the rollout.
-        started: When it began, if that is known. The earliest time counts.
+        start_time: When it began, if that is known. The earliest time counts.
     """
     now = time.time()
     query = (
@@ -35,7 +35,7 @@ def row_of(db: Connection, run_id: str, started: float | None = None) -> int:
         "changed = excluded.changed, started = CASE WHEN excluded.started < runs.started THEN excluded.started "
         "ELSE runs.started END RETURNING number"
     )
-    began = now if started is None else started
+    began = now if start_time is None else start_time
     return int(db.execute(query, (writable(run_id), began, now)).fetchone()[0])
 
 

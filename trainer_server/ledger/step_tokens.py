@@ -80,6 +80,6 @@ def read_step_tokens(directory: Path) -> StepTokens | None:
         return None
 
 
-def rounded(values: Sequence[float]) -> list[float | None]:
+def round_values(values: Sequence[float]) -> list[float | None]:
     """Values as they are written: four digits, and None for what is no number."""
     return [round(value, 4) if value == value else None for value in values]

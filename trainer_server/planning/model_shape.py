@@ -21,7 +21,7 @@ NF4 = 4.5 / 8
 """Bytes of a 4-bit weight of bitsandbytes: half a byte, and an fp32 scale for each block of 64."""
 
 
-def checkpoint_above(layers: int, hidden: int) -> int:
+def checkpoint_above(layers: int, hidden_size: int) -> int:
     """Tokens of a row above which the trainer uses checkpointing, which computes layers twice.
 
     It is 6,144 for SmolLM2-135M (30 layers, hidden size 576), whose activations then take 4.7 GB, and less for larger
@@ -29,9 +29,9 @@ def checkpoint_above(layers: int, hidden: int) -> int:
 
     Args:
         layers: Number of layers.
-        hidden: Hidden size.
+        hidden_size: Hidden size.
     """
-    return 6144 * 30 * 576 // (layers * hidden)
+    return 6144 * 30 * 576 // (layers * hidden_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ModelShape:
 
     Args:
         layers: Number of layers (L).
-        hidden: Hidden size (E).
+        hidden_size: Hidden size (E).
         intermediate: Intermediate size of the MLP (I).
         heads: Number of query heads (H).
         key_heads: Number of key heads (K).
@@ -51,7 +51,7 @@ class ModelShape:
     """
 
     layers: int
-    hidden: int
+    hidden_size: int
     intermediate: int
     heads: int
     key_heads: int
@@ -64,15 +64,15 @@ class ModelShape:
     def linear_parameters(self) -> int:
         """Parameters of the matrices that LoRA adapts and 4-bit loading shrinks: L·(2·E·H·D + 2·E·K·D + 3·E·I)."""
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
-        return self.layers * self.hidden * (2 * queries + 2 * keys + 3 * self.intermediate)
+        return self.layers * self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate)
 
     @property
     def parameters(self) -> int:
         """All parameters: the matrices, V·E for each embedding, norms and biases."""
         keys = self.key_heads * self.head_size
         biases = self.layers * (self.heads * self.head_size + 2 * keys) if self.biased else 0
-        norms = (2 * self.layers + 1) * self.hidden
-        return self.linear_parameters + (1 if self.tied else 2) * self.vocabulary * self.hidden + norms + biases
+        norms = (2 * self.layers + 1) * self.hidden_size
+        return self.linear_parameters + (1 if self.tied else 2) * self.vocabulary * self.hidden_size + norms + biases
 
     @property
     def weight_bytes(self) -> int:
@@ -92,7 +92,11 @@ class ModelShape:
     def lora_parameters(self, rank: int) -> int:
         """Parameters of a LoRA adapter on q, k, v, o, gate, up, down: r·(in + out) for each matrix."""
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
-        ends = 2 * (self.hidden + queries) + 2 * (self.hidden + keys) + 3 * (self.hidden + self.intermediate)
+        ends = (
+            2 * (self.hidden_size + queries)
+            + 2 * (self.hidden_size + keys)
+            + 3 * (self.hidden_size + self.intermediate)
+        )
         return self.layers * rank * ends
 
     def trainer_state_bytes(self, rank: int) -> int:
@@ -108,7 +112,7 @@ class ModelShape:
         it keeps two norms (2·E).
         """
         queries = self.heads * self.head_size
-        per_layer = BF16 * (2 * self.hidden + 5 * queries + 4 * self.intermediate) + FP32 * 2 * self.hidden
+        per_layer = BF16 * (2 * self.hidden_size + 5 * queries + 4 * self.intermediate) + FP32 * 2 * self.hidden_size
         return self.layers * per_layer
 
     def activation_bytes(self, tokens: int) -> int:
@@ -116,9 +120,9 @@ class ModelShape:
 
         With checkpointing, the trainer keeps the input of each layer, and all activations of one layer.
         """
-        if tokens <= checkpoint_above(self.layers, self.hidden):
+        if tokens <= checkpoint_above(self.layers, self.hidden_size):
             return tokens * self.kept_bytes_per_token
-        return tokens * (self.layers * self.hidden * BF16 + self.kept_bytes_per_token // self.layers)
+        return tokens * (self.layers * self.hidden_size * BF16 + self.kept_bytes_per_token // self.layers)
 
     @property
     def head_bytes(self) -> int:
@@ -143,7 +147,7 @@ class ModelShape:
             heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
             return cls(
                 layers=int(config["num_hidden_layers"]),
-                hidden=hidden,
+                hidden_size=hidden,
                 intermediate=int(config["intermediate_size"]),
                 heads=heads,
                 key_heads=int(config.get("num_key_value_heads") or heads),

@@ -106,7 +106,7 @@ class Plan:
     def trainer_items(self) -> list[Item]:
         """Memory that the trainer needs on each of its GPUs. Several GPUs divide only the layers' weights (FSDP2)."""
         shape, rank, parts = self.workload.shape, self.workload.rank, max(self.trainer, 1)
-        short = min(checkpoint_above(shape.layers, shape.hidden), TOKEN_BUDGET)
+        short = min(checkpoint_above(shape.layers, shape.hidden_size), TOKEN_BUDGET)
         row, plain = shape.activation_bytes(TOKEN_BUDGET), shape.activation_bytes(short)
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
         layers = BF16 * shape.linear_parameters

@@ -57,8 +57,8 @@ class Canary:
         if meant is None or rollout is None:
             return meant
         candidate = self._names.candidates.get(policy)
-        tried = policy in self._tried or policy in self._names.tried
-        if tried and await self._leases.held(rollout, policy) is None:
+        tried = policy in self._tried or policy in self._names.trial_policies
+        if tried and await self._leases.held_version(rollout, policy) is None:
             meant = await asyncio.to_thread(self._begun_with, policy, rollout, candidate, meant)
         return await self._leases.pin(rollout, policy, meant)
 
@@ -67,22 +67,24 @@ class Canary:
         candidate = self._names.candidates.get(policy)
         return (0, 0) if candidate is None else self._draws.counts(policy, candidate)
 
-    def _begun_with(self, policy: str, rollout: str, candidate: Candidate | None, meant: int) -> int:
+    def _begun_with(self, policy: str, rollout: str, candidate: Candidate | None, named_version: int) -> int:
         """The version that a rollout without a lease was given, or is given now."""
         given = self._draws.version(policy, rollout)
         if given is None:
-            given = self._recorded(policy, rollout)
+            given = self._find_recorded(policy, rollout)
         if given is None and candidate is not None:
             name = f"{policy}@{candidate.version}"
 
-            def takes(drawn: int, taken: int) -> bool:
-                within = taken + 1 <= candidate.share * (drawn + 1)  # chance alone would at times give it more
+            def takes(draw_count: int, take_count: int) -> bool:
+                within = take_count + 1 <= candidate.share * (
+                    draw_count + 1
+                )  # chance alone would at times give it more
                 return within and in_canary(rollout, name, candidate.share)
 
             given = self._draws.draw(policy, rollout, candidate, takes)
-        return meant if given is None or self._store.version(policy, given) is None else given
+        return named_version if given is None or self._store.version(policy, given) is None else given
 
-    def _recorded(self, policy: str, rollout: str) -> int | None:
+    def _find_recorded(self, policy: str, rollout: str) -> int | None:
         """The version that answered a rollout which began before anything was drawn; None: it is new."""
         answers = (row for row in self._ledger.rollout(rollout) if row.policy == row.model == policy)
         return next((row.version for row in answers if row.version is not None), None)

@@ -17,7 +17,7 @@ from trainer_server.policies.model_card import model_card
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ARTError, ExportFormat, Home, NotFound
 
@@ -130,7 +130,7 @@ class Exports:
         line = [sys.executable, "-m", "trainer_server.training.export.merge", "--model", self._base.path]
         line += ["--adapter", str(adapter), "--out", str(out), "--format", format, "--name", name]
         line += ["--trust-remote-code"] if self._base.trust_remote_code else []
-        env = {**inherited(), **self._base.process_environment()}
+        env = {**inherited_environment(), **self._base.process_environment()}
         child = Child("export", line, self._logs, env, low_priority=flavour() == "cpu")
         child.log.unlink(missing_ok=True)
         await child.start()

@@ -34,7 +34,7 @@ class _Holding:
 class _Span:
     """Rollouts whose last call was in one part of the time."""
 
-    begun: float
+    start: float
     rollouts: dict[str, _Holding] = field(default_factory=dict)
     holdings: dict[tuple[_Lease, ...], _Holding] = field(default_factory=dict)
 
@@ -56,19 +56,19 @@ class Leases(Protocol):
     `LocalLeases` are those of one server. `SharedLeases` are those of a fleet; their methods raise LedgerError.
     """
 
-    async def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
+    async def pin(self, rollout: str, policy: str, version: int, *, requested_name: str = "") -> int:
         """The version of this rollout: the one that it holds, or from now on the given one.
 
         Args:
             rollout: Id of the rollout.
             policy: Name of the policy.
             version: What the name means now.
-            asked: The name that the rollout asked for, where that is another than the policy's: `agent@latest` has a
-                lease of its own.
+            requested_name: The name that the rollout asked for, where that is another than the policy's: `agent@latest`
+                has a lease of its own.
         """
         ...
 
-    async def held(self, rollout: str, policy: str) -> int | None:
+    async def held_version(self, rollout: str, policy: str) -> int | None:
         """The version of a policy that a rollout holds, by the policy's name alone; None: it holds none."""
         ...
 
@@ -88,11 +88,11 @@ class SharedLeases:
     def __init__(self, pins: SharedPins, seconds: float) -> None:
         self._pins, self._seconds = pins, seconds
 
-    async def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
-        return await self._pins.pin(rollout, asked or policy, (policy, version), self._seconds)
+    async def pin(self, rollout: str, policy: str, version: int, *, requested_name: str = "") -> int:
+        return await self._pins.pin(rollout, requested_name or policy, (policy, version), self._seconds)
 
-    async def held(self, rollout: str, policy: str) -> int | None:
-        return await self._pins.held(rollout, policy)
+    async def held_version(self, rollout: str, policy: str) -> int | None:
+        return await self._pins.held_version(rollout, policy)
 
     async def release(self, rollouts: Collection[str]) -> None:
         await self._pins.release(rollouts)
@@ -117,9 +117,9 @@ class LocalLeases:
         self._spans: deque[_Span] = deque()
         """The newest last."""
 
-    async def pin(self, rollout: str, policy: str, version: int, *, asked: str = "") -> int:
+    async def pin(self, rollout: str, policy: str, version: int, *, requested_name: str = "") -> int:
         """See `Leases`."""
-        now, name = self._now(), asked or policy
+        now, name = self._now(), requested_name or policy
         held = self._take(rollout)
         for lease in held:
             if lease.name == name:
@@ -127,12 +127,12 @@ class LocalLeases:
                 break
         else:
             held = *held, _Lease(name, policy, version)
-        if not self._spans or now - self._spans[-1].begun >= self._seconds / _SPANS:
+        if not self._spans or now - self._spans[-1].start >= self._seconds / _SPANS:
             self._spans.append(_Span(now))
         self._spans[-1].add(rollout, held)
         return version
 
-    async def held(self, rollout: str, policy: str) -> int | None:
+    async def held_version(self, rollout: str, policy: str) -> int | None:
         """See `Leases`."""
         self._now()
         for span in self._spans:
@@ -153,7 +153,7 @@ class LocalLeases:
     def _now(self) -> float:
         """The time. Spans are dropped whose last lease has expired by then."""
         now = self._clock()
-        while self._spans and now - self._spans[0].begun > self._seconds * (1 + 1 / _SPANS):
+        while self._spans and now - self._spans[0].start > self._seconds * (1 + 1 / _SPANS):
             self._spans.popleft()
         return now
 

@@ -25,27 +25,27 @@ class PolicyNames:
 
     Args:
         store: The policies on disk.
-        shared: Where servers of a fleet tell one another; None: there is one server.
+        shared_pins: Where servers of a fleet tell one another; None: there is one server.
 
     Attributes:
         leads: Whether this server decides.
     """
 
-    def __init__(self, store: AdapterStore, shared: SharedPins | None = None) -> None:
-        self._store, self._shared = store, shared
+    def __init__(self, store: AdapterStore, shared_pins: SharedPins | None = None) -> None:
+        self._store, self._shared = store, shared_pins
         self.leads = True
         self._changed: set[str] = set()
         """Policies of which the others do not know yet what this server decided."""
         self._announcing = asyncio.Lock()
         self.newest: dict[str, int] = {}
         """By policy: the newest version, which `name@latest` means. Engines hold it, or held it."""
-        self.promoted: dict[str, int] = {}
+        self.promoted_versions: dict[str, int] = {}
         """By policy: the version that its name means in place of the newest."""
         self.candidates: dict[str, Candidate] = {}
         """By policy: the version that is tried beside the promoted one."""
-        self.tried: set[str] = set()
+        self.trial_policies: set[str] = set()
         """Policies of which a candidate was tried since this server began."""
-        self.unserved: dict[str, str] = {}
+        self.unserved_policies: dict[str, str] = {}
         """Policies that this server cannot serve, and why."""
 
     def is_named(self, key: Key) -> bool:
@@ -53,11 +53,11 @@ class PolicyNames:
         policy, version = key
         candidate = self.candidates.get(policy)
         tried = candidate.version if candidate else None
-        return version in (self.newest.get(policy), self.promoted.get(policy), tried)
+        return version in (self.newest.get(policy), self.promoted_versions.get(policy), tried)
 
     def resolve(self, policy: str) -> int | None:
         """The version that the policy's name means, but for a candidate's share; None: there is no such policy."""
-        return self.promoted.get(policy, self.newest.get(policy))
+        return self.promoted_versions.get(policy, self.newest.get(policy))
 
     def problem(self, key: Key) -> str | None:
         """Why a version cannot be used, from its files; None when nothing is wrong with them."""
@@ -74,23 +74,23 @@ class PolicyNames:
         self._note(policy)
         self.candidates.pop(policy, None)
         if version is None:
-            self.promoted.pop(policy, None)
+            self.promoted_versions.pop(policy, None)
         else:
-            self.promoted[policy] = version
+            self.promoted_versions[policy] = version
 
     def forget(self, policy: str) -> None:
         """The policy is made anew: its name means nothing until a version is in service."""
         self._note(policy)
-        for meanings in (self.newest, self.promoted, self.candidates):
+        for meanings in (self.newest, self.promoted_versions, self.candidates):
             meanings.pop(policy, None)
 
     def withhold(self, policy: str, why: str | None) -> None:
         """The policy cannot be served from now on, and why; None: it can."""
         self._note(policy)
         if why is None:
-            self.unserved.pop(policy, None)
+            self.unserved_policies.pop(policy, None)
         else:
-            self.unserved[policy] = why
+            self.unserved_policies[policy] = why
 
     async def announce(self) -> None:
         """Returns once the other servers can know what was decided until now. Raises LedgerError."""
@@ -101,7 +101,7 @@ class PolicyNames:
             self._changed -= changed
             try:
                 if changed:
-                    await self._shared.publish({policy: _text(self.known(policy)) for policy in changed})
+                    await self._shared.publish({policy: _text(self.meaning(policy)) for policy in changed})
             except BaseException:
                 self._changed |= changed
                 raise
@@ -109,7 +109,7 @@ class PolicyNames:
     async def announce_all(self) -> None:
         """Tells the other servers all that this one knows, as it decides now. Raises LedgerError."""
         if self._shared is not None:
-            self._changed |= {*self.newest, *self.unserved, *(await self._shared.meanings())}
+            self._changed |= {*self.newest, *self.unserved_policies, *(await self._shared.meanings())}
             await self.announce()
 
     async def refresh(self, policy: str | None = None) -> None:
@@ -123,40 +123,40 @@ class PolicyNames:
             texts = {policy: await self._shared.meaning(policy)}
         else:
             meanings = await self._shared.meanings()
-            texts = {name: meanings.get(name) for name in {*meanings, *self.newest, *self.unserved}}
+            texts = {name: meanings.get(name) for name in {*meanings, *self.newest, *self.unserved_policies}}
         if self.leads:  # since just now
             return
         for name, text in texts.items():
-            self.take_up(name, _known(text))
+            self.take_up(name, _read_meaning(text))
 
     def become(self, other: PolicyNames) -> None:
         """All names mean what they mean there, at once."""
-        self.newest, self.promoted = other.newest, other.promoted
-        self.candidates, self.unserved = other.candidates, other.unserved
-        self.tried |= other.tried
+        self.newest, self.promoted_versions = other.newest, other.promoted_versions
+        self.candidates, self.unserved_policies = other.candidates, other.unserved_policies
+        self.trial_policies |= other.trial_policies
 
-    def known(self, policy: str) -> Known:
+    def meaning(self, policy: str) -> Known:
         """All that is known of a policy's name, for `take_up`."""
         return (
             self.newest.get(policy),
-            self.promoted.get(policy),
+            self.promoted_versions.get(policy),
             self.candidates.get(policy),
-            self.unserved.get(policy),
+            self.unserved_policies.get(policy),
         )
 
-    def take_up(self, policy: str, known: Known) -> None:
-        """The policy's name means again what it meant when `known` was asked."""
-        newest, promoted, candidate, why = known
+    def take_up(self, policy: str, meaning: Known) -> None:
+        """The policy's name means again what it meant when `meaning` was asked."""
+        newest, promoted, candidate, why = meaning
         self.forget(policy)
-        self.unserved.pop(policy, None)
+        self.unserved_policies.pop(policy, None)
         if newest is not None:
             self.newest[policy] = newest
         if promoted is not None:
-            self.promoted[policy] = promoted
+            self.promoted_versions[policy] = promoted
         if candidate is not None:
             self.try_candidate(policy, candidate)
         if why is not None:
-            self.unserved[policy] = why
+            self.unserved_policies[policy] = why
 
     def _note(self, policy: str) -> None:
         """The others are to be told of a policy. Only the server that leads notes it: another one takes up every name
@@ -171,7 +171,7 @@ class PolicyNames:
             self.candidates.pop(policy, None)
         else:
             self.candidates[policy] = candidate
-            self.tried.add(policy)
+            self.trial_policies.add(policy)
 
     def quarantine(self, key: Key, why: str) -> str:
         """Takes a version out of use. If its policy's name meant it, the name means the newest version that is left.
@@ -184,7 +184,7 @@ class PolicyNames:
             What to tell the user.
         """
         policy, version = key
-        reason = self._store.quarantined(policy).get(version) or self._store.quarantine(policy, version, why)
+        reason = self._store.quarantine_reasons(policy).get(version) or self._store.quarantine(policy, version, why)
         self.step_back(policy)
         return reason
 
@@ -199,13 +199,18 @@ class PolicyNames:
         """Where the newest version is in quarantine, the one before it is the newest; a promoted version that is in
         quarantine is no longer promoted, and a candidate is no longer tried."""
         self._note(policy)
-        quarantined = self._store.quarantined(policy)
+        quarantined = self._store.quarantine_reasons(policy)
         candidate = self.candidates.get(policy)
         if candidate is not None and not {candidate.version, candidate.beside}.isdisjoint(quarantined):
             log.error("%s@%d is no longer tried: a version is quarantined", policy, candidate.version)
             del self.candidates[policy]
-        if self.promoted.get(policy) in quarantined:
-            log.error("%s@%d was promoted; %r means the newest version now", policy, self.promoted.pop(policy), policy)
+        if self.promoted_versions.get(policy) in quarantined:
+            log.error(
+                "%s@%d was promoted; %r means the newest version now",
+                policy,
+                self.promoted_versions.pop(policy),
+                policy,
+            )
         newest = self.newest.get(policy)
         if newest is not None and newest in quarantined:
             before = [number for number in self._store.versions(policy) if number < newest]
@@ -215,16 +220,16 @@ class PolicyNames:
                 del self.newest[policy]
 
 
-def _text(known: Known) -> str | None:
+def _text(meaning: Known) -> str | None:
     """What is known of a name, as other servers read it."""
-    newest, promoted, candidate, unserved = known
+    newest, promoted, candidate, unserved = meaning
     if newest is None and unserved is None:
         return None
     tried = None if candidate is None else candidate.model_dump(mode="json")
     return json.dumps({"newest": newest, "promoted": promoted, "candidate": tried, "unserved": unserved})
 
 
-def _known(text: str | None) -> Known:
+def _read_meaning(text: str | None) -> Known:
     if text is None:
         return None, None, None, None
     told = json.loads(text)

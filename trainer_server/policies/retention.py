@@ -137,7 +137,7 @@ class Retention:
         if self._keep is None:
             return gone
         versions = await asyncio.to_thread(self._store.versions, policy)
-        kept = await asyncio.to_thread(self._kept, policy)
+        kept = await asyncio.to_thread(self._versions_to_keep, policy)
         for number in versions[: -self._keep]:
             if number not in {0, *kept}:
                 try:
@@ -187,28 +187,28 @@ class Retention:
             self.later(policy)
             raise
 
-    def _kept(self, policy: str) -> set[int]:
+    def _versions_to_keep(self, policy: str) -> set[int]:
         """Versions that stay with their optimizer's state, however old they are."""
         candidate = self._store.candidate(policy)
-        kept = (self.best(policy), self._store.promoted(policy), candidate.version if candidate else None)
+        kept = (self.best(policy), self._store.promoted_version(policy), candidate.version if candidate else None)
         return {number for number in kept if number is not None}
 
-    def _delete_states(self, policy: str, kept: set[int], named: set[Key]) -> None:
+    def _delete_states(self, policy: str, kept_versions: set[int], named_versions: set[Key]) -> None:
         assert self._keep is not None
         for number in self._store.versions(policy)[: -min(self._keep, STATES)]:
-            if number not in kept and (policy, number) not in named:
+            if number not in kept_versions and (policy, number) not in named_versions:
                 self._store.delete_state(policy, number)
 
-    def _refuse(self, key: Key, named: set[Key]) -> None:
+    def _refuse(self, key: Key, named_versions: set[Key]) -> None:
         policy, version = key
         if version in (self._store.newest(policy), self._names.newest.get(policy)):
             raise VersionInUse(f"{adapter_name(key)} is the newest version and cannot be deleted")
-        if version == self._names.promoted.get(policy):
+        if version == self._names.promoted_versions.get(policy):
             raise VersionInUse(f"{adapter_name(key)} is promoted and cannot be deleted: promote another version first")
         candidate = self._names.candidates.get(policy)
         if candidate is not None and version == candidate.version:
             raise VersionInUse(f"{adapter_name(key)} is served as a candidate: end that first (DELETE …/candidate)")
-        if key in named:
+        if key in named_versions:
             raise VersionInUse(f"{adapter_name(key)} is named by a job that is not done; delete it when that has ended")
         if self._held[key]:
             raise VersionInUse(f"{adapter_name(key)} is being exported; delete it when that has ended")

@@ -127,10 +127,10 @@ class AdapterStore:
             base_model=file.base_model,
             created=file.created,
             latest=newest,
-            promoted=self.promoted(policy),
+            promoted=self.promoted_version(policy),
             promotions=self.promotions(policy),
             candidate=self.candidate(policy),
-            quarantined=self._damaged(policy) | self.quarantined(policy),
+            quarantined=self._damage_reasons(policy) | self.quarantine_reasons(policy),
         )
 
     def policies(self) -> Iterator[Policy]:
@@ -187,15 +187,15 @@ class AdapterStore:
         if record is None:
             return None
         if (record.policy, record.version) != (policy, version):
-            self._say(
-                f"{self._shown(directory)} is left out: its version.json is that of {record.policy}@{record.version}"
+            self._warn_once(
+                f"{self._label(directory)} is left out: its version.json is that of {record.policy}@{record.version}"
             )
             return None
         scored = self._read(directory / "score.json", _ScoreFile.model_validate_json)
         given = {"score": scored.score, "scored_by": scored.scored_by} if scored else {}
         return record.model_copy(update=given)
 
-    def promoted(self, policy: str) -> int | None:
+    def promoted_version(self, policy: str) -> int | None:
         """The version that was promoted, if it can be used; None: none was."""
         promotion = self._promotion(policy)
         version = promotion.version if promotion else None
@@ -221,7 +221,11 @@ class AdapterStore:
     def candidate(self, policy: str) -> Candidate | None:
         """The version that is tried beside the promoted one; None: there is none, or there was a promotion since."""
         candidate = self._read(self.root / policy / "candidate.json", Candidate.model_validate_json)
-        if candidate is None or candidate.promotions != self.promotions(policy) or self.promoted(policy) is None:
+        if (
+            candidate is None
+            or candidate.promotions != self.promotions(policy)
+            or self.promoted_version(policy) is None
+        ):
             return None
         return candidate if self._usable(policy, candidate.version) else None
 
@@ -392,7 +396,7 @@ class AdapterStore:
             return f"its files are damaged: {error}"
         return None
 
-    def quarantined(self, policy: str) -> dict[int, str]:
+    def quarantine_reasons(self, policy: str) -> dict[int, str]:
         """Quarantined versions: number → reason."""
         reasons = {number: self._reason(policy, number) for number in self._numbers(policy)}
         return {number: reason for number, reason in reasons.items() if reason is not None}
@@ -430,7 +434,7 @@ class AdapterStore:
         broken = {}
         highest, versions = self._highest(policy), self.versions(policy)
         for number in sorted({*versions, *([highest] if highest >= 0 else [])}, reverse=True):
-            if number not in versions and number in self.quarantined(policy):
+            if number not in versions and number in self.quarantine_reasons(policy):
                 continue
             if (why := self.problem(policy, number)) is None:
                 break
@@ -450,7 +454,7 @@ class AdapterStore:
             if (number := version_number(name)) is not None:
                 numbers.append(number)
             elif not name.startswith("."):
-                self._say(f"{self._shown(folder / name)} is ignored: its name is not the number of a version")
+                self._warn_once(f"{self._label(folder / name)} is ignored: its name is not the number of a version")
         return sorted(numbers)
 
     def _usable(self, policy: str, version: int) -> bool:
@@ -463,17 +467,17 @@ class AdapterStore:
         """Whether a policy.json is where it belongs. A damaged one is taken for a policy that cannot be served."""
         name = path.parent.name
         if not re.fullmatch(NAME_PATTERN, name):
-            self._say(f"{self._shown(path.parent)} is ignored: its name is not that of a policy")
+            self._warn_once(f"{self._label(path.parent)} is ignored: its name is not that of a policy")
             return False
         file = self._file(name)
         if file and file.spec.name != name:
-            self._say(
-                f"{self._shown(path.parent)} is ignored: its policy.json is that of the policy {file.spec.name!r}"
+            self._warn_once(
+                f"{self._label(path.parent)} is ignored: its policy.json is that of the policy {file.spec.name!r}"
             )
             return False
         return True
 
-    def _damaged(self, policy: str) -> dict[int, str]:
+    def _damage_reasons(self, policy: str) -> dict[int, str]:
         """Versions whose record cannot be read: number → what is wrong."""
         numbers = [number for number in self.versions(policy) if self.version(policy, number) is None]
         return {number: f"{policy}@{number}: {why}" for number in numbers if (why := self.problem(policy, number))}
@@ -490,8 +494,8 @@ class AdapterStore:
                 "file and restart to use the version again"
             )
 
-    def _write_score(self, policy: str, version: int, scored: _ScoreFile) -> None:
-        write_atomic(self.directory(policy, version) / "score.json", scored.model_dump_json())
+    def _write_score(self, policy: str, version: int, score: _ScoreFile) -> None:
+        write_atomic(self.directory(policy, version) / "score.json", score.model_dump_json())
 
     def _promotion(self, policy: str) -> _PromotedFile | None:
         return self._read(self.root / policy / "promoted.json", _PromotedFile.model_validate_json)
@@ -510,13 +514,13 @@ class AdapterStore:
         except FileNotFoundError:
             return None
         except ValueError as error:
-            self._say(f"{self._shown(path)} is left out, it cannot be read: {error}")
+            self._warn_once(f"{self._label(path)} is left out, it cannot be read: {error}")
             return None
 
-    def _shown(self, path: Path) -> str:
+    def _label(self, path: Path) -> str:
         return f"policies/{path.relative_to(self.root)}"
 
-    def _say(self, message: str) -> None:
+    def _warn_once(self, message: str) -> None:
         if message not in self._said:
             self._said.add(message)
             log.warning("%s", message)

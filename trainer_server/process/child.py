@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trainer_server.process.files import write_atomic
-from trainer_server.wire.guard import GRACE, end_group, guarded
+from trainer_server.wire.guard import GRACE, end_group, guard_command
 
 
 class Child:
@@ -46,7 +46,7 @@ class Child:
         """Starts it, after ending what an earlier server of this home left behind."""
         self.log.parent.mkdir(parents=True, exist_ok=True)
         await asyncio.to_thread(self._sweep)
-        line = guarded(self.command, low_priority=self._low_priority)
+        line = guard_command(self.command, low_priority=self._low_priority)
         with self.log.open("ab") as log:
             if kept := ", ".join(sorted(os.environ.keys() - self._env.keys())):
                 log.write(f"variables of the server's environment that this process does not get: {kept}\n".encode())
@@ -55,7 +55,7 @@ class Child:
             self._process = await asyncio.create_subprocess_exec(
                 *line, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=self._env, start_new_session=True
             )
-        write_atomic(self._pid_file, f"{self._process.pid} {_started(self._process.pid)}")
+        write_atomic(self._pid_file, f"{self._process.pid} {_start_time(self._process.pid)}")
 
     @property
     def running(self) -> bool:
@@ -99,12 +99,12 @@ class Child:
             return
         pid, _, started = self._pid_file.read_text().partition(" ")
         # The group may outlive its leader; a leader with another start time is somebody else's process.
-        if _started(int(pid)) in (started, ""):
+        if _start_time(int(pid)) in (started, ""):
             end_group(int(pid), grace=2.0)
         self._pid_file.unlink(missing_ok=True)
 
 
-def _started(pid: int) -> str:
+def _start_time(pid: int) -> str:
     """Start time of a process in clock ticks since boot, as text; empty when it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]

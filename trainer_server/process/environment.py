@@ -34,7 +34,7 @@ SECRET = ("*_TOKEN", "*_KEY", "*_SECRET", "*_PASSWORD")
 """Names that no child gets by a pattern. Children need no token of the hub: the model is on this machine."""
 
 
-def inherited(names: Iterable[str] = (), patterns: Collection[str] = ()) -> dict[str, str]:
+def inherited_environment(names: Iterable[str] = (), patterns: Collection[str] = ()) -> dict[str, str]:
     """The part of this process's environment that a child gets.
 
     Args:

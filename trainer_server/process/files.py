@@ -58,7 +58,7 @@ class FileReader:
             if stat.S_ISFIFO(about.st_mode) or stat.S_ISCHR(about.st_mode):  # it may never end
                 raise OSError(errno.EINVAL, "it is no file")
             if known is None or known[0] != signature:
-                known = signature, _parsed(path.read_text(encoding="utf-8", errors="replace"), parse)
+                known = signature, _try_parse(path.read_text(encoding="utf-8", errors="replace"), parse)
                 self._parsed[path] = known
         except OSError as error:
             self._parsed.pop(path, None)
@@ -78,7 +78,7 @@ class FileReader:
             del self._parsed[path]
 
 
-def _parsed(text: str, parse: Callable[[str], T]) -> T | ValueError:
+def _try_parse(text: str, parse: Callable[[str], T]) -> T | ValueError:
     """What `parse` makes of a text, or the error that it raises: JSON may have another shape than expected."""
     try:
         return parse(text)

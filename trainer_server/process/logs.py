@@ -93,7 +93,7 @@ class Secrets:
         with self._lock:
             self._known |= {secret for secret in secrets if secret and len(secret) >= 6}
 
-    def hidden(self, text: str) -> str:
+    def hide_secrets(self, text: str) -> str:
         """The text without keys."""
         for secret in sorted(self._known, key=len, reverse=True):
             text = text.replace(secret, _HIDDEN)
@@ -184,7 +184,7 @@ class TextLines(logging.Formatter):
         text = f"{when} {record.levelname} {message}" + (f" [{more}]" if more else "")
         for trace in (self.formatException(record.exc_info) if record.exc_info else None, record.stack_info):
             text += f"\n{trace}" if trace else ""
-        return writable(secrets.hidden(text))
+        return writable(secrets.hide_secrets(text))
 
 
 class JSONLines(logging.Formatter):
@@ -203,5 +203,7 @@ class JSONLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        hidden = {name: secrets.hidden(value) if isinstance(value, str) else value for name, value in line.items()}
-        return writable(json.dumps(hidden, ensure_ascii=False, default=lambda value: secrets.hidden(str(value))))
+        hidden = {
+            name: secrets.hide_secrets(value) if isinstance(value, str) else value for name, value in line.items()
+        }
+        return writable(json.dumps(hidden, ensure_ascii=False, default=lambda value: secrets.hide_secrets(str(value))))

@@ -52,16 +52,16 @@ class PeriodicTask:
             except asyncio.CancelledError as error:
                 if self._stopping():
                     raise
-                await self._failed(error)  # something that the round waited for was cancelled
+                await self._note_failure(error)  # something that the round waited for was cancelled
             except Exception as error:  # the edge of a task: logged, shown by /health, and tried again
-                await self._failed(error)
+                await self._note_failure(error)
 
     @staticmethod
     def _stopping() -> bool:
         task = asyncio.current_task()
         return task is not None and task.cancelling() > 0
 
-    async def _failed(self, error: BaseException) -> None:
+    async def _note_failure(self, error: BaseException) -> None:
         failure = f"{self._name}: {type(error).__name__}: {error}"
         if failure != self.failure:  # the same failure, round after round, is logged once
             log.error("%s failed; it is tried again every %g s", self._name, self._pause, exc_info=error)

@@ -16,17 +16,17 @@ from trainer_server.engines.base import EngineLost
 from trainer_server.ledger.base import Election
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.server.access.audited import Audited, Refusals, RequestLog
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
-from trainer_server.server.access.connections import Stopped
+from trainer_server.server.access.connections import StopHandler
 from trainer_server.server.access.exposure import address_of, fleet_address
 from trainer_server.server.access.owners import check_owner
-from trainer_server.server.access.quotas import Metered
+from trainer_server.server.access.quotas import QuotaLayer
+from trainer_server.server.access.request_log import AuditLayer, Refusals, RequestLog
 from trainer_server.server.access.requests import RequestIds
 from trainer_server.server.access.scopes import check_scope
 from trainer_server.server.access.tokens import Keyring, TokenRepository
-from trainer_server.server.access.traces import Traced
+from trainer_server.server.access.traces import TraceLayer
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
@@ -102,16 +102,16 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     )
 
     @app.api_route("/openapi.json", methods=["GET", "HEAD"], include_in_schema=False)
-    def openapi(_allowed: Annotated[None, Depends(check_scope)]) -> dict[str, Any]:
+    def openapi(_scope_check: Annotated[None, Depends(check_scope)]) -> dict[str, Any]:
         """The contract of the HTTP API."""
         return app.openapi()
 
     app.state.server, app.state.sessions = server, sessions
     for router in (*ROUTERS, *views.ROUTERS):
         app.include_router(router, dependencies=[Depends(check_scope), Depends(check_owner)])
-    app.add_middleware(Audited, requests=requests)
+    app.add_middleware(AuditLayer, requests=requests)
     app.add_middleware(NamedRoute)
-    app.add_middleware(Metered, quotas=server.quotas)
+    app.add_middleware(QuotaLayer, quotas=server.quotas)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
     if election is not None:
@@ -121,9 +121,9 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     app.add_middleware(Refusals, requests=requests)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(RequestTimer, counters=server.counters)
-    app.add_middleware(Stopped)
+    app.add_middleware(StopHandler)
     if tracing.on(SERVICE):
-        app.add_middleware(Traced)
+        app.add_middleware(TraceLayer)
     app.add_middleware(RequestIds, logged=config.logs.requests)
     add_error_handlers(app)
     return app

@@ -155,15 +155,15 @@ def _passing(parts: tuple[str, ...]) -> bool:
 def _copy_database(source: Path, copy: Path, progress: Progress) -> None:
     """Copies a database as it is now. Writers do not wait: what they write meanwhile is not in the copy."""
 
-    def told(_status: int, left: int, pages: int) -> None:
-        if left and pages > _PAGES:
-            progress(f"copying {source.name}: {1 - left / pages:.0%}")
+    def report_pages(_status: int, remaining: int, pages: int) -> None:
+        if remaining and pages > _PAGES:
+            progress(f"copying {source.name}: {1 - remaining / pages:.0%}")
 
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL, 0o600))
     with closing(sqlite3.connect(source, timeout=60)) as db, closing(sqlite3.connect(copy)) as other:
         db.execute("BEGIN")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()  # from now on it sees one state
-        db.backup(other, pages=_PAGES, progress=told)
+        db.backup(other, pages=_PAGES, progress=report_pages)
         other.execute("PRAGMA journal_mode=DELETE")  # one file, complete in itself; the server changes it back
         _check_database(other, copy)
     flush(copy)

@@ -29,8 +29,8 @@ def get_policy(server: Server, name: str) -> Policy:
     policy = server.store.policy(name) if re.fullmatch(NAME_PATTERN, name) else None
     if policy is not None:
         return policy
-    if name in server.names.unserved:
-        raise NotFound(server.names.unserved[name], code="not_found")
+    if name in server.names.unserved_policies:
+        raise NotFound(server.names.unserved_policies[name], code="not_found")
     known = ", ".join(policy.name for policy in server.store.policies())
     remedy = "`art-langgraph policies create NAME` creates one"
     raise NotFound(f"there is no policy {name!r}; there are: {known or 'none'}. {remedy}", code="not_found")
@@ -48,7 +48,7 @@ def get_version(server: Server, name: str, number: int) -> Version:
         why = None
         if number in server.store.versions(name):
             why = f"{name}@{number} cannot be used: {server.store.problem(name, number)}"
-        why = why or server.store.quarantined(name).get(number)
+        why = why or server.store.quarantine_reasons(name).get(number)
         why = why or f"policy {name!r} has no version {number}; its newest is {policy.latest}"
         raise NotFound(why, code="not_found")
     return version.model_copy(update={"loaded": server.slots.holds((name, number))})
@@ -73,7 +73,7 @@ VersionDep = Annotated[Version, Depends(find_version)]
 def refuse_promoted(server: Server, name: str, after: int | None) -> None:
     """Raises Conflict where a request expects `after` promotions of a policy, and there were others; None: any."""
     if after is not None and (count := server.store.promotions(name)) != after:
-        promoted = server.store.promoted(name)
+        promoted = server.store.promoted_version(name)
         means = "its newest version" if promoted is None else f"{name}@{promoted}"
         message = (
             f"{name!r} was promoted meanwhile ({count} promotions, not {after}), and means {means}: nothing is changed"
@@ -83,5 +83,5 @@ def refuse_promoted(server: Server, name: str, after: int | None) -> None:
 
 def refuse_unserved(server: Server, name: str) -> None:
     """Raises Conflict for a policy that this server does not serve; the message says why."""
-    if why := server.names.unserved.get(name):
+    if why := server.names.unserved_policies.get(name):
         raise Conflict(why, code="policy_unserved", param="name")

@@ -75,11 +75,11 @@ class Erasure:
         self._forget = forget
         self._turn = asyncio.Lock()
 
-    async def runs(self, wanted: Erase) -> Erased:
+    async def runs(self, request: Erase) -> Erased:
         """Deletes rollouts and completions.
 
         Args:
-            wanted: Their ids; unknown ids are ignored.
+            request: Their ids; unknown ids are ignored.
 
         Raises:
             Conflict: An open job needs one of them, or the ledger cannot delete.
@@ -87,20 +87,20 @@ class Erasure:
         """
         ledger = self._erasing()
         async with self._turn:
-            with self._archive.locked():
-                return await self._erase_runs(ledger, wanted)
+            with self._archive.hold_lock():
+                return await self._erase_runs(ledger, request)
 
-    async def _erase_runs(self, ledger: ErasesCompletions, wanted: Erase) -> Erased:
+    async def _erase_runs(self, ledger: ErasesCompletions, request: Erase) -> Erased:
         def matching() -> dict[str, str | None]:
-            archived = self._archive.matching(rollouts=wanted.rollouts, completions=wanted.completions)
-            return archived | ledger.matching(rollouts=wanted.rollouts, completions=wanted.completions)
+            archived = self._archive.matching(rollouts=request.rollouts, completions=request.completions)
+            return archived | ledger.matching(rollouts=request.rollouts, completions=request.completions)
 
         completions = await asyncio.to_thread(matching)
         self._refuse_needed(completions)
-        await self._leases.release(set(wanted.rollouts))
-        self._records.drop(set(wanted.rollouts))
-        erased = await asyncio.to_thread(self._erase, ledger, wanted.rollouts, list(completions), None)
-        self._forget(wanted.rollouts, {*completions, *wanted.completions})
+        await self._leases.release(set(request.rollouts))
+        self._records.drop(set(request.rollouts))
+        erased = await asyncio.to_thread(self._erase, ledger, request.rollouts, list(completions), None)
+        self._forget(request.rollouts, {*completions, *request.completions})
         return erased
 
     async def policy(self, name: str) -> Erased:
@@ -122,7 +122,7 @@ class Erasure:
                 raise NotFound(f"there is no policy {name!r}", code="not_found")
             versions = [(name, number) for number in await asyncio.to_thread(self._store.versions, name)]
             self._refuse_used(name, versions)
-            known = self._names.known(name)
+            known = self._names.meaning(name)
             self._names.forget(name)
             self._names.withhold(name, _BEING_DELETED.format(name))  # so that no job and no request begins to use it
             forgotten: list[Key] = []
@@ -132,7 +132,7 @@ class Erasure:
                     await self._slots.forget(key)
                     forgotten.append(key)
                 self._refuse_used(name, versions)
-                with self._archive.locked():
+                with self._archive.hold_lock():
                     erased, rollouts, completions = await asyncio.to_thread(self._erase_policy, ledger, name)
                 self._forget(rollouts, completions)
                 return erased.model_copy(update={"versions": len(versions)})
@@ -157,13 +157,13 @@ class Erasure:
         # What a client says of a run decides nothing: it may name the policy of somebody else.
         rollouts = {rollout for rollout in completions.values() if rollout is not None}
         rollouts |= self._rollouts.of_policy(name) | self._runs.of_policy(name)
-        rollouts = self._decided(ledger, name, rollouts, completions)
+        rollouts = self._erasable_rollouts(ledger, name, rollouts, completions)
         completions |= self._archive.matching(rollouts=rollouts) | ledger.matching(rollouts=sorted(rollouts))
         erased = self._erase(ledger, sorted(rollouts), list(completions), name)
         self._store.delete_policy(name)
         return erased, rollouts, completions.keys()
 
-    def _decided(
+    def _erasable_rollouts(
         self, ledger: ErasesCompletions, policy: str, rollouts: Collection[str], completions: Mapping[str, str | None]
     ) -> set[str]:
         """The rollouts that are deleted with a policy. Of those that ran here, this server's own rows decide: whoever

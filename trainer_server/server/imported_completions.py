@@ -67,7 +67,7 @@ class ImportedCompletions:
                 did not, or a row names a rollout that ran here.
             LedgerError: They could not be recorded.
         """
-        by_id = await asyncio.to_thread(self._checked, completions)
+        by_id = await asyncio.to_thread(self._check_rows, completions)
         async with self._adding:
             known = await asyncio.to_thread(self._ledger.read, list(by_id))
             for completion in by_id.values():
@@ -104,7 +104,7 @@ class ImportedCompletions:
                     param="rollout",
                 )
 
-    def _checked(self, completions: Sequence[Completion]) -> dict[str, Completion]:
+    def _check_rows(self, completions: Sequence[Completion]) -> dict[str, Completion]:
         """The rows by id, as they are recorded. Raises as `add` does."""
         for completion in completions:
             self._check(completion)
@@ -180,11 +180,11 @@ def _conversation(completion: Completion) -> dict[str, Any]:
     return {"model": completion.base_model, "messages": [*messages, said], **kept}
 
 
-def _agree(here: Completion, given: Completion) -> None:
+def _agree(here: Completion, other: Completion) -> None:
     """Raises Conflict where two rows of one id differ in more than their time."""
-    if here.model_copy(update={"created": given.created}) != given:
+    if here.model_copy(update={"created": other.created}) != other:
         raise Conflict(
-            f"the ledger has another row of the id {given.id}; rows are never overwritten",
+            f"the ledger has another row of the id {other.id}; rows are never overwritten",
             code="other_content",
             param="id",
         )

@@ -38,7 +38,7 @@ class JobLog:
         if left := [name for name in names if name in OF_CLIENTS]:
             log.info("%s: %s is for clients, which have the runs; this server does not use it", ENVIRONMENT, left)
 
-    def ended(self, job: Job) -> None:
+    def log_job(self, job: Job) -> None:
         """Tells the trackers of a job that has ended. Never waits, and never raises.
 
         Args:

@@ -76,16 +76,18 @@ def serve(config: ServerConfig) -> None:
     _check_writable(home)
     election = open_election(config.ledger, home)
     if election is None:
-        with _claimed(config):
+        with _claim_home(config):
             _serve(config)
     elif config.standby and config.shares_engines and not _first(election, home):
-        log.info("another server trains (%s): this one answers, and takes over when that one ends", election.elected())
+        log.info(
+            "another server trains (%s): this one answers, and takes over when that one ends", election.leader_name()
+        )
         try:
             _serve(config, election, leads=False)
         finally:
             election.resign()
     else:
-        with _elected(config, election), _claimed(config):
+        with _hold_election(config, election), _claim_home(config):
             _serve(config, election)
 
 
@@ -172,18 +174,18 @@ def _first(election: Election, home: Home) -> bool:
 
 
 @contextmanager
-def _elected(config: ServerConfig, election: Election) -> Iterator[None]:
+def _hold_election(config: ServerConfig, election: Election) -> Iterator[None]:
     """This server alone trains while the context is open. If it loses the election, it stops as if it were told to."""
     try:
         if not election.stand():
             if not config.standby:
                 raise ConfigError(
-                    f"{election.shown} is used by another server ({election.elected()}): stop it, give this one a "
+                    f"{election.label} is used by another server ({election.leader_name()}): stop it, give this one a "
                     "database of its own, or start it with --standby to take over when the other one ends"
                 )
-            log.info("on standby: %s is used by %s", election.shown, election.elected())
+            log.info("on standby: %s is used by %s", election.label, election.leader_name())
             election.wait()
-            log.info("taking over: this server uses %s now", election.shown)
+            log.info("taking over: this server uses %s now", election.label)
         watch(election)
         yield
     finally:
@@ -191,7 +193,7 @@ def _elected(config: ServerConfig, election: Election) -> Iterator[None]:
 
 
 @contextmanager
-def _claimed(config: ServerConfig) -> Iterator[None]:
+def _claim_home(config: ServerConfig) -> Iterator[None]:
     """No other server uses the home while the context is open."""
     root = config.home.root
     with (root / "lock").open("w") as lock:

@@ -78,7 +78,7 @@ class Server:
     def __init__(self, config: ServerConfig, *, leads: bool = True) -> None:
         self.config = config
         self.leads = leads
-        self.started = time.time()
+        self.start_time = time.time()
         home = config.home
         check_names(config)
         self.ledger = open_ledger(config.ledger, home)  # before a model is downloaded
@@ -117,7 +117,7 @@ class Server:
                 engines=self.engines,
                 capacity=config.adapter_slots,
                 directory=self.store.directory,
-                pinned=local.versions,
+                pinned_versions=local.versions,
                 is_named=self.names.is_named,
                 wait=config.slot_wait,
             )
@@ -128,7 +128,7 @@ class Server:
         """What Prometheus reads."""
         self.counters = Counters(self.series)
         self.quotas = Quotas()
-        self.recorder = Recorder(self.identity, self.ledger, self._recorded, self.redaction)
+        self.recorder = Recorder(self.identity, self.ledger, self._count_completions, self.redaction)
         self.imported_completions = ImportedCompletions(self.identity, self.ledger, self.redaction)
         limits = Limits.here()
         self.admission = Admission(limits.running, limits.waiting)
@@ -160,7 +160,7 @@ class Server:
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
         self._purging = PeriodicTask("deletion of what is past its time", self._purge)
-        self._telling = PeriodicTask("the exchange of what policies' names mean", self._tell)
+        self._telling = PeriodicTask("the exchange of what policies' names mean", self._exchange_names)
 
     def _work(self) -> tuple[JobService, Exports, Erasure]:
         """What only the server does that leads, by the files of the home as they are now. Nothing is begun."""
@@ -193,7 +193,7 @@ class Server:
             time_limit=config.job_time_limit,
             teacher_urls=config.teacher_urls,
             teacher_api_key=config.teacher_api_key,
-            ended=self._ended,
+            on_job_end=self._note_job_end,
         )
         exports = Exports(config.home, self.identity.base, self.store, jobs.retention)
         erasure = Erasure(
@@ -214,14 +214,14 @@ class Server:
         )
         return jobs, exports, erasure
 
-    def _recorded(self, completions: Sequence[Completion]) -> None:
-        self.counters.recorded(completions)
-        self.quotas.recorded(completions)
+    def _count_completions(self, completions: Sequence[Completion]) -> None:
+        self.counters.count_completions(completions)
+        self.quotas.count_tokens(completions)
 
-    def _ended(self, job: Job) -> None:
+    def _note_job_end(self, job: Job) -> None:
         """A job has ended."""
-        self.counters.ended(job)
-        self.job_log.ended(job)
+        self.counters.count_job(job)
+        self.job_log.log_job(job)
 
     def _looked_up(self) -> PolicyNames:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
@@ -234,9 +234,9 @@ class Server:
             if why:
                 log.error("not served: %s", why)
                 names.withhold(name, why)
-            elif (version := self.jobs.served(name)) is not None:
+            elif (version := self.jobs.served_version(name)) is not None:
                 names.newest[name] = version
-                names.promote(name, self.store.promoted(name))
+                names.promote(name, self.store.promoted_version(name))
                 names.try_candidate(name, self.store.candidate(name))
         return names
 
@@ -257,7 +257,7 @@ class Server:
             )
         for number, problem in self.store.broken_newest(name).items():
             log.error("%s", self.store.quarantine(name, number, problem))
-        quarantined = self.store.quarantined(name)
+        quarantined = self.store.quarantine_reasons(name)
         if quarantined and not self.store.versions(name):
             return f"policy {name!r} has no version that can be used: {' '.join(quarantined.values())}"
         return None
@@ -336,7 +336,7 @@ class Server:
                 self.failure = f"{type(error).__name__}: {error}"
                 log.error("an engine could not be started", exc_info=error)
 
-    async def _tell(self) -> None:
+    async def _exchange_names(self) -> None:
         await (self.names.announce() if self.leads else self.names.refresh())
         await asyncio.sleep(_TELL)
 

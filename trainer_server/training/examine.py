@@ -14,7 +14,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer_server.training.model.architecture import check_trainable, unpackable
-from trainer_server.training.model.lora import adapted, has_experts
+from trainer_server.training.model.lora import adapted_targets, has_experts
 from trainer_server.wire import TARGETS, TrainingError
 
 _TOOL = {
@@ -57,12 +57,12 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
     # Of any kind: code of transformers and of the model fails in ways of its own.
     except Exception as error:
         examined["untrainable"] = _first_line(error)
-    return {**examined, "template": _rendered(directory, trust_remote_code)}
+    return {**examined, "template": _probe_template(directory, trust_remote_code)}
 
 
 def _adapter(model: Any, rank: int) -> dict[str, Any]:
     """Layers that get an adapter, and the adapter's parameters. PEFT is not asked: it would make tensors."""
-    targets = adapted(model, TARGETS)
+    targets = adapted_targets(model, TARGETS)
     layers = [
         module
         for name, module in model.get_decoder().named_modules()
@@ -76,7 +76,7 @@ def _adapter(model: Any, rank: int) -> dict[str, Any]:
     }
 
 
-def _rendered(directory: Path, trust_remote_code: bool) -> dict[str, Any]:
+def _probe_template(directory: Path, trust_remote_code: bool) -> dict[str, Any]:
     """What the model's own tokenizer renders.
 
     Returns:

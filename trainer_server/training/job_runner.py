@@ -93,14 +93,14 @@ class JobRunner:
             RankLost: Another rank is gone.
         """
         with self._ranks.step():
-            with self._ranks.agreed():
+            with self._ranks.share_errors():
                 job = self._board.file(job_id)
             if job.kind == "sft":
                 return self._compute_warm_start(job, version), None
             return self._compute_step(job, version)
 
     def _compute_step(self, job: JobFile, version: int) -> tuple[dict[str, Any], torch.optim.AdamW]:
-        with self._ranks.agreed():
+        with self._ranks.share_errors():
             request, spec = job.request, self._store.spec(job.policy)
             if not isinstance(request, StepRequest) or spec is None:
                 raise TrainingError(f"{job.id} says nothing about a step")
@@ -126,23 +126,23 @@ class JobRunner:
 
         @contextmanager
         def with_version(other: int) -> Iterator[bool]:
-            with self._ranks.agreed():
+            with self._ranks.share_errors():
                 problem = self._store.problem(job.policy, other)
             if self._ranks.broadcast(problem):  # what the first rank sees: all do the same
                 yield False
                 return
-            with self._ranks.agreed():
+            with self._ranks.share_errors():
                 self._model.load(spec, self._store.directory(job.policy, other))
             yield True
-            with self._ranks.agreed():  # not after an error: others may be in the middle of computing
+            with self._ranks.share_errors():  # not after an error: others may be in the middle of computing
                 self._model.load(spec, directory)
 
         @contextmanager
         def with_teacher() -> Iterator[str]:
-            with self._ranks.agreed():
+            with self._ranks.share_errors():
                 teacher = self._teacher(request.config)
             name = self._ranks.broadcast(teacher)  # the newest version that the first rank sees
-            with self._ranks.agreed():
+            with self._ranks.share_errors():
                 policy, at, number = str(name).partition("@")
                 if not at:
                     self._model.initialise(spec)  # a LoRA that adds nothing
@@ -151,7 +151,7 @@ class JobRunner:
                 else:
                     raise TrainingError(f"teacher {name}: there is no such policy any more")
             yield str(name)
-            with self._ranks.agreed():
+            with self._ranks.share_errors():
                 self._model.load(spec, directory)
 
         metrics = optimise(self._model, optimizer, batch, request.config, with_version, with_teacher, self._ranks)
@@ -167,7 +167,7 @@ class JobRunner:
             return BASE_TEACHER
         version = asked.version
         if version is None:
-            version = self._store.promoted(asked.policy)
+            version = self._store.promoted_version(asked.policy)
         if not isinstance(version, int):
             version = self._store.newest(asked.policy)
         if version is None:
@@ -247,7 +247,7 @@ class JobRunner:
         return self._publisher.publish_weights(job, metrics, None, made_from=version)
 
     def _compute_warm_start(self, job: JobFile, version: int) -> dict[str, Any]:
-        with self._ranks.agreed():
+        with self._ranks.share_errors():
             demonstrations, request = self._board.rows(job.id), job.request
             spec = self._store.spec(job.policy)
             if demonstrations is None or spec is None or not isinstance(request, SFTRequest):
@@ -255,11 +255,11 @@ class JobRunner:
             self._model.load(spec, self._store.directory(job.policy, version))
         noted = -math.inf
 
-        def note_progress(share: float, measured: dict[str, float]) -> None:
+        def note_progress(share: float, measurements: dict[str, float]) -> None:
             nonlocal noted
             if self._ranks.first and time.monotonic() - noted >= _PROGRESS_EVERY:
                 with suppress(OSError):  # a full disk: a progress bar is not worth the warm start
-                    self._board.progress(job.id, Progress(share=share, measured=measured))
+                    self._board.progress(job.id, Progress(share=share, measured=measurements))
                 noted = time.monotonic()
 
         return warm_start(self._model, demonstrations, request.config, progress=note_progress, ranks=self._ranks)

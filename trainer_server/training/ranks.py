@@ -64,7 +64,7 @@ class Ranks:
         self.index, self.count = index, count
         self.local_count = local_count
         """How many of them run on this machine."""
-        self.sharded = sharded
+        self.shards_model = sharded
         """Whether the base model is divided, so that every forward pass needs all ranks."""
         self._store = store
         self._orders = 0
@@ -135,7 +135,7 @@ class Ranks:
         return json.loads(self._exchange(json.dumps(text).encode())[0])  # type: ignore[no-any-return]
 
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def share_errors(self) -> Iterator[None]:
         """For what each rank does by itself before all go on together, such as reading files: an error of one rank is
         raised by all, so that none waits for another. All ranks enter the context at the same place.
 
@@ -152,7 +152,7 @@ class Ranks:
             raise
         except Exception as error:  # of any kind: the other ranks wait for this one
             own = error
-        reasons = [why.decode() for why in self._exchange((_said(own) if own else "").encode())]
+        reasons = [why.decode() for why in self._exchange((_error_text(own) if own else "").encode())]
         errors = {index: why for index, why in enumerate(reasons) if why}
         if len(errors) == self.count:
             raise TrainingError(errors[0]) from own
@@ -175,8 +175,8 @@ class Ranks:
             RankFailed: The base model is divided, and this rank failed.
             RankLost: The base model is divided, and another rank may have failed.
         """
-        if not self.sharded:
-            with self.agreed():
+        if not self.shards_model:
+            with self.share_errors():
                 yield
             return
         try:
@@ -184,7 +184,7 @@ class Ranks:
         except Exception as error:
             if isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError):
                 raise RankLost(f"a layer could not be computed: {error}") from error  # most likely of its transfer
-            raise self._failed(error) from error
+            raise self._rank_failure(error) from error
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -200,11 +200,11 @@ class Ranks:
         except Exception as error:
             if self.count == 1:
                 raise
-            raise self._failed(error) from error
+            raise self._rank_failure(error) from error
 
-    def _failed(self, error: Exception) -> RankFailed:
+    def _rank_failure(self, error: Exception) -> RankFailed:
         return RankFailed(
-            f"rank {self.index} of {self.count}: {_said(error)}. The policy stays at the version it had, and the "
+            f"rank {self.index} of {self.count}: {_error_text(error)}. The policy stays at the version it had, and the "
             "trainer starts again. Its log has more"
         )
 
@@ -221,7 +221,7 @@ class Ranks:
             parts[least].append(row)
             sizes[least] += len(row.tokens_T)
         own = [(row, True) for row in parts[self.index]]
-        if self.sharded and rows:
+        if self.shards_model and rows:
             shortest = min(rows, key=lambda row: len(row.tokens_T))
             own += [(shortest, False)] * (max(map(len, parts)) - len(own))
         return own
@@ -284,7 +284,7 @@ def _together() -> Iterator[None]:
         raise RankLost(f"another rank is gone, or took no part for {TIMEOUT}: {error}") from error
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """An error in words. Those that are not written for users need their kind."""
     return str(error) if isinstance(error, ARTError | OSError) and str(error) else f"{type(error).__name__}: {error}"
 

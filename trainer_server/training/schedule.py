@@ -8,7 +8,7 @@ from typing import Literal
 Shape = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
 
-def scheduled(peak: float, shape: Shape, update: float, *, warmup: int, total: int | None) -> float:
+def learning_rate(peak: float, shape: Shape, update: float, *, warmup: int, total: int | None) -> float:
     """The learning rate of one update, as transformers' schedulers of the same names have it.
 
     It rises over `warmup` updates. Then it stays, or falls to 0 at `total` along a line or half a cosine.

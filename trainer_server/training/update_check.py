@@ -64,10 +64,10 @@ class UpdateCheck:
         Args:
             lr: The learning rate of the updates, for the message.
         """
-        with self._ranks.agreed():
+        with self._ranks.share_errors():
             check_weights(self._model, lr)
         after = self._mean_logprob()
-        with self._ranks.agreed():
+        with self._ranks.share_errors():
             if not after >= self._before - MOST_FALL:
                 fall = f"from {self._before:.3g} to {after:.3g} nats per token"
                 raise TrainingError(f"the mean log-prob of a text fell {fall}: {_remedy(lr)}")

@@ -16,7 +16,7 @@ import torch
 
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.job_file import JobFile
-from trainer_server.jobs.files.trained import CANCELLED, Trained
+from trainer_server.jobs.files.training_outcome import CANCELLED, TrainingOutcome
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import ADDRESS, LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
@@ -98,7 +98,7 @@ class Worker:
         waiting: list[str] = []
         seen, listed = -1.0, -math.inf
         while os.getppid() == starter:
-            changed = self.board.changed()
+            changed = self.board.changed_at()
             if changed != seen or time.monotonic() - listed >= _LIST_EVERY:
                 seen, listed = changed, time.monotonic()
                 waiting = [job_id for job_id in self.board.open_ids() if job_id not in done]
@@ -109,7 +109,7 @@ class Worker:
 
     def _over(self, job_id: str) -> bool:
         """Whether there is nothing left to do for a job; does it if its time has come."""
-        if self.board.trained(job_id) is not None:
+        if self.board.training_outcome(job_id) is not None:
             return True
         try:
             if not self.board.ready(job_id):
@@ -117,7 +117,7 @@ class Worker:
             job = self.board.file(job_id)
         except TrainingError as error:  # a damaged record: reported, and in no other job's way
             log.error("%s failed: %s", job_id, error)
-            self._report(job_id, Trained(error=str(error)))
+            self._report(job_id, TrainingOutcome(error=str(error)))
             return True
         if self.takes_turns and job.kind != "create" and not self.board.has_turn(job_id):
             return False
@@ -134,7 +134,7 @@ class Worker:
             except ARTError as error:  # raised by all ranks: the first reports it
                 log.info("%s: %s", order["job"], error)
             except RankFailed as error:  # the first rank cannot know why
-                self._report(order["job"], Trained(error=str(error)))
+                self._report(order["job"], TrainingOutcome(error=str(error)))
                 raise
 
     def do(self, job: JobFile) -> None:
@@ -151,21 +151,21 @@ class Worker:
             faults.point("started")
             if self.takes_turns and job.kind != "create":
                 self.model.wake()
-            trained = Trained(result=self._runner.do(job))
+            trained = TrainingOutcome(result=self._runner.do(job))
         except ARTError as error:
             log.error("%s failed: %s", job.id, error)
-            trained = Trained(error=str(error))
+            trained = TrainingOutcome(error=str(error))
         except OSError as error:
             log.error("%s failed: %s", job.id, error)
-            trained = Trained(error=f"{error}. {remedy(error)}")
+            trained = TrainingOutcome(error=f"{error}. {remedy(error)}")
         except RankLost:  # not reported: the rank that failed has reported why, or the job is done again
             raise
         except RankFailed as error:
-            self._report(job.id, Trained(error=str(error)))
+            self._report(job.id, TrainingOutcome(error=str(error)))
             raise
         except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
             log.exception("%s failed", job.id)
-            trained = Trained(error=f"{type(error).__name__}: {error}")
+            trained = TrainingOutcome(error=f"{type(error).__name__}: {error}")
         if self.takes_turns:  # not before the error is gone, whose traceback holds what was computed
             self.model.rest()
         release()
@@ -174,12 +174,12 @@ class Worker:
         faults.point("trained")
         log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, trained.seconds)
 
-    def _report(self, job_id: str, trained: Trained) -> None:
+    def _report(self, job_id: str, outcome: TrainingOutcome) -> None:
         """Writes the report, however long that cannot be done: without it the job would never end."""
         while True:
             try:
                 faults.point("reporting")
-                return self.board.report(job_id, trained)
+                return self.board.report(job_id, outcome)
             except OSError as error:
                 log.error("%s is done, but that cannot be written down; it is tried again: %s", job_id, error)
                 time.sleep(_REPORT_EVERY)

@@ -22,10 +22,10 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def _few(given: object) -> object:
-    if isinstance(given, dict) and len(given) > MOST_ENTRIES:
-        raise ValueError(f"it has {len(given)} entries, more than {MOST_ENTRIES}: send fewer")
-    return given
+def _few(value: object) -> object:
+    if isinstance(value, dict) and len(value) > MOST_ENTRIES:
+        raise ValueError(f"it has {len(value)} entries, more than {MOST_ENTRIES}: send fewer")
+    return value
 
 
 ListOf = Annotated[list[V], Field(fail_fast=True)]
@@ -34,15 +34,15 @@ MapOf = Annotated[dict[K, V], BeforeValidator(_few)]
 """An object of at most MOST_ENTRIES entries."""
 
 
-class Closed(BaseModel):
+class ClosedRecord(BaseModel):
     """A record that has no fields but its own. Of those that it does not know, the first is refused."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _one_unknown(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or len(given) <= len(cls.model_fields):
-            return given
-        first = next((name for name in given if name not in cls.model_fields), None)
-        return {name: value for name, value in given.items() if name in cls.model_fields or name == first}
+    def _one_unknown(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or len(data) <= len(cls.model_fields):
+            return data
+        first = next((name for name in data if name not in cls.model_fields), None)
+        return {name: value for name, value in data.items() if name in cls.model_fields or name == first}

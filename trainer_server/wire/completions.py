@@ -18,9 +18,9 @@ MIN_TEMPERATURE = 0.01
 the gateway does it, for all engines: ledger and trainer must know the temperature that was used."""
 
 
-def effective_temperature(asked: float) -> float:
+def effective_temperature(temperature: float) -> float:
     """The temperature at which the gateway samples where a request asks for this one."""
-    return max(asked, MIN_TEMPERATURE) if asked else 0.0
+    return max(temperature, MIN_TEMPERATURE) if temperature else 0.0
 
 
 class CompletionStatus(StrEnum):
@@ -241,14 +241,14 @@ def answer_id(completion_id: str, prefix: str) -> str:
     return prefix + completion_id.removeprefix(CHAT)
 
 
-def ledger_id(given: object) -> str | None:
+def ledger_id(value: object) -> str | None:
     """The id of the ledger's completion that an answer's id leads to; None for an id of another server.
 
     Args:
-        given: Id of an answer of any of the APIs.
+        value: Id of an answer of any of the APIs.
     """
-    if not isinstance(given, str):
+    if not isinstance(value, str):
         return None
-    if given.startswith(CHAT):
-        return given
-    return CHAT + match[1] if (match := _OTHER.fullmatch(given)) else None
+    if value.startswith(CHAT):
+        return value
+    return CHAT + match[1] if (match := _OTHER.fullmatch(value)) else None

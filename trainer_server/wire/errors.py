@@ -64,12 +64,12 @@ class NewerSchema(ConfigError):
     Args:
         path: The file, or what names the database.
         schema: Number of its schema.
-        known: The highest number that this release knows.
+        newest: The highest number that this release knows.
     """
 
-    def __init__(self, path: Path | str, schema: int, known: int) -> None:
+    def __init__(self, path: Path | str, schema: int, newest: int) -> None:
         super().__init__(
-            f"{path} has schema {schema}, and this release knows schemas up to {known}: a newer release wrote it. "
+            f"{path} has schema {schema}, and this release knows schemas up to {newest}: a newer release wrote it. "
             "Upgrade this one (pip install -U art-langgraph), or name another home (--home, ART_HOME)"
         )
 

@@ -36,7 +36,7 @@ _NICE = 5
 """Niceness of a command with low priority: beside one other busy process, a quarter of a core is its own."""
 
 
-def guarded(command: Sequence[str], *, low_priority: bool = False, grace: float = GRACE) -> list[str]:
+def guard_command(command: Sequence[str], *, low_priority: bool = False, grace: float = GRACE) -> list[str]:
     """The command line that runs a command under the guard. Only the process that asks for it can use it.
 
     Args:

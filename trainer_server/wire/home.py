@@ -85,7 +85,7 @@ class Home:
         """JSON file with `url` and `api_key` of the server of `art-langgraph connect`, mode 0600."""
         return self.root / "connection.json"
 
-    def connected(self) -> Connection | None:
+    def read_connection(self) -> Connection | None:
         """The server of `connect`; None: there is none. Raises ConfigError for a file that cannot be read."""
         try:
             stored = json.loads(self.connection.read_text(encoding="utf-8"))
@@ -328,7 +328,7 @@ class Connection:
         paths, url = Home.find(home), cls.find_url(base_url, home)
         if key := api_key or os.environ.get("ART_API_KEY"):
             return cls(url, key)
-        if (connected := paths.connected()) and origin(url) == origin(connected.url):
+        if (connected := paths.read_connection()) and origin(url) == origin(connected.url):
             return cls(url, connected.api_key)
         if not paths.token.exists():
             raise ConfigError(
@@ -354,7 +354,7 @@ class Connection:
         """
         if not (url := base_url or os.environ.get("ART_BASE_URL")):
             paths = Home.find(home)
-            url = connected.url if (connected := paths.connected()) else paths.server_url() or DEFAULT_URL
+            url = connected.url if (connected := paths.read_connection()) else paths.server_url() or DEFAULT_URL
         return server_address(url)
 
 

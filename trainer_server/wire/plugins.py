@@ -41,24 +41,24 @@ _KEPT = frozenset({"role", "type", "id", "tool_call_id", "call_id"})
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
 
-def factory_named(option: str, name: str, known: Mapping[str, Factory], what: str) -> Factory:
+def factory_named(option: str, name: str, factories: Mapping[str, Factory], what: str) -> Factory:
     """A function that an option names.
 
     Args:
         option: The option, for messages.
-        name: A key of `known`, or `module:function` for one that is defined elsewhere.
-        known: Functions by name.
+        name: A key of `factories`, or `module:function` for one that is defined elsewhere.
+        factories: Functions by name.
         what: What the function does, for messages: "makes engines".
 
     Raises:
         ConfigError: There is no such function, or its module cannot be imported.
     """
-    if name in known:
-        return known[name]
+    if name in factories:
+        return factories[name]
     module, _, attribute = name.partition(":")
     if not (module and attribute):
-        choice = f"there is {', '.join(sorted(known))}; name another as" if known else "name it as"
-        raise ConfigError(f"{option} {name}: {choice} module:{'factory' if known else 'function'}")
+        choice = f"there is {', '.join(sorted(factories))}; name another as" if factories else "name it as"
+        raise ConfigError(f"{option} {name}: {choice} module:{'factory' if factories else 'function'}")
     try:
         factory = getattr(import_module(module), attribute, None)
     except ImportError as error:
@@ -68,13 +68,13 @@ def factory_named(option: str, name: str, known: Mapping[str, Factory], what: st
     return factory  # type: ignore[no-any-return]
 
 
-def check_members(option: str, name: str, made: object, protocol: type) -> None:
+def check_members(option: str, name: str, instance: object, protocol: type) -> None:
     """Raises ConfigError for an object that lacks a part of a protocol."""
     parts = {part for part in (*vars(protocol), *protocol.__annotations__) if not part.startswith("_")}
-    if missing := sorted(parts - set(dir(made))):
+    if missing := sorted(parts - set(dir(instance))):
         asking = f"{protocol.__module__}.{protocol.__name__}"
         raise ConfigError(
-            f"{option} {name}: {type(made).__name__} has no {', '.join(missing)}, which {asking} asks for"
+            f"{option} {name}: {type(instance).__name__} has no {', '.join(missing)}, which {asking} asks for"
         )
 
 
@@ -112,7 +112,7 @@ class Redactor:
     def text(self, value: Any) -> Any:
         """A JSON value with all of its texts redacted, but for names and ids in messages."""
         if isinstance(value, str):
-            return self._redacted(value)
+            return self._redact(value)
         if isinstance(value, list):
             return [self.text(item) for item in value]
         if not isinstance(value, dict):
@@ -123,7 +123,7 @@ class Redactor:
             for name, inner in value.items()
         }
 
-    def _redacted(self, text: str) -> str:
+    def _redact(self, text: str) -> str:
         try:
             redacted = self._function(text)
             if isinstance(redacted, str):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
 
-from trainer_server.wire.bounds import Closed
+from trainer_server.wire.bounds import ClosedRecord
 
 ATTENTION_TARGETS = (
     *("q_proj", "k_proj", "v_proj", "o_proj"),
@@ -40,7 +40,7 @@ def names_version(model: str) -> bool:
     return "@" in model and not model.endswith(f"@{LATEST}")
 
 
-class Fork(Closed):
+class Fork(ClosedRecord):
     """The version of another policy that a policy starts from."""
 
     policy: str = Field(pattern=NAME_PATTERN)
@@ -49,7 +49,7 @@ class Fork(Closed):
     """Whether training continues with the optimizer's moments of that version; else it starts with new moments."""
 
 
-class PolicySpec(Closed):
+class PolicySpec(ClosedRecord):
     """Body of `POST /api/policies`. Creating a policy again with the same values returns the existing policy."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -120,14 +120,14 @@ class AdapterFiles(BaseModel):
     files: list[AdapterFile]
 
 
-class Score(Closed):
+class Score(ClosedRecord):
     """Body of `PUT /api/policies/{name}/versions/{number}/score`."""
 
     score: float = Field(allow_inf_nan=False)
     """Larger is better. Scores are compared between the versions of one policy."""
 
 
-class Promotion(Closed):
+class Promotion(ClosedRecord):
     """Body of `PUT /api/policies/{name}/promotion`."""
 
     version: VersionNumber | None
@@ -136,7 +136,7 @@ class Promotion(Closed):
     """Promote only if `Policy.promotions` is this number, that is, if nobody has promoted meanwhile; else 409."""
 
 
-class CandidateSpec(Closed):
+class CandidateSpec(ClosedRecord):
     """Body of `PUT /api/policies/{name}/candidate`."""
 
     model_config = ConfigDict(allow_inf_nan=False)

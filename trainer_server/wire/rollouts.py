@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf, MapOf
+from trainer_server.wire.bounds import MOST_ROWS, ClosedRecord, ListOf, MapOf
 from trainer_server.wire.numbers import ARRIVAL, Identifier, Integer, Moment, Seconds, reward_problem
 from trainer_server.wire.policies import NAME_PATTERN, VersionNumber, VersionRef
 
@@ -29,7 +29,7 @@ def rollout_api_path(rollout_id: str) -> str:
     return f"/api/rollouts/{quote(rollout_id, safe='')}"
 
 
-class RolloutScenario(Closed):
+class RolloutScenario(ClosedRecord):
     """The task of a rollout. Rollouts whose scenarios have the same id are compared with one another."""
 
     id: str = Field(default="", max_length=200)
@@ -38,7 +38,7 @@ class RolloutScenario(Closed):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
-class RolloutSpec(Closed):
+class RolloutSpec(ClosedRecord):
     """Body of `PUT /api/rollouts/{id}`: what holds for every request of the rollout, whoever makes it."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -68,7 +68,7 @@ class Registration(BaseModel):
     """Names of the policies that the rollout can ask."""
 
 
-class Reward(Closed):
+class Reward(ClosedRecord):
     """Body of `POST /api/rollouts/{id}/reward`. The last reward of a rollout counts; earlier ones are kept."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -85,10 +85,10 @@ class Reward(Closed):
 
     @model_validator(mode="before")
     @classmethod
-    def _finite(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            named = {"reward": given.get("reward", 0.0)}
-            if isinstance(metrics := given.get("metrics"), dict):
+    def _finite(cls, data: Any) -> Any:
+        if isinstance(data, dict):
+            named = {"reward": data.get("reward", 0.0)}
+            if isinstance(metrics := data.get("metrics"), dict):
                 named |= {f"metrics.{name}": value for name, value in metrics.items()}
             for name, value in named.items():
                 if value is None or (isinstance(value, float) and not math.isfinite(value)):
@@ -96,7 +96,7 @@ class Reward(Closed):
                         f"{name} is {'null' if value is None else value}, and has to be a finite number: post none for "
                         "a run that could not be scored"
                     )
-        return given
+        return data
 
     _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
 
@@ -316,14 +316,14 @@ class RunTrace(BaseModel):
 
     @field_validator("reward")
     @classmethod
-    def _bounded(cls, reward: float | None, info: ValidationInfo) -> float | None:
+    def _check_reward(cls, reward: float | None, info: ValidationInfo) -> float | None:
         finite = reward if reward is not None and math.isfinite(reward) else 0.0
         if info.context == ARRIVAL and (wrong := reward_problem(finite)):
             raise ValueError(wrong)
         return reward
 
 
-class RunTraces(Closed):
+class RunTraces(ClosedRecord):
     """Body of `POST /api/rollouts/traces`: what a client knows of several runs that have ended."""
 
     traces: MapOf[str, dict[str, Any]] = Field(max_length=1000)
@@ -341,7 +341,7 @@ class TracesTaken(BaseModel):
     """By rollout: what is wrong with its trace."""
 
 
-class Erase(Closed):
+class Erase(ClosedRecord):
     """Body of `POST /api/rollouts/erase`: what is deleted, with all that is left of it."""
 
     rollouts: ListOf[str] = Field(default_factory=list, max_length=1000)
@@ -389,5 +389,5 @@ def pinned_version(version: PinnedVersion | None, policy: str) -> VersionRef | N
     return version.get(policy) if isinstance(version, dict) else version
 
 
-def _scenario(given: Any) -> Any:
-    return {"id": given} if isinstance(given, str) else given
+def _scenario(value: Any) -> Any:
+    return {"id": value} if isinstance(value, str) else value

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf
-from trainer_server.wire.steps import LEARNING_RATE, MOST_TOKENS, MOST_UPDATES, TimeLimit, TrajectoryRef, renamed
+from trainer_server.wire.bounds import MOST_ROWS, ClosedRecord, ListOf
+from trainer_server.wire.steps import LEARNING_RATE, MOST_TOKENS, MOST_UPDATES, TimeLimit, TrajectoryRef, rename_keys
 from trainer_server.wire.tool_arguments import arguments_object, complete_calls
 
 MOST_EPOCHS = 10_000
@@ -26,7 +26,7 @@ Tools = Annotated[ListOf[dict[str, Any]], AfterValidator(_named_tools)]
 """Tools that the model may call, in the format of a chat request."""
 
 
-class SFTConfig(Closed):
+class SFTConfig(ClosedRecord):
     """Configuration of one warm start. Names follow TRL's `SFTConfig`; `learning_rate` is accepted for `lr`."""
 
     model_config = ConfigDict(allow_inf_nan=False)
@@ -90,11 +90,11 @@ class SFTConfig(Closed):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_trl_has_it(cls, given: Any) -> Any:
-        return renamed(given, LEARNING_RATE) if isinstance(given, dict) else given
+    def _as_trl_has_it(cls, data: Any) -> Any:
+        return rename_keys(data, LEARNING_RATE) if isinstance(data, dict) else data
 
 
-class Conversation(Closed):
+class Conversation(ClosedRecord):
     """One demonstration, as in a line of OpenAI's fine-tuning format.
 
     A `weight` of 0 on an assistant message makes it context that is not imitated.
@@ -131,7 +131,7 @@ class Conversation(Closed):
         return indices if train_on == "all" else indices[-1:]
 
 
-class SFTRequest(Closed):
+class SFTRequest(ClosedRecord):
     """Body of `POST /api/policies/{name}/sft`: at least one conversation or trajectory to imitate."""
 
     conversations: ListOf[Conversation] = Field(default_factory=list, max_length=MOST_ROWS)

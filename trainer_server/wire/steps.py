@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from trainer_server.wire.bounds import MOST_ROWS, Closed, ListOf
+from trainer_server.wire.bounds import MOST_ROWS, ClosedRecord, ListOf
 from trainer_server.wire.numbers import Identifier, reward_problem
 from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
@@ -36,19 +36,19 @@ _TRL_NAMES = LEARNING_RATE | {
 }
 
 
-def renamed(given: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
+def rename_keys(values: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Replaces TRL's names by the names used here.
 
     Args:
-        given: Values by either name.
+        values: Values by either name.
         names: TRL's name → the name used here.
 
     Raises:
         ValueError: A value is given under both names.
     """
-    if twice := next((name for name, own in names.items() if name in given and own in given), None):
+    if twice := next((name for name, own in names.items() if name in values and own in values), None):
         raise ValueError(f"{twice} and {names[twice]} are one value: give one of them")
-    return {names.get(name, name): value for name, value in given.items()}
+    return {names.get(name, name): value for name, value in values.items()}
 
 
 BASE_TEACHER = "base"
@@ -63,7 +63,7 @@ class TeacherVersion(NamedTuple):
     """None: the version that its name means when the step is computed: the promoted one, else the newest."""
 
 
-class Distillation(Closed):
+class Distillation(ClosedRecord):
     """On-policy distillation: a teacher scores the tokens that the policy itself sampled.
 
     The advantage of a token is that of its trajectory's reward, less `weight` · (log π(token) − log teacher(token)).
@@ -117,7 +117,7 @@ class Distillation(Closed):
         return TeacherVersion(name, "latest" if number == LATEST else version_number(number))
 
 
-class GRPOConfig(Closed):
+class GRPOConfig(ClosedRecord):
     """Configuration of one training step. Names and formulas follow TRL's `GRPOConfig`.
 
     TRL's longer names are accepted as well: `learning_rate`, `vllm_importance_sampling_*`, and `scale_rewards` as a
@@ -223,17 +223,17 @@ class GRPOConfig(Closed):
 
     @model_validator(mode="before")
     @classmethod
-    def _as_trl_has_it(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        given = renamed(given, _TRL_NAMES)
-        if (correction := given.pop("vllm_importance_sampling_correction", None)) is not None and not correction:
-            given |= {"importance_sampling_cap": None, "importance_sampling_floor": None}
-        if isinstance(given.get("distill"), str):
-            given["distill"] = {"teacher": given["distill"]}
-        if isinstance(given.get("scale_rewards"), bool):
-            given["scale_rewards"] = "group" if given["scale_rewards"] else "none"
-        return given
+    def _as_trl_has_it(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        data = rename_keys(data, _TRL_NAMES)
+        if (correction := data.pop("vllm_importance_sampling_correction", None)) is not None and not correction:
+            data |= {"importance_sampling_cap": None, "importance_sampling_floor": None}
+        if isinstance(data.get("distill"), str):
+            data["distill"] = {"teacher": data["distill"]}
+        if isinstance(data.get("scale_rewards"), bool):
+            data["scale_rewards"] = "group" if data["scale_rewards"] else "none"
+        return data
 
     @model_validator(mode="after")
     def _schedule(self) -> Self:
@@ -316,7 +316,7 @@ def wrong_reward(groups: Sequence[GroupRef]) -> str | None:
     return None
 
 
-class StepRequest(Closed):
+class StepRequest(ClosedRecord):
     """What `POST /api/policies/{name}/steps` takes."""
 
     groups: ListOf[GroupRef] = Field(min_length=1, max_length=MOST_ROWS)

@@ -59,7 +59,7 @@ def _streaming(plain: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[An
     takes = inspect.signature(plain).parameters
 
     def stream(self: RemoteGraph, input: Any, config: Any = None, **options: Any) -> Iterator[Any]:
-        config, options = _handed(self, config, options, takes)
+        config, options = _hand_over(self, config, options, takes)
         yield from plain(self, input, config, **options)
 
     return stream
@@ -69,7 +69,7 @@ def _async_streaming(plain: Callable[..., Any]) -> Callable[..., AsyncIterator[A
     takes = inspect.signature(plain).parameters
 
     async def astream(self: RemoteGraph, input: Any, config: Any = None, **options: Any) -> AsyncIterator[Any]:
-        config, options = _handed(self, config, options, takes)
+        config, options = _hand_over(self, config, options, takes)
         async with aclosing(plain(self, input, config, **options)) as parts:
             async for part in parts:
                 yield part
@@ -82,13 +82,13 @@ def _with_events(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     def events(self: RemoteGraph, input: Any, config: Any = None, **options: Any) -> Any:
         if options.get("version") == "v3":
-            config, options = _handed(self, config, options, {"headers": None})
+            config, options = _hand_over(self, config, options, {"headers": None})
         return plain(self, input, config, **options)
 
     return events
 
 
-def _handed(
+def _hand_over(
     graph: RemoteGraph, config: Any, options: dict[str, Any], takes: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Notes a call of a remote graph, if a rollout makes it.

@@ -47,7 +47,7 @@ async def fetch_remote_records(scope: Scope, *, failed: bool) -> None:
         scope: The rollout, whose graph has ended.
         failed: Whether its graph raised.
     """
-    fetched = await asyncio.gather(*(_fetched(scope, call, failed=failed) for call in scope.remote))
+    fetched = await asyncio.gather(*(_fetch_records(scope, call, failed=failed) for call in scope.remote))
     for call, records in zip(scope.remote, fetched, strict=True):
         scope.unrecorded |= not (records.ended and records.records)
         for record in records.records:
@@ -61,7 +61,7 @@ async def fetch_remote_records(scope: Scope, *, failed: bool) -> None:
             kept.sort(key=lambda part: part.started)
 
 
-async def _fetched(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRecords:
+async def _fetch_records(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRecords:
     """The records of a call's runs: what has come when the time is over."""
     servers, patience = known_servers(), _AFTER_AN_ERROR if failed else _PATIENCE
     if not servers:
@@ -72,7 +72,7 @@ async def _fetched(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRec
         return RemoteRecords()
     path = f"{rollout_api_path(scope.rollout_id)}/records/{quote(call.id, safe='')}"
     known: RemoteRecords | None = None
-    asking = [asyncio.ensure_future(_asked(server, path, patience)) for server in servers]
+    asking = [asyncio.ensure_future(_poll_server(server, path, patience)) for server in servers]
     try:
         for answer in asyncio.as_completed(asking):
             server, records = await answer
@@ -105,7 +105,7 @@ async def _fetched(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRec
     return known
 
 
-async def _asked(server: Connection, path: str, patience: float) -> tuple[Connection, RemoteRecords | None]:
+async def _poll_server(server: Connection, path: str, patience: float) -> tuple[Connection, RemoteRecords | None]:
     """A server, and what it has of a call after `patience` seconds at most; None when it has heard of no run."""
     known: RemoteRecords | None = None
     headers = {"Authorization": f"Bearer {server.api_key}"}
@@ -152,7 +152,7 @@ def _add(scope: Scope, record: RemoteRecord, place: Place) -> None:
     for tool_call in run.tool_calls:
         _move(tool_call, place, agents)
         scope.recorder.tool_calls.append(tool_call)
-    scope.marked += record.marked
+    scope.mark_count += record.marked
 
 
 def _move(part: Place, place: Place, agents: Collection[str | None]) -> None:

@@ -52,15 +52,15 @@ class Outbox:
     """Tells the trainer server of runs that belong to a rollout of another process.
 
     Args:
-        stored: Called in the outbox's thread before a record is sent: writes ended runs into the trajectory store, so
-            that whoever has the record can look there.
+        before_send: Called in the outbox's thread before a record is sent: writes ended runs into the trajectory store,
+            so that whoever has the record can look there.
     """
 
-    def __init__(self, stored: Callable[[], None]) -> None:
-        self._stored = stored
-        self._news: Background[_News] = Background("art-outbox", self._opened, pause=0.0)
+    def __init__(self, before_send: Callable[[], None]) -> None:
+        self._stored = before_send
+        self._news: Background[_News] = Background("art-outbox", self._open_worker, pause=0.0)
 
-    def begun(self, scope: Scope, run: str) -> None:
+    def note_start(self, scope: Scope, run: str) -> None:
         """A run has begun, if it is one that a rollout waits for. Never blocks, as `ended`.
 
         Args:
@@ -70,7 +70,7 @@ class Outbox:
         if scope.call is not None:
             self._news.put(_News(scope, run))
 
-    def ended(self, scope: Scope, trajectory: Trajectory) -> None:
+    def note_end(self, scope: Scope, trajectory: Trajectory) -> None:
         """A run has ended, if it is one that a rollout waits for."""
         if scope.call is not None:
             self._news.put(_News(scope, trajectory.id, trajectory))
@@ -96,7 +96,7 @@ class Outbox:
             log.error("%d records of remote runs did not go home before the process ended", len(left))
 
     @contextmanager
-    def _opened(self) -> Iterator[Callable[[list[_News]], int]]:
+    def _open_worker(self) -> Iterator[Callable[[list[_News]], int]]:
         with httpx.Client(timeout=_TIMEOUT, transport=ProxyTransport()) as http:
 
             def work(news: list[_News]) -> int:
@@ -147,7 +147,7 @@ def _sent(http: httpx.Client, news: _News) -> bool:
 def _body(news: _News) -> bytes:
     if news.trajectory is None:
         return b""
-    return to_json(RemoteRecord.of(news.trajectory, news.scope.marked)).encode()
+    return to_json(RemoteRecord.of(news.trajectory, news.scope.mark_count)).encode()
 
 
 def _servers(scope: Scope) -> Collection[Server]:

@@ -18,11 +18,11 @@ class RemoteRecord(BaseModel):
     """How many of its requests to a trainer server said that they belong to the rollout."""
 
     @classmethod
-    def of(cls, trajectory: Trajectory, marked: int) -> RemoteRecord:
+    def of(cls, trajectory: Trajectory, mark_count: int) -> RemoteRecord:
         """The record of a run that has ended."""
         scenario = trajectory.scenario.model_copy(update={"input": None, "metadata": {}})
         update: dict[str, Any] = {"scenario": scenario, "output": None, "metadata": {}}
-        return cls(trajectory=trajectory.model_copy(update=update), marked=marked)
+        return cls(trajectory=trajectory.model_copy(update=update), marked=mark_count)
 
 
 class RemoteRecords(BaseModel):

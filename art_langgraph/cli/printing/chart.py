@@ -43,13 +43,13 @@ def chart(series: Mapping[str, Points], *, width: int = 60, height: int = 8) -> 
     return text
 
 
-def _area(drawn: list[Points], width: int, height: int) -> tuple[dict[tuple[int, int], int], dict[int, str]]:
+def _area(series: list[Points], width: int, height: int) -> tuple[dict[tuple[int, int], int], dict[int, str]]:
     """The number of the series at each (row, column), and the labels of rows."""
-    xs = [x for points in drawn for x, _ in points]
-    ys = [y for points in drawn for _, y in points]
+    xs = [x for points in series for x, _ in points]
+    ys = [y for points in series for _, y in points]
     low, high, first, last = min(ys), max(ys), min(xs), max(xs)
     cells: dict[tuple[int, int], int] = {}
-    for number, points in reversed(list(enumerate(drawn))):
+    for number, points in reversed(list(enumerate(series))):
         for x, y in points:
             column = round((x - first) / (last - first) * (width - 1)) if last > first else 0
             row = round((high - y) / (high - low) * (height - 1)) if high > low else height // 2

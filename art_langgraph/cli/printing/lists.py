@@ -81,7 +81,7 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def shortened(text: str, length: int = 60) -> str:
+def shorten(text: str, length: int = 60) -> str:
     """A text as a single line of at most `length` characters."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"

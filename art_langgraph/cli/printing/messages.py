@@ -27,7 +27,7 @@ def messages(items: Sequence[Item], *, most: int | None) -> Iterator[Text]:
     """
     told: list[tuple[int, list[Turn]]] = []
     for number, (path, item) in enumerate(calls(items), start=1):
-        asked = [_turn(message) for message in _asked(item)]
+        asked = [_turn(message) for message in _request_messages(item)]
         before, known = _earlier(told, asked)
         answer = words_of(item.call.message or (item.row.message if item.row else None))
         where = " · ".join(filter(None, (path, model_of(item), item.call.id)))
@@ -42,7 +42,7 @@ def messages(items: Sequence[Item], *, most: int | None) -> Iterator[Text]:
         told.append((number, [*asked, ("assistant", answer)]))
 
 
-def _asked(item: CallItem) -> list[dict[str, Any]]:
+def _request_messages(item: CallItem) -> list[dict[str, Any]]:
     """The messages of a request: from the client, else from the ledger."""
     given = item.call.messages or (item.row.request.get("messages") if item.row else None) or []
     return [message for message in given if isinstance(message, dict)]
@@ -52,10 +52,10 @@ def _turn(message: dict[str, Any]) -> Turn:
     return str(message.get("role", "")), words_of(message)
 
 
-def _earlier(told: list[tuple[int, list[Turn]]], asked: list[Turn]) -> tuple[int | None, int]:
+def _earlier(printed_calls: list[tuple[int, list[Turn]]], request_turns: list[Turn]) -> tuple[int | None, int]:
     """The call that a conversation goes on from, and how many of its messages were printed there; (None, 0): none."""
-    for number, turns in reversed(told):
-        if len(turns) <= len(asked) and asked[: len(turns)] == turns:
+    for number, turns in reversed(printed_calls):
+        if len(turns) <= len(request_turns) and request_turns[: len(turns)] == turns:
             return number, len(turns)
     return None, 0
 

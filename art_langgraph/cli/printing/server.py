@@ -38,7 +38,7 @@ def screen_console() -> Console:
     return console
 
 
-def lasted(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time span for people: `42 s`, `3 min 20 s`, `2 h 13 min`, `3 d 4 h`."""
     whole = max(0, int(seconds))
     for size, name, inner, inner_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
@@ -67,7 +67,7 @@ def headline(status: ServerStatus, url: str) -> Text:
     """A line: where the server is, whether it answers, its base model."""
     state = Text("ready", style="green") if status.ready else Text("not ready", style="bold red")
     trainer = "" if status.trainer else " · the trainer does not run"
-    since = f" · {status.model} · up {lasted(status.time - status.started)}{trainer}"
+    since = f" · {status.model} · up {format_duration(status.time - status.started)}{trainer}"
     return Text.assemble(url, " · ", state, visible(since))
 
 
@@ -147,7 +147,7 @@ def open_job(open_job: OpenJob, now: float) -> Text:
         text.append(" ▸ " if at else "", style="dim")
         text.append(name, style=_PHASES[state])
     share = "" if open_job.job.progress is None else f", {open_job.job.progress:.0%}"
-    return text.append(f"  {open_job.words}{share}, for {lasted(now - open_job.since)}", style="dim")
+    return text.append(f"  {open_job.words}{share}, for {format_duration(now - open_job.since)}", style="dim")
 
 
 def problem(problem: Problem) -> Text:
@@ -159,7 +159,7 @@ def last_step(job: Job | None) -> str:
     """How the last job of a policy ended, in words."""
     if job is None:
         return ""
-    ago = "" if job.finished is None else f", {lasted(time.time() - job.finished)} ago"
+    ago = "" if job.finished is None else f", {format_duration(time.time() - job.finished)} ago"
     if job.result is None:
         return f"{job.kind} {job.status.value}{ago}"
     if skipped := job.result.metrics.get("skipped"):

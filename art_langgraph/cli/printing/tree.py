@@ -10,7 +10,7 @@ from langchain_core.messages import HumanMessage, convert_to_messages
 from rich.markup import escape
 from rich.tree import Tree
 
-from art_langgraph.cli.printing.lists import cell, shortened
+from art_langgraph.cli.printing.lists import cell, shorten
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.wire.text import beginning, visible
@@ -72,21 +72,21 @@ def tree(trajectory: Trajectory, items: Sequence[Item], *, drift: str | None = N
     """
     reward = "no reward" if trajectory.reward is None else f"reward {cell(trajectory.reward)}"
     about = [trajectory.graph_id or "", reward, f"{trajectory.seconds:.2f} s", trajectory.reward_error or ""]
-    root = Tree(f"[bold]{_shown(trajectory.id)}[/bold] {_shown(' · '.join(filter(None, about)))}")
-    root.add(_shown(f"question: {shortened(question(trajectory.scenario), 400)}"))
+    root = Tree(f"[bold]{_escape_text(trajectory.id)}[/bold] {_escape_text(' · '.join(filter(None, about)))}")
+    root.add(_escape_text(f"question: {shorten(question(trajectory.scenario), 400)}"))
     if models := answered_by(trajectory):
-        root.add(_shown(f"answered by: {', '.join(models)}"))
+        root.add(_escape_text(f"answered by: {', '.join(models)}"))
     if drift:
-        root.add(_shown(f"prefix drift: {drift}"))
+        root.add(_escape_text(f"prefix drift: {drift}"))
     if trajectory.error:
-        root.add(f"[red]{_shown(trajectory.error)}[/red]")
+        root.add(f"[red]{_escape_text(trajectory.error)}[/red]")
     if trajectory.reward_reason:
-        root.add(_shown(f"judged: {shortened(trajectory.reward_reason, 400)}"))
+        root.add(_escape_text(f"judged: {shorten(trajectory.reward_reason, 400)}"))
     if trajectory.node_rewards:
         by_node = " · ".join(f"{pattern} {cell(value)}" for pattern, value in trajectory.node_rewards.items())
-        root.add(_shown(f"rewards by node: {by_node}"))
+        root.add(_escape_text(f"rewards by node: {by_node}"))
     if trajectory.metrics:
-        root.add(_shown(" · ".join(f"{name} {value:.3f}" for name, value in trajectory.metrics.items())))
+        root.add(_escape_text(" · ".join(f"{name} {value:.3f}" for name, value in trajectory.metrics.items())))
     numbers = {id(item): number for number, (_, item) in enumerate(calls(items), start=1)}
     _add(root, items, numbers)
     return root
@@ -124,7 +124,7 @@ def model_of(item: CallItem) -> str:
     return name if version is None or "@" in name else f"{name}@{version}"
 
 
-def _shown(text: str) -> str:
+def _escape_text(text: str) -> str:
     return escape(visible(text))
 
 
@@ -149,8 +149,8 @@ def _node(item: NodeItem) -> str:
         "" if item.inside else "no model, tool or inner node",
     ]
     ends = " [yellow]interrupted[/yellow]" if node.interrupted else ""
-    ends += f" [red]{_shown(beginning(node.error, 400))}[/red]" if node.error else ""
-    return f"[cyan]{_shown(item.label)}[/cyan] [dim]{_shown(' · '.join(filter(None, notes)))}[/dim]{ends}"
+    ends += f" [red]{_escape_text(beginning(node.error, 400))}[/red]" if node.error else ""
+    return f"[cyan]{_escape_text(item.label)}[/cyan] [dim]{_escape_text(' · '.join(filter(None, notes)))}[/dim]{ends}"
 
 
 def _call(item: CallItem, number: int) -> str:
@@ -164,10 +164,10 @@ def _call(item: CallItem, number: int) -> str:
         "" if call.reward is None else f"reward {cell(call.reward)}",
         "" if item.heard else "only the ledger knows of it",
     ]
-    error = f" [red]{_shown(beginning(call.error, 400))}[/red]" if call.error else ""
-    said = shortened(words_of(call.message), _LINE)
-    head = f"[magenta]●[/magenta] [bold]{number}[/bold] [dim]{_shown(' · '.join(filter(None, notes)))}[/dim]"
-    return f"{head}{error} {_shown(said)}".rstrip()
+    error = f" [red]{_escape_text(beginning(call.error, 400))}[/red]" if call.error else ""
+    said = shorten(words_of(call.message), _LINE)
+    head = f"[magenta]●[/magenta] [bold]{number}[/bold] [dim]{_escape_text(' · '.join(filter(None, notes)))}[/dim]"
+    return f"{head}{error} {_escape_text(said)}".rstrip()
 
 
 def _tool(item: ToolItem) -> str:
@@ -180,5 +180,5 @@ def _tool(item: ToolItem) -> str:
     arguments = json.dumps(tool.arguments, ensure_ascii=False)
     result = "no result is known" if tool.result is None else tool.result
     line = beginning(f"{kind}({arguments})", 2 * _LINE)
-    about = _shown(" · ".join(filter(None, notes)))
-    return f"{mark} {_shown(line)} [dim]{about}[/dim] → {_shown(shortened(result, _LINE))}"
+    about = _escape_text(" · ".join(filter(None, notes)))
+    return f"{mark} {_escape_text(line)} [dim]{about}[/dim] → {_escape_text(shorten(result, _LINE))}"

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import httpx
 from pydantic import ValidationError
 
-from art_langgraph.client.api import refused
+from art_langgraph.client.api import read_error
 from art_langgraph.client.outages import explain
 from art_langgraph.client.proxies import get
 from trainer_server.wire import ConfigError, Connection, ServerUnreachable, TokenInfo
@@ -36,13 +36,13 @@ def check_address(url: str, *, insecure: bool = False) -> str:
             "tunnel (ssh -L 8400:127.0.0.1:8400 HOST, and http://127.0.0.1:8400); or give --insecure, if you trust the "
             "network"
         )
-    answer = _ask(url, "/health", {})
+    answer = _get_answer(url, "/health", {})
     try:
         known = isinstance(answer.json()["ready"], bool)
     except (ValueError, KeyError, TypeError):
         known = False
     if answer.status_code == 400:  # it does not know its name
-        raise ConfigError(f"{url}: {refused(answer)}")
+        raise ConfigError(f"{url}: {read_error(answer)}")
     if not known:
         raise ConfigError(
             f"{url} is no trainer server: {url}/health answered {answer.status_code}, and not whether it is ready. "
@@ -58,9 +58,9 @@ def check_token(connection: Connection) -> TokenInfo:
         ConfigError: The server refuses the token, or it has a version that this one does not fit.
         ServerUnreachable: Nothing answers.
     """
-    answer = _ask(connection.url, "/api/token", {"Authorization": f"Bearer {connection.api_key}"})
+    answer = _get_answer(connection.url, "/api/token", {"Authorization": f"Bearer {connection.api_key}"})
     if answer.status_code != 200:
-        raise ConfigError(f"{connection.url} does not take the token: {refused(answer)}")
+        raise ConfigError(f"{connection.url} does not take the token: {read_error(answer)}")
     try:
         token = TokenInfo.model_validate_json(answer.content)
     except ValidationError:
@@ -83,7 +83,7 @@ def series(number: str) -> tuple[int, ...]:
     return (major,) if major else (major, minor)
 
 
-def _ask(url: str, path: str, headers: dict[str, str]) -> httpx.Response:
+def _get_answer(url: str, path: str, headers: dict[str, str]) -> httpx.Response:
     try:
         return get(f"{url}{path}", headers=headers, timeout=_TIMEOUT)
     except httpx.HTTPError as error:

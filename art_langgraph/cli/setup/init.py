@@ -47,29 +47,29 @@ def init_command(
         print(_text(made))
 
 
-def _text(made: Scaffold) -> str:
-    lines = [f"The graph {made.graph!r} is {made.place}."]
-    if made.written:
-        lines.append(f"Written: {', '.join(made.written)}.")
-    if made.kept:
-        lines.append(f"Kept, because it is there: {', '.join(made.kept)}.")
-    if made.problem:
-        lines.append(f"The graph could not be loaded here ({made.problem}), so scenarios.jsonl has texts as inputs.")
-    todo = [] if made.asks and not made.models else [_model(made)]
+def _text(summary: Scaffold) -> str:
+    lines = [f"The graph {summary.graph!r} is {summary.place}."]
+    if summary.written:
+        lines.append(f"Written: {', '.join(summary.written)}.")
+    if summary.kept:
+        lines.append(f"Kept, because it is there: {', '.join(summary.kept)}.")
+    if summary.problem:
+        lines.append(f"The graph could not be loaded here ({summary.problem}), so scenarios.jsonl has texts as inputs.")
+    todo = [] if summary.asks and not summary.models else [_model(summary)]
     todo.append("Write tasks into scenarios.jsonl, twenty or more, and into train.py what a good run is (reward).")
-    if isinstance(made.project.environment, dict) and "ART_BASE_URL" not in made.project.environment:
-        todo.append(f'Add "ART_BASE_URL": "{made.url}" to "env" in {made.project.path.name}.')
-    if _answers(made.url):
-        lines.append(f"The trainer server at {made.url} answers.")
+    if isinstance(summary.project.environment, dict) and "ART_BASE_URL" not in summary.project.environment:
+        todo.append(f'Add "ART_BASE_URL": "{summary.url}" to "env" in {summary.project.path.name}.')
+    if _answers(summary.url):
+        lines.append(f"The trainer server at {summary.url} answers.")
     else:
         todo.append(
-            f"Start the server in another terminal: art-langgraph serve. None answers at {made.url}. Once before: pip "
-            "install 'art-langgraph[server]' and art-langgraph engine install. If it runs on another machine: "
+            f"Start the server in another terminal: art-langgraph serve. None answers at {summary.url}. Once before: "
+            "pip install 'art-langgraph[server]' and art-langgraph engine install. If it runs on another machine: "
             "art-langgraph connect URL."
             if sys.platform == "linux"
-            else f"No trainer server answers at {made.url}. {HOW_TO_START}."
+            else f"No trainer server answers at {summary.url}. {HOW_TO_START}."
         )
-    todo.append(f"cd {made.project.folder} && python train.py --steps 1")
+    todo.append(f"cd {summary.project.folder} && python train.py --steps 1")
     return "\n".join([*lines, "Next:", *(f"{number}. {text}" for number, text in enumerate(todo, 1))])
 
 
@@ -84,12 +84,12 @@ def _answers(url: str) -> bool:
     return True
 
 
-def _model(made: Scaffold) -> str:
-    model = f'ChatART(policy="{made.policy}")  (from art_langgraph import ChatART)'
-    if not made.models:
+def _model(summary: Scaffold) -> str:
+    model = f'ChatART(policy="{summary.policy}")  (from art_langgraph import ChatART)'
+    if not summary.models:
         return f"Let the graph ask the policy: its chat model is {model}."
-    where = [f"   {file}:{line}  {call}" for file, line, call in made.models[:_SHOWN]]
-    more = [f"   and {len(made.models) - _SHOWN} more"] if len(made.models) > _SHOWN else []
+    where = [f"   {file}:{line}  {call}" for file, line, call in summary.models[:_SHOWN]]
+    more = [f"   and {len(summary.models) - _SHOWN} more"] if len(summary.models) > _SHOWN else []
     return "\n".join(
         [f"Let the graph ask the policy. Replace what should be trained of these by {model}:", *where, *more]
     )

@@ -116,13 +116,13 @@ def sft_command(
         asyncio.run(start())
 
 
-def _validation(given: str) -> Path | float:
+def _validation(text: str) -> Path | float:
     """The value of --validation: a share, or else a file."""
-    percent = given.removesuffix("%")
+    percent = text.removesuffix("%")
     try:
-        return float(percent) / (100 if percent != given else 1)
+        return float(percent) / (100 if percent != text else 1)
     except ValueError:
-        return Path(given)
+        return Path(text)
 
 
 def _held_out(metrics: Mapping[str, Any]) -> str:

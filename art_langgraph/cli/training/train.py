@@ -26,7 +26,13 @@ from art_langgraph.cli.options import (
 )
 from art_langgraph.cli.printing.lists import only_json
 from art_langgraph.cli.training.loop import LoopOptions, run_loop
-from art_langgraph.cli.training.recorded import from_rewarded_rollouts, judged, replayed, train_once, unused
+from art_langgraph.cli.training.recorded_runs import (
+    find_unused_runs,
+    from_rewarded_rollouts,
+    judge_unscored_runs,
+    replay_scenarios,
+    train_once,
+)
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
 from trainer_server.wire.text import moment
 
@@ -276,7 +282,7 @@ def train_command(
                     config,
                     node,
                     again=again,
-                    tell=tell,
+                    notify=tell,
                 )
             )
         return
@@ -293,23 +299,23 @@ def train_command(
         from art_langgraph.client.client import TrainerClient
 
         async with TrainerClient() as trainer:
-            runs = await unused(trainer, target, policy, recorded, again)
+            runs = await find_unused_runs(trainer, target, policy, recorded, again)
             if replay:
-                runs = await replayed(target, runs, replay, str(graph_object), reward, ruler)
+                runs = await replay_scenarios(target, runs, replay, str(graph_object), reward, ruler)
             elif ruler:
-                runs = await judged(target, runs, ruler)
+                runs = await judge_unscored_runs(target, runs, ruler)
             await train_once(trainer, policy, target, runs, recorded, config, node, again, tell)
 
     with only_json(as_json) as tell:
         asyncio.run(step())
 
 
-def _teacher(named: str | None) -> Distillation | None:
+def _teacher(teacher: str | None) -> Distillation | None:
     """What `--distill` names. Raises ConfigError: it is no teacher."""
-    if named is None:
+    if teacher is None:
         return None
     try:
-        return Distillation(teacher=named)
+        return Distillation(teacher=teacher)
     except ValidationError as error:
         raise ConfigError(f"--distill: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None
 

@@ -60,7 +60,7 @@ class Training:
     """None: nobody looked yet."""
     quiet_since: float = 0.0
     """When something happened last: a job was open, or a request under way. By the server's clock."""
-    looked: float = 0.0
+    last_look: float = 0.0
     """When the last look was. By the server's clock."""
     _answered: int = 0
     """Completions of the policy until the last look."""
@@ -69,7 +69,7 @@ class Training:
     @property
     def quiet(self) -> float:
         """Seconds for which nothing has happened; 0 while something does."""
-        return self.looked - self.quiet_since
+        return self.last_look - self.quiet_since
 
     def look(self, status: ServerStatus) -> tuple[list[Change], list[str]]:
         """Takes a look. Returns what changed, and the ids of jobs that are not open any more."""
@@ -85,7 +85,7 @@ class Training:
         busy = self.running > 0 or (answered != self._answered and self.activity is not None)
         self._answered = answered
         changes = [*self._jobs(before), *self._policy(known), *self._activity(status.time, busy)]
-        self.looked = status.time
+        self.last_look = status.time
         return changes, [open_job.job.id for open_job in before if open_job.job.id not in still]
 
     def _jobs(self, before: list[OpenJob]) -> Iterator[Change]:
@@ -101,18 +101,18 @@ class Training:
                 self._shares[job.id] = share
                 yield Change("progress", f"{_name(job)}: {share:.0%}", {**facts, "progress": share})
 
-    def _policy(self, known: PolicyStatus | None) -> Iterator[Change]:
+    def _policy(self, previous: PolicyStatus | None) -> Iterator[Change]:
         now = self.status
-        if now is None or known is None or self.only is not None:
+        if now is None or previous is None or self.only is not None:
             return
-        if now.held_out is not None and now.held_out != known.held_out:
+        if now.held_out is not None and now.held_out != previous.held_out:
             outcome = now.held_out
             yield Change(
                 "held_out",
                 f"held-out success of {self.policy}@{outcome.version}: {outcome.success:.3f} ({outcome.runs} runs)",
                 outcome.model_dump(),
             )
-        if now.promoted != known.promoted:
+        if now.promoted != previous.promoted:
             means = "its newest version" if now.promoted is None else f"{self.policy}@{now.promoted}"
             yield Change("promoted", f"the name {self.policy} means {means}", {"version": now.promoted})
 
@@ -137,7 +137,7 @@ class Training:
             yield Change("idle", f"nothing happens: no job of {self.policy} is open, and nobody asks for it")
 
 
-def ended(job: Job) -> Change:
+def describe_end(job: Job) -> Change:
     """The change that a job has ended.
 
     Args:

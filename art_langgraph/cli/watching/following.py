@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from art_langgraph.cli.watching.changes import Change, Training, ended
+from art_langgraph.cli.watching.changes import Change, Training, describe_end
 from art_langgraph.cli.watching.target import Target
 from trainer_server.wire import Job, ServerError
 from trainer_server.wire.watching.status import Curve
@@ -67,21 +67,21 @@ class Following:
         if self.target.job is not None and not self.training.open:
             closed = [self.target.job]
         await self.target.number_steps(self._trainer)
-        changes = [*[await self._ended(job_id) for job_id in closed], *changes]
+        changes = [*[await self._describe_end(job_id) for job_id in closed], *changes]
         known = self.training.status
         figures = known and (known.newest, known.held_out, known.training, known.score)
         if known is not None and (closed or figures != self._drawn):
             self.curves, self._drawn = await self._trainer.curves(known.name), figures
         return changes
 
-    async def _ended(self, job_id: str) -> Change:
+    async def _describe_end(self, job_id: str) -> Change:
         try:
             self.last = await self._trainer.job(job_id)
         except ServerError as error:
             if error.status != 404:
                 raise
             return Change("ended", f"{job_id} is not there any more: it was deleted", {"job": job_id})
-        change = ended(self.last)
+        change = describe_end(self.last)
         step = self.target.steps.get(job_id)
         if step is None:
             return change

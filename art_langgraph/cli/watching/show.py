@@ -48,7 +48,7 @@ def show_command(
     from art_langgraph.cli.printing.tree import facts, tree
     from art_langgraph.store import TrajectoryStore
 
-    trajectory, rows, drift = asyncio.run(_known(TrajectoryStore(store), run))
+    trajectory, rows, drift = asyncio.run(_read_run(TrajectoryStore(store), run))
     items = _items(trajectory, rows)
     if as_json:
         more = {
@@ -74,7 +74,7 @@ def _items(trajectory: Trajectory, rows: dict[str, Completion]) -> list[Item]:
     return tree(RunTrace.model_validate(trajectory.model_dump(mode="json")), list(rows.values()))
 
 
-async def _known(store: TrajectoryStore, run: str) -> tuple[Trajectory, dict[str, Completion], str | None]:
+async def _read_run(store: TrajectoryStore, run: str) -> tuple[Trajectory, dict[str, Completion], str | None]:
     """A run, what the ledger has of it by the ids of its completions, and its prefix drift in words.
 
     Raises:

@@ -28,13 +28,13 @@ def status_command(as_json: JsonOption = False) -> None:
     art-langgraph status --json | jq '.policies[] | {name, newest, held_out}'
     """
 
-    async def ask() -> tuple[ServerStatus, str]:
+    async def read_status() -> tuple[ServerStatus, str]:
         from art_langgraph.client.client import TrainerClient
 
         async with TrainerClient(retry_for=short_patience()) as trainer:
             return await trainer.status(), trainer.connection.url
 
-    status, url = asyncio.run(ask())
+    status, url = asyncio.run(read_status())
     if as_json:
         print_json({"url": url, **status.model_dump(mode="json")})
     else:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from art_langgraph.cli.printing.chart import chart
 from art_langgraph.cli.printing.lists import json_text
-from art_langgraph.cli.printing.server import lasted, open_job
+from art_langgraph.cli.printing.server import format_duration, open_job
 from trainer_server.wire import Job, JobStatus
 from trainer_server.wire.text import visible
 from trainer_server.wire.watching.status import HELD_OUT, REWARD, Curve
@@ -107,7 +107,7 @@ def screen(following: Following) -> RenderableType:
     """
     training, curves = following.training, following.curves
     shown: list[RenderableType] = [_headline(following)]
-    shown += [open_job(job, training.looked) for job in training.open]
+    shown += [open_job(job, training.last_look) for job in training.open]
     if not training.open:
         shown.append(Text(_between(following), style="dim"))
     names = [name for name in (HELD_OUT, REWARD) if name in curves] or ["reward_mean"]
@@ -134,7 +134,7 @@ def _between(following: Following) -> str:
     training = following.training
     if training.activity == "rollouts":
         return f"rollouts: {training.running} requests under way, {training.tokens:,.1f} tokens/s"
-    return f"no job is open, and nobody asks for the policy, for {lasted(training.quiet)}"
+    return f"no job is open, and nobody asks for the policy, for {format_duration(training.quiet)}"
 
 
 def _versions(curves: Mapping[str, Curve]) -> Table | None:

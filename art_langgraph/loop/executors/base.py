@@ -57,7 +57,7 @@ class RolloutResult:
         trajectory: What the run did, with its error if it raised.
         kind: Class of the graph that ran, or `function`.
         servers: Address and key of each trainer server that the run asked.
-        told: The server that gets the report where the run asked none; None: none does.
+        report_server: The server that gets the report where the run asked none; None: none does.
         reward: What the run set by `current_run().reward`; None: nothing.
         replaces: Ids of stored runs that this run contains: those of its remote graphs.
         problem: Why its answers are not those that were asked for (PinIgnored); None: they are.
@@ -66,7 +66,7 @@ class RolloutResult:
     trajectory: Trajectory
     kind: str
     servers: frozenset[Server] = frozenset()
-    told: Connection | None = None
+    report_server: Connection | None = None
     reward: float | dict[str, float] | None = None
     replaces: tuple[str, ...] = ()
     problem: str | None = None

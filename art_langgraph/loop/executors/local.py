@@ -25,7 +25,7 @@ from art_langgraph.loop import threads
 from art_langgraph.loop.executors.base import Resume, RolloutResult, RolloutTask
 from art_langgraph.loop.graphs import GraphSource, NotStarted, Output, graph_input
 from art_langgraph.loop.lost_server import REPEATS, server_is_back
-from art_langgraph.loop.pins import PinIgnored, ignored
+from art_langgraph.loop.pins import PinIgnored, find_ignored_pin
 from art_langgraph.programs.clients import tie_clients
 from art_langgraph.programs.environment import found_by_clients
 from art_langgraph.programs.ledger import add_ledger, register
@@ -60,7 +60,7 @@ class LocalExecutor:
             began = time.monotonic()
             last = await _run(source, task, _scope(task))
         trajectory, scope = last.trajectory, last.run.scope
-        problem = await ignored(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
+        problem = await find_ignored_pin(scope, trajectory, remote=scope.unrecorded) if last.error is None else None
         if problem is not None:
             trajectory.error = f"{PinIgnored.__name__}: {problem}"
         return RolloutResult(
@@ -176,13 +176,13 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
     return _Attempt(trajectory, run, raised)
 
 
-def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], raised: Exception | None) -> None:
+def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], error: Exception | None) -> None:
     """The graph itself is remote: its process knows which run it was, and what it raised."""
     last = records[-1]
     trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id
     trajectory.graph_id, trajectory.thread_id = last.graph_id, trajectory.thread_id or last.thread_id
     # A run that was cancelled there may look here as if it had ended.
-    if last.error is not None and (raised is None or isinstance(raised, RemoteException)):
+    if last.error is not None and (error is None or isinstance(error, RemoteException)):
         trajectory.error = f"{RemoteException.__name__}: {last.error}"
 
 

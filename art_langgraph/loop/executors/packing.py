@@ -22,7 +22,7 @@ class _CompiledGraph(Exception):
     node's result is refused there, or a channel that is empty counts as full."""
 
 
-def packed(cloudpickle: ModuleType, value: Any, what: str) -> bytes:
+def pack_value(cloudpickle: ModuleType, value: Any, what: str) -> bytes:
     """A value as bytes: what can be imported by its name, all else by its content.
 
     Args:
@@ -35,10 +35,10 @@ def packed(cloudpickle: ModuleType, value: Any, what: str) -> bytes:
     """
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
-        def reducer_override(self, held: Any) -> Any:
-            if isinstance(held, Pregel):
-                raise _CompiledGraph(f"the compiled graph {held.get_name()!r} works in the process that made it only")
-            return super().reducer_override(held)
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, Pregel):
+                raise _CompiledGraph(f"the compiled graph {obj.get_name()!r} works in the process that made it only")
+            return super().reducer_override(obj)
 
     file = io.BytesIO()
     try:

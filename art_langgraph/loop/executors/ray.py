@@ -21,7 +21,7 @@ from art_langgraph.background.release import flush, release
 from art_langgraph.client.servers import known_servers, register_server
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
 from art_langgraph.loop.executors.local import LocalExecutor
-from art_langgraph.loop.executors.packing import packed
+from art_langgraph.loop.executors.packing import pack_value
 from art_langgraph.loop.graphs import Graph, GraphSource, NotStarted
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
@@ -76,21 +76,21 @@ class RayExecutor:
             ConfigError: Ray is not installed; the function, or an argument of `rollout`, cannot be sent; or the worker
                 cannot import what it needs.
         """
-        ray = _connected()
+        ray = _connect_ray()
         graph = self._graph(ray, source)
         lost: list[str] = []
         while True:
             rollout_id = f"ro-{uuid4().hex}"
             servers = _servers(source)
             proven = source.proven
-            sent = packed(
+            sent = pack_value(
                 ray.cloudpickle,
                 (replace(task, store=None), rollout_id, source.policy, source.server, servers, tracing.current()),
                 "an argument of the rollout (scenario, config, resume or metadata)",
             )
             reference = ray.remote(_work).options(**self._options).remote(graph, proven, sent)
             try:
-                answer = ray.cloudpickle.loads(await _finished(ray, reference))
+                answer = ray.cloudpickle.loads(await _await_task(ray, reference))
             except _lost_errors(ray) as error:
                 self.lost += 1
                 lost.append(rollout_id)
@@ -121,11 +121,11 @@ class RayExecutor:
         """Ray's reference to the function, which is sent once."""
         if source not in self._sent:
             name = f"the function {source.name}" if source.name else "the graph"
-            self._sent[source] = ray.put(packed(ray.cloudpickle, source.graph, name))
+            self._sent[source] = ray.put(pack_value(ray.cloudpickle, source.graph, name))
         return self._sent[source]
 
 
-def _connected() -> ModuleType:
+def _connect_ray() -> ModuleType:
     """Ray, connected to a cluster."""
     try:
         import ray
@@ -160,23 +160,23 @@ def _servers(source: GraphSource) -> list[Connection]:
 
 
 def _given_up(
-    source: GraphSource, task: RolloutTask, lost: Sequence[str], servers: Sequence[Connection], cause: str
+    source: GraphSource, task: RolloutTask, lost_ids: Sequence[str], servers: Sequence[Connection], cause: str
 ) -> RolloutResult:
     """The failed run of a rollout that was lost too often."""
     trajectory = Trajectory(
         scenario=task.scenario,
-        rollout_id=lost[-1],
+        rollout_id=lost_ids[-1],
         temperature=task.temperature,
         requested_version=task.version if task.version is None or isinstance(task.version, int) else dict(task.version),
         evaluation=task.evaluation,
         hints=dict(task.hints),
-        metadata={**task.metadata, LOST_ROLLOUTS: list(lost)},
-        error=f"WorkerLost: the Ray workers of {len(lost)} attempts were lost: {cause}",
+        metadata={**task.metadata, LOST_ROLLOUTS: list(lost_ids)},
+        error=f"WorkerLost: the Ray workers of {len(lost_ids)} attempts were lost: {cause}",
     )
-    return RolloutResult(trajectory, source.kind, told=next(iter(servers), None))
+    return RolloutResult(trajectory, source.kind, report_server=next(iter(servers), None))
 
 
-async def _finished(ray: ModuleType, reference: Any) -> bytes:
+async def _await_task(ray: ModuleType, reference: Any) -> bytes:
     """What a task returned. When the caller is cancelled, the task is ended first."""
     future: Future[bytes] = reference.future()
     waiting = asyncio.wrap_future(future)
@@ -191,40 +191,40 @@ async def _finished(ray: ModuleType, reference: Any) -> bytes:
         raise
 
 
-def _work(graph: bytes, proven: bool, sent: bytes) -> bytes:
+def _work(graph: bytes, proven: bool, packed_task: bytes) -> bytes:
     """A rollout in a Ray worker.
 
     Args:
         graph: The packed function.
         proven: As that of `GraphSource`.
-        sent: The packed task, the id of the rollout, the policy that is trained, the server that functions ask, the
-            servers to know, and the span that asked.
+        packed_task: The packed task, the id of the rollout, the policy that is trained, the server that functions ask,
+            the servers to know, and the span that asked.
 
     Returns:
         The packed result, and whether the function is proven; or the packed ConfigError that was raised.
     """
     from ray import cloudpickle
 
-    task, rollout_id, policy, server, servers, parent = cloudpickle.loads(sent)
+    task, rollout_id, policy, server, servers, parent = cloudpickle.loads(packed_task)
     for known in reversed(servers):
         register_server(known)
     if servers:  # clients that the graph makes find the server that the caller's clients find
         os.environ.setdefault("ART_BASE_URL", servers[0].url)
         os.environ.setdefault("ART_API_KEY", servers[0].api_key)
-    source = GraphSource(_loaded(cloudpickle, graph), proven=proven)
+    source = GraphSource(_load_graph(cloudpickle, graph), proven=proven)
     source.policy, source.server = policy, server
     try:
         with tracing.span("ray task", parent=parent):
             result = asyncio.run(_awake(source, task, rollout_id))
     except ConfigError as error:
-        return packed(cloudpickle, error, "an error of the run")
+        return pack_value(cloudpickle, error, "an error of the run")
     finally:
         tracing.flush()
         flush()
     return _packed_result(cloudpickle, result, source.proven)
 
 
-def _loaded(cloudpickle: ModuleType, graph: bytes) -> Graph:
+def _load_graph(cloudpickle: ModuleType, graph: bytes) -> Graph:
     loaded: Graph = cloudpickle.loads(graph)
     return loaded
 
@@ -250,7 +250,7 @@ async def _awake(source: GraphSource, task: RolloutTask, rollout_id: str) -> Rol
 def _packed_result(cloudpickle: ModuleType, result: RolloutResult, proven: bool) -> bytes:
     """The answer of a task. An output that cannot be sent is sent as the trajectory store would keep it."""
     try:
-        return packed(cloudpickle, (result, proven), "the run")
+        return pack_value(cloudpickle, (result, proven), "the run")
     except ConfigError:
         trajectory = Trajectory.model_validate(result.trajectory.model_dump(mode="json"))
-        return packed(cloudpickle, (replace(result, trajectory=trajectory), proven), "the run")
+        return pack_value(cloudpickle, (replace(result, trajectory=trajectory), proven), "the run")

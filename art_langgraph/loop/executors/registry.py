@@ -13,16 +13,18 @@ from trainer_server.wire import ConfigError
 ExecutorName = Literal["local", "ray"]
 
 
-def executor_of(given: Executor | ExecutorName) -> Executor:
+def executor_of(executor: Executor | ExecutorName) -> Executor:
     """An executor by its name; an executor is returned as it is. Raises ConfigError for another name."""
-    if not isinstance(given, str):
-        return given
-    if given not in ("local", "ray"):
-        raise ConfigError(f'executor={given!r} is unknown: give "local", "ray", or an Executor such as RayExecutor()')
-    return _named(given)
+    if not isinstance(executor, str):
+        return executor
+    if executor not in ("local", "ray"):
+        raise ConfigError(
+            f'executor={executor!r} is unknown: give "local", "ray", or an Executor such as RayExecutor()'
+        )
+    return _create_executor(executor)
 
 
 @cache
-def _named(name: ExecutorName) -> Executor:
+def _create_executor(name: ExecutorName) -> Executor:
     """One of each name in a process, so that a graph is sent to Ray once."""
     return RayExecutor() if name == "ray" else LocalExecutor()

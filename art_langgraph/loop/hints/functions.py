@@ -16,32 +16,34 @@ _LENGTH = 600
 """Characters of a line."""
 
 
-def hint_errors(scenario: Scenario, failed: list[Trajectory]) -> str | None:
+def hint_errors(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
     """What the tools said when they refused a call, and what the graph raised: errors that name their remedy.
 
     Args:
         scenario: The task; it is not read.
-        failed: Its runs, of which none succeeded.
+        failed_runs: Its runs, of which none succeeded.
 
     Returns:
         The different errors, the most frequent first, five at most; None where there are none.
     """
-    said = [f"{call.tool}: {call.result}" for run in failed for call in run.tool_calls if call.is_error and call.result]
-    said += [run.error for run in failed if run.error is not None]
+    said = [
+        f"{call.tool}: {call.result}" for run in failed_runs for call in run.tool_calls if call.is_error and call.result
+    ]
+    said += [run.error for run in failed_runs if run.error is not None]
     return _lines("Earlier attempts failed with these errors. Do not repeat them.", said)
 
 
-def hint_judge(scenario: Scenario, failed: list[Trajectory]) -> str | None:
+def hint_judge(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
     """What a judge said of the runs (`Trajectory.reward_reason`).
 
     Args:
         scenario: The task; it is not read.
-        failed: Its runs, of which none succeeded.
+        failed_runs: Its runs, of which none succeeded.
 
     Returns:
         The different reasons, the most frequent first, five at most; None where no judge gave one.
     """
-    reasons = [run.reward_reason for run in failed if run.reward_reason]
+    reasons = [run.reward_reason for run in failed_runs if run.reward_reason]
     return _lines("Earlier attempts were judged so. Do better.", reasons)
 
 
@@ -53,7 +55,7 @@ def hint_tools(tools: Iterable[Any]) -> HintFunction:
     """
     names = [tool if isinstance(tool, str) else str(tool.name) for tool in tools]
 
-    def hint(scenario: Scenario, failed: list[Trajectory]) -> str | None:
+    def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
         return f"These tools exist, and no others: {', '.join(names)}." if names else None
 
     return hint
@@ -67,7 +69,7 @@ def hint_reference(key: str = "answer", words: str = "A correct solution: {}") -
         words: The hint, with `{}` where the answer belongs.
     """
 
-    def hint(scenario: Scenario, failed: list[Trajectory]) -> str | None:
+    def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
         value = scenario.metadata.get(key)
         return None if value is None else words.replace("{}", str(value))
 
@@ -81,9 +83,9 @@ def first_hint(*functions: HintFunction) -> HintFunction:
         functions: In the order in which they are asked.
     """
 
-    async def hint(scenario: Scenario, failed: list[Trajectory]) -> str | None:
+    async def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
         for function in functions:
-            given = function(scenario, failed)
+            given = function(scenario, failed_runs)
             if text := (await given if inspect.isawaitable(given) else given):
                 return text
         return None
@@ -91,8 +93,8 @@ def first_hint(*functions: HintFunction) -> HintFunction:
     return hint
 
 
-def _lines(head: str, said: Iterable[str]) -> str | None:
+def _lines(head: str, texts: Iterable[str]) -> str | None:
     """A list of different texts, the most frequent first."""
-    counts = Counter(" ".join(text.split())[:_LENGTH] for text in said)
+    counts = Counter(" ".join(text.split())[:_LENGTH] for text in texts)
     lines = [line for line, _ in counts.most_common(_MOST)]
     return "\n".join([head, *(f"- {line}" for line in lines)]) if lines else None

@@ -48,9 +48,9 @@ class Hints:
             raise ConfigError(f"Hints(patience={self.patience}): at least one run must try a hint")
 
     @classmethod
-    def of(cls, given: HintFunction | Hints) -> Hints:
+    def of(cls, hints: HintFunction | Hints) -> Hints:
         """The settings, from themselves or from a function."""
-        return given if isinstance(given, Hints) else cls(given)
+        return hints if isinstance(hints, Hints) else cls(hints)
 
     def failed(self, group: TrajectoryGroup) -> bool:
         """Whether all scored runs of a scenario have failed, and there is one."""
@@ -152,7 +152,7 @@ async def rescue(
     limit = limit_of(max_concurrency)
     outcome = Rescue()
 
-    async def limited(scenario: Scenario, hint: str) -> Trajectory:
+    async def run_limited(scenario: Scenario, hint: str) -> Trajectory:
         async with limit:
             return await run(scenario, hint)
 
@@ -160,7 +160,7 @@ async def rescue(
         if (hint := await _hint(hints, group)) is None:
             return
         outcome.counts.hinted += 1
-        runs = list(await asyncio.gather(*(limited(group.scenario, hint) for _ in range(hints.runs))))
+        runs = list(await asyncio.gather(*(run_limited(group.scenario, hint) for _ in range(hints.runs))))
         if group_reward is not None:
             failed = [trajectory.model_copy(deep=True) for trajectory in group.trajectories]
             beside = TrajectoryGroup(scenario=group.scenario, trajectories=[*runs, *failed])

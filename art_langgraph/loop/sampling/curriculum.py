@@ -46,7 +46,7 @@ class Curriculum:
         temperature: float | None,
         client: TrainerClient,
         store: TrajectoryStore | None,
-        measured: Sequence[TrajectoryGroup],
+        measured_groups: Sequence[TrajectoryGroup],
     ) -> Curriculum:
         """Lets a sampler learn from the runs that are known before the first step.
 
@@ -57,23 +57,23 @@ class Curriculum:
             temperature: Of the training.
             client: The trainer server.
             store: Where earlier runs are; None: nowhere.
-            measured: As that of `train`.
+            measured_groups: As that of `train`.
 
         Raises:
             ServerError: 404 where there is no such policy.
         """
         learns = not isinstance(sampler, UniformSampler)
         curriculum = cls(sampler, scenarios, temperature, remembers=not learns or store is not None)
-        if measured or (learns and store is not None):
+        if measured_groups or (learns and store is not None):
             known = await client.policy(policy)
             curriculum.ready = ready_groups(
-                measured, scenarios, policy=policy, version=known.latest, temperature=temperature
+                measured_groups, scenarios, policy=policy, version=known.latest, temperature=temperature
             )
             if learns and store is not None:
                 sampler.learn(
                     await asyncio.to_thread(stored_groups, store, scenarios, policy, temperature, known.created)
                 )
-            curriculum.learn(measured)
+            curriculum.learn(measured_groups)
         return curriculum
 
     def step_was_taken(self) -> None:

@@ -196,7 +196,7 @@ def groups_by_version(runs: Iterable[Trajectory], policy: str) -> list[Trajector
 
 def _dead_scenario(
     groups: Sequence[TrajectoryGroup],
-    known: ReferenceRuns,
+    reference_runs: ReferenceRuns,
     bounds: tuple[float, float],
     success: Callable[[Trajectory], bool] | None,
 ) -> DeadScenario:
@@ -208,7 +208,7 @@ def _dead_scenario(
         sum(len(group.trajectories) for group in groups),
         next(iter(_rewards(last.trajectories)), None),
         why,
-        () if why == "solved" else tuple(symptoms_of(last.trajectories, known)),
+        () if why == "solved" else tuple(symptoms_of(last.trajectories, reference_runs)),
     )
 
 

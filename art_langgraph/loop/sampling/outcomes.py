@@ -58,16 +58,16 @@ class Outcomes:
         self.last = -math.inf
         """When the newest run began, as Unix time."""
 
-    def add(self, version: int, outcome: Outcome, started: float) -> None:
+    def add(self, version: int, outcome: Outcome, start_time: float) -> None:
         """Counts a run.
 
         Args:
             version: The version that answered.
             outcome: What the run came to.
-            started: When it began, as Unix time.
+            start_time: When it began, as Unix time.
         """
         self._counts[version][outcome] += 1
-        self.last = max(self.last, started)
+        self.last = max(self.last, start_time)
 
     def weights(self, newest: int, half_life: float) -> dict[Outcome, float]:
         """How many runs came to each outcome. Runs of a version that is `half_life` versions old count half.

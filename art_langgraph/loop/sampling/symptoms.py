@@ -57,16 +57,16 @@ class ReferenceRuns:
         return cls(frozenset(tools), best)
 
 
-def symptoms_of(runs: Sequence[Trajectory], known: ReferenceRuns) -> list[Symptom]:
+def symptoms_of(runs: Sequence[Trajectory], reference_runs: ReferenceRuns) -> list[Symptom]:
     """What at least half of some runs have in common, the commonest first, and the most telling of these.
 
     Args:
         runs: The runs of a scenario.
-        known: What all runs show.
+        reference_runs: What all runs show.
     """
     counts = Counter[tuple[Kind, str]]()
     for run in runs:
-        counts.update(dict.fromkeys(_of_run(run, known), 1))
+        counts.update(dict.fromkeys(_of_run(run, reference_runs), 1))
     answers = Counter(run.final_text for run in runs if run.final_text)
     if len(runs) > 1 and answers and (same := answers.most_common(1)[0])[1] == len(runs):
         counts["same answer", f"said the same: {_short(same[0])!r}"] = len(runs)
@@ -74,31 +74,33 @@ def symptoms_of(runs: Sequence[Trajectory], known: ReferenceRuns) -> list[Sympto
     return sorted(common, key=lambda symptom: (-symptom.runs, _ORDER.index(symptom.kind), symptom.text))
 
 
-def _of_run(run: Trajectory, known: ReferenceRuns) -> Iterator[tuple[Kind, str]]:
+def _of_run(run: Trajectory, reference_runs: ReferenceRuns) -> Iterator[tuple[Kind, str]]:
     if run.error is not None:
         yield "raised", f"raised {_short(run.error)}"
     if not run.scored:
         yield "unscored", f"had no reward: {_short(run.reward_error or 'no reward function scored it')}"
     answers = _tool_answers(run)
     made = {call.tool_call_id for call in run.tool_calls if call.tool_call_id is not None}
-    called = _called(run)
+    called = _list_calls(run)
     for call_id, name in called:
         answer = answers.get(call_id, "")
-        if name not in known.tools and (_refused(name, answer) or (known.tools and call_id not in made)):
+        if name not in reference_runs.tools and (
+            _refused(name, answer) or (reference_runs.tools and call_id not in made)
+        ):
             yield "missing tool", f"called the tool {name!r}, which does not exist"
         elif answer.startswith("Error") and call_id not in made:
             yield "tool error", f"got an error from the tool {name!r}: {_short(answer)}"
     for call in run.tool_calls:
-        if call.is_error and call.tool in known.tools:
+        if call.is_error and call.tool in reference_runs.tools:
             yield "tool error", f"got an error from the tool {call.tool!r}: {_short(call.result or call.failure or '')}"
-    if known.tools and not called and not run.tool_calls:
+    if reference_runs.tools and not called and not run.tool_calls:
         yield "no tool", "called no tool"
     if run.error is None and not run.final_text:
         yield "silent", "ended without an answer"
     if run.reward_reason:
         yield "judge", f"were judged: {_short(run.reward_reason)!r}"
     for name, value in run.metrics.items():
-        if value < known.best[name] or value <= 0:
+        if value < reference_runs.best[name] or value <= 0:
             yield "part", f"got {value:g} for the part {name!r} of the reward"
 
 
@@ -113,7 +115,7 @@ def _refused(name: str, answer: str | None) -> bool:
     return re.search("|".join(said), answer or "", re.IGNORECASE) is not None
 
 
-def _called(run: Trajectory) -> list[tuple[str, str]]:
+def _list_calls(run: Trajectory) -> list[tuple[str, str]]:
     """Ids and names of the tool calls that the model made, whether a tool ran or not."""
     return [
         (str(call.get("id")), str(call.get("function", {}).get("name")))

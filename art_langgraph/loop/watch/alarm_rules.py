@@ -184,9 +184,9 @@ class AlarmRules:
                 "engine and trainer (`art-langgraph doctor`)",
             )
 
-    def _ends(self, known: Sequence[Signals]) -> tuple[Sequence[Signals], Sequence[Signals]] | None:
+    def _ends(self, signals: Sequence[Signals]) -> tuple[Sequence[Signals], Sequence[Signals]] | None:
         """The first and the last steps of the run; None where they overlap."""
-        return None if len(known) < 2 * self.window else (known[: self.window], known[-self.window :])
+        return None if len(signals) < 2 * self.window else (signals[: self.window], signals[-self.window :])
 
     def _is_solved(self, signals: Sequence[Signals]) -> bool:
         measured = [signal for signal in signals if signal.evaluation is not None]

@@ -62,7 +62,7 @@ class Evaluations:
         self._store, self._named, self._progress = store, bool(run), progress
         self._key = _key(policy, held_out, scenarios, reward, run)
         self._kept = store.evaluations(self._key) if store is not None and resumed else {}
-        self.made: dict[int, Evaluation] = {}
+        self.by_version: dict[int, Evaluation] = {}
         """By version: all evaluations of this process, and the kept ones that it asked for."""
 
     @property
@@ -70,10 +70,10 @@ class Evaluations:
         """The version that the training run began with, where a run of this name kept it."""
         return next(iter(self._kept), None) if self._named else None
 
-    async def kept(self, version: int) -> Evaluation | None:
+    async def find_evaluation(self, version: int) -> Evaluation | None:
         """The evaluation of a version, if it was made before; None: it was not."""
-        if version in self.made:
-            return self.made[version]
+        if version in self.by_version:
+            return self.by_version[version]
         if self._store is None or (ids := self._kept.get(version)) is None:
             return None
         runs = await asyncio.to_thread(lambda: [self._store.get(trajectory_id) for trajectory_id in ids])  # type: ignore[union-attr]
@@ -81,12 +81,12 @@ class Evaluations:
         if len(stored) < len(ids):
             return None
         log.info("%s@%d was measured before; its runs are in %s", self._policy, version, self._store.name)
-        self.made[version] = Evaluation(stored, {self._policy: version}, self._held_out.success)
-        return self.made[version]
+        self.by_version[version] = Evaluation(stored, {self._policy: version}, self._held_out.success)
+        return self.by_version[version]
 
     async def of(self, version: int) -> Evaluation:
         """The evaluation of a version: the one that was made before, or else a new one."""
-        return await self.kept(version) or await self.anew(version)
+        return await self.find_evaluation(version) or await self.anew(version)
 
     async def anew(self, version: int) -> Evaluation:
         """A new evaluation of a version.
@@ -103,7 +103,7 @@ class Evaluations:
             temperature=self._held_out.temperature,
             progress=f"held-out scenarios, {self._policy}@{version}" if self._progress else False,
         )
-        self.made.setdefault(version, made)
+        self.by_version.setdefault(version, made)
         if self._store is not None:
             ids = [run.id for run in made.trajectories]
             await asyncio.to_thread(self._store.add_evaluation, self._key, version, ids)

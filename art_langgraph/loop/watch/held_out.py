@@ -38,11 +38,11 @@ class HeldOut:
     temperature: float | None = 0.0
 
     @classmethod
-    def of(cls, given: HeldOut | Sequence[ScenarioLike] | str | Path) -> HeldOut:
+    def of(cls, held_out: HeldOut | Sequence[ScenarioLike] | str | Path) -> HeldOut:
         """Held-out scenarios with the defaults; a HeldOut is returned as it is."""
-        return given if isinstance(given, HeldOut) else cls(given)
+        return held_out if isinstance(held_out, HeldOut) else cls(held_out)
 
-    def checked(self, training: Iterable[Scenario]) -> list[Scenario]:
+    def resolve_scenarios(self, training: Iterable[Scenario]) -> list[Scenario]:
         """The held-out scenarios.
 
         Args:
@@ -77,7 +77,7 @@ def task_id(scenario: Scenario) -> str:
     return scenario_id(normalised_input(scenario.input), scenario.metadata)
 
 
-def overlap(held: Sequence[Scenario], training: Sequence[Scenario]) -> list[Scenario]:
+def overlap(held_out: Sequence[Scenario], training: Sequence[Scenario]) -> list[Scenario]:
     """The held-out scenarios that are trained on: those with the id, the input and metadata, or the input of a
     training scenario. A user's message is the same input in whatever form it is written.
 
@@ -86,10 +86,10 @@ def overlap(held: Sequence[Scenario], training: Sequence[Scenario]) -> list[Scen
     """
     ids = {scenario.id for scenario in training}
     tasks = {task_id(scenario) for scenario in training}
-    inputs = {input_id(scenario) for scenario in training} - (_ambiguous(held) | _ambiguous(training))
+    inputs = {input_id(scenario) for scenario in training} - (_ambiguous(held_out) | _ambiguous(training))
     return [
         scenario
-        for scenario in held
+        for scenario in held_out
         if scenario.id in ids or task_id(scenario) in tasks or input_id(scenario) in inputs
     ]
 

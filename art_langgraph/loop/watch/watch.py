@@ -132,7 +132,7 @@ class Watch:
         """
         if self.held_out is None:
             return
-        scenarios, reward = self.held_out.checked(training), self.held_out.reward or reward
+        scenarios, reward = self.held_out.resolve_scenarios(training), self.held_out.reward or reward
         if reward is None and group_reward is not None:
             raise ConfigError(
                 "held_out needs a reward for single runs: group_reward compares the runs of a scenario with one "
@@ -155,7 +155,7 @@ class Watch:
             progress=progress,
         )
         first = self._evaluations.first
-        baseline = None if first is None else await self._evaluations.kept(first)
+        baseline = None if first is None else await self._evaluations.find_evaluation(first)
         version = policy.latest if baseline is None or first is None else first
         self._baseline = baseline or await self._evaluations.of(version)
         self.alarms.add(Signals(self.first_step - 1, version, evaluation=self._baseline))
@@ -183,7 +183,7 @@ class Watch:
         if not last and (reason := next(filter(None, reasons), None)) is not None:
             record.stopped = reason
             log.info("step %d: the run ends here: %s", record.step, reason)
-            if self._evaluations is not None and version not in self._evaluations.made:
+            if self._evaluations is not None and version not in self._evaluations.by_version:
                 await self._evaluate(record, taken=taken)
         if last or record.stopped:
             record.best = await self.conclude()
@@ -197,7 +197,7 @@ class Watch:
         if (version := self._best(there)) is None:
             return None
         await self.client.promote(self.policy, version)
-        evaluation, baseline = self._evaluations.made[version], self._baseline
+        evaluation, baseline = self._evaluations.by_version[version], self._baseline
         again = await self._once_more(version)
         gain = None if baseline is None or evaluation is baseline else evaluation.gain_over(baseline)
         best = Best(self.policy, version, evaluation, again, gain)
@@ -218,7 +218,7 @@ class Watch:
             "stays on disk: continue the run, or `art-langgraph promote %s@%d`",
             self.policy,
             version,
-            self._evaluations.made[version].success_text,
+            self._evaluations.by_version[version].success_text,
             self.policy,
             version,
         )
@@ -227,7 +227,7 @@ class Watch:
         """Evaluates a step's version. Of a step that was taken before, only the newest version is measured anew."""
         assert self._evaluations is not None
         version, began = record.result.version, time.monotonic()
-        known = not taken or await self._evaluations.kept(version) is not None
+        known = not taken or await self._evaluations.find_evaluation(version) is not None
         if not known and version != (await self.client.policy(self.policy)).latest:
             log.info("step %d was taken before, and no evaluation of its version is kept", record.step)
             return
@@ -277,7 +277,7 @@ class Watch:
         Args:
             among: The versions that can be promoted; None: all.
         """
-        made = self._evaluations.made if self._evaluations is not None else {}
+        made = self._evaluations.by_version if self._evaluations is not None else {}
         rates = {
             version: rate
             for version, evaluation in made.items()

@@ -54,14 +54,14 @@ class Patience:
         self.given_up = False
         """Whether the last thing that was refused is not tried again."""
 
-    async def wait(self, attempt: int, asked: float | None) -> bool:
+    async def wait(self, attempt: int, seconds: float | None) -> bool:
         """Waits before a further attempt. False: there should be none.
 
         Args:
             attempt: How many attempts were refused, from 1.
-            asked: Seconds that the server asks for. None: it does not say.
+            seconds: Seconds that the server asks for. None: it does not say.
         """
-        self.given_up = attempt > len(WAITS) or (asked is not None and asked > LONGEST)
+        self.given_up = attempt > len(WAITS) or (seconds is not None and seconds > LONGEST)
         if self.given_up:
             return False
         if not self._told:
@@ -71,7 +71,7 @@ class Patience:
                 "A lower max_concurrency avoids this",
                 self._server,
             )
-        await asyncio.sleep(WAITS[attempt - 1] if asked is None else asked)
+        await asyncio.sleep(WAITS[attempt - 1] if seconds is None else seconds)
         return True
 
 
@@ -97,7 +97,7 @@ def patient(send: Send, patience: Patience) -> Send:
         patience: Waits, and knows afterwards whether it has given up.
     """
 
-    async def sent(request: Any, **options: Any) -> Any:
+    async def send_with_patience(request: Any, **options: Any) -> Any:
         for attempt in count(1):
             response = await send(request, **options)
             asked = _retry_after(response.headers.get("retry-after"))
@@ -110,7 +110,7 @@ def patient(send: Send, patience: Patience) -> Send:
             await response.aclose()
         raise AssertionError("count() does not end")
 
-    return sent
+    return send_with_patience
 
 
 def _retry_after(value: str | None) -> float | None:

@@ -141,7 +141,7 @@ class Channel:
             MCPError: The server answered with an error or not at all, or its answer is invalid.
         """
         try:
-            answer = await self._ask(method, params, progress)
+            answer = await self._send_request(method, params, progress)
         except ValidationError as error:
             raise MCPError(f"the answer to {method} breaks the protocol: {place_of(error.errors()[0])}") from error
         except Exception as error:  # the SDK raises errors of many kinds for problems of the server
@@ -162,7 +162,7 @@ class Channel:
         if wrong := checker.violation(answer["structuredContent"]):
             raise MCPError(f"Invalid structured content returned by tool {tool}: {wrong}")
 
-    async def _ask(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> Any:
+    async def _send_request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> Any:
         if method == "initialize":
             return self.info
         if method == "tools/call":
@@ -177,7 +177,7 @@ class Channel:
 
 
 @asynccontextmanager
-async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) -> AsyncIterator[Channel]:
+async def open_channel(target: Target, errlog: TextIO, on_change: Callable[[], None]) -> AsyncIterator[Channel]:
     """Opens a session with a server. The same task must enter and leave it.
 
     Args:
@@ -189,7 +189,7 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
         The open session.
     """
 
-    async def hear(message: Any) -> None:
+    async def handle_message(message: Any) -> None:
         message = getattr(message, "root", message)  # SDK 1 wraps notifications
         if getattr(message, "method", None) == "notifications/tools/list_changed":
             on_change()
@@ -226,11 +226,11 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             setattr(http, "send", patient(http.send, patience))  # noqa: B010 - a client of httpx, or of httpx2
             limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if MAJOR > 1 else {}
             transport = streamable_http_client(target.url, http_client=http, **limit)
-        transport = _filtered(transport)
+        transport = _filter_tools(transport)
         if MAJOR > 1:
             from mcp.client import Client
 
-            client = await stack.enter_async_context(Client(transport, message_handler=hear))
+            client = await stack.enter_async_context(Client(transport, message_handler=handle_message))
             models = {"serverInfo": client.server_info, "capabilities": client.server_capabilities}
             info = {name: wire(model) for name, model in models.items() if model}
             instructions = {"instructions": client.instructions} if client.instructions else {}
@@ -240,7 +240,9 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
             from mcp import ClientSession
 
             streams = await stack.enter_async_context(transport)
-            session = await stack.enter_async_context(ClientSession(streams[0], streams[1], message_handler=hear))
+            session = await stack.enter_async_context(
+                ClientSession(streams[0], streams[1], message_handler=handle_message)
+            )
             _leave_unchecked(session)
             yield Channel(session, wire(await session.initialize()), patience)
 
@@ -248,14 +250,14 @@ async def opened(target: Target, errlog: TextIO, on_change: Callable[[], None]) 
 def _leave_unchecked(session: Any) -> None:
     """Keeps the SDK from checking the structured content of results: `Channel` does."""
 
-    async def unchecked(name: str, result: Any) -> None:
+    async def skip_validation(name: str, result: Any) -> None:
         pass
 
-    setattr(session, "validate_tool_result" if MAJOR > 1 else "_validate_tool_result", unchecked)
+    setattr(session, "validate_tool_result" if MAJOR > 1 else "_validate_tool_result", skip_validation)
 
 
 @asynccontextmanager
-async def _filtered(transport: Any) -> AsyncIterator[tuple[Any, ...]]:
+async def _filter_tools(transport: Any) -> AsyncIterator[tuple[Any, ...]]:
     """A transport whose lists of tools have those that can be read."""
     async with transport as (read, *others):
         yield ToolFilter(read), *others

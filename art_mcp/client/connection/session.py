@@ -55,8 +55,11 @@ class Session:
 
     async def _run(self, on_change: Callable[[], None]) -> None:
         """Keeps the session open until `close` is called. The body of the session's task."""
-        target = _guarded(self._target) if isinstance(self._target, Stdio) else self._target
-        async with read_stderr() as self._stderr, sdk.opened(target, self._stderr.file, on_change) as self._channel:
+        target = _guard_command(self._target) if isinstance(self._target, Stdio) else self._target
+        async with (
+            read_stderr() as self._stderr,
+            sdk.open_channel(target, self._stderr.file, on_change) as self._channel,
+        ):
             self._ready.set()
             await self._leave.wait()
 
@@ -162,7 +165,7 @@ class Reopening:
 
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """Sends a request, as `Session.request` does. Raises MCPError, also if the session cannot be opened."""
-        session = await self._opened()
+        session = await self._ensure_session()
         return await session.request(method, params, progress)
 
     async def close(self) -> None:
@@ -175,7 +178,7 @@ class Reopening:
         """Nobody knows what was changed."""
         return None
 
-    async def _opened(self) -> Session:
+    async def _ensure_session(self) -> Session:
         async with self._lock:
             if self._session is None or self._session.ended:
                 session = Session(self._target, self._timeouts, self._on_change)
@@ -187,7 +190,7 @@ class Reopening:
             return self._session
 
 
-def _guarded(target: Stdio) -> Stdio:
+def _guard_command(target: Stdio) -> Stdio:
     """Wraps the command in the guard, so that it and the processes that it starts end when this process ends.
 
     Raises:
@@ -197,7 +200,7 @@ def _guarded(target: Stdio) -> Stdio:
     if not os.path.dirname(program) and shutil.which(program, path=target.env.get("PATH")) is None:
         raise MCPError(f"there is no command {program!r} in PATH: install it, or give its path", failure="closed")
     if sys.platform == "linux":  # on Windows, the SDK ends what a server has started
-        from trainer_server.wire.guard import guarded
+        from trainer_server.wire.guard import guard_command
 
-        return replace(target, command=tuple(guarded(target.command, grace=GRACE)))
+        return replace(target, command=tuple(guard_command(target.command, grace=GRACE)))
     return target

@@ -50,7 +50,7 @@ class ToolFilter:
 
     async def receive(self) -> Any:
         """The next message, or the exception of one that cannot be parsed."""
-        return self._filtered(await self._stream.receive())
+        return self._filter_message(await self._stream.receive())
 
     def __aiter__(self) -> Self:
         return self
@@ -67,7 +67,7 @@ class ToolFilter:
     async def __aexit__(self, *exception: object) -> None:
         await self._stream.aclose()
 
-    def _filtered(self, item: Any) -> Any:
+    def _filter_message(self, item: Any) -> Any:
         whole = _readable_answer(item) or item if isinstance(item, ValidationError) else item
         message = getattr(whole, "message", None)
         answer: Any = getattr(message, "root", message)  # SDK 1 wraps messages
@@ -79,7 +79,7 @@ class ToolFilter:
             return whole
         tools, left_out = [], {}
         for at, tool in enumerate(result["tools"]):
-            reason = unreadable(tool) or self._refused(result, tool)
+            reason = unreadable(tool) or self._find_violation(result, tool)
             if reason is None:
                 tools.append(tool)
             else:
@@ -90,7 +90,7 @@ class ToolFilter:
             answer.result = {**result, "tools": tools, "_meta": meta}
         return whole
 
-    def _refused(self, result: Mapping[str, Any], tool: Any) -> str | None:
+    def _find_violation(self, result: Mapping[str, Any], tool: Any) -> str | None:
         """Where a tool breaks the protocol, as the SDK will see it. None: it does not."""
         try:
             check_tool({**result, "tools": [tool]}, self._version)

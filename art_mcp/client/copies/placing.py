@@ -12,7 +12,7 @@ from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import ConfigError
 
 
-def placed(target: Stdio, copy: Copy) -> Stdio:
+def place_server(target: Stdio, copy: Copy) -> Stdio:
     """The server with the paths of a copy instead of placeholders and originals, started in the copy.
 
     Its working directory is the first place of the world, so that a relative path leads into the copy too. Relative
@@ -24,7 +24,7 @@ def placed(target: Stdio, copy: Copy) -> Stdio:
         OSError: The settings of git cannot be written.
     """
     command = tuple(copy.path(_absolute(word, copy)) for word in target.command)
-    env = {name: copy.path(_resolved(value, copy)) for name, value in target.env.items()}
+    env = {name: copy.path(_resolve_path(value, copy)) for name, value in target.env.items()}
     cwd = copy.path(_absolute(target.cwd, copy)) if target.cwd else str(copy.home)
     for word in (cwd, *command, *env.values()):
         if original := copy.led_into(word, Path(cwd)):
@@ -53,11 +53,11 @@ def _absolute(word: str, copy: Copy) -> str:
     A word without a slash or a dot is a name."""
     option, equals, value = word.rpartition("=") if word.startswith("-") else ("", "", word)
     if ("/" in value or "." in value) and "{" not in value and Path(value).exists():
-        return f"{option}{equals}{_resolved(str(Path(value).absolute()), copy)}"
+        return f"{option}{equals}{_resolve_path(str(Path(value).absolute()), copy)}"
     return word
 
 
-def _resolved(path: str, copy: Copy) -> str:
+def _resolve_path(path: str, copy: Copy) -> str:
     """An absolute path without links if it leads into an original. Any other text as it is."""
     if not os.path.isabs(path):
         return path

@@ -10,7 +10,7 @@ from contextvars import Context
 
 from art_mcp.client.connection.sdk import Stdio
 from art_mcp.client.connection.session import Session
-from art_mcp.client.copies.placing import check_files, placed
+from art_mcp.client.copies.placing import check_files, place_server
 from art_mcp.client.copies.reader import Reader
 from art_mcp.client.copies.ready import Ready
 from art_mcp.worlds.change import Change
@@ -126,13 +126,13 @@ class Pool:
         async with self._starts:
             copy = await self._copy()
             try:
-                placing = asyncio.ensure_future(asyncio.to_thread(placed, self._target, copy))
+                placing = asyncio.ensure_future(asyncio.to_thread(place_server, self._target, copy))
                 try:
                     target = await asyncio.shield(placing)
                 except asyncio.CancelledError:  # the thread goes on writing into the copy, which is removed
                     await asyncio.gather(placing, return_exceptions=True)
                     raise
-                session = await self.started(target)
+                session = await self.start_session(target)
                 try:
                     await asyncio.to_thread(copy.begin)
                 except BaseException:
@@ -141,11 +141,11 @@ class Pool:
             except BaseException as error:
                 await asyncio.to_thread(self.world.remove, copy)
                 if isinstance(error, MCPError):
-                    raise MCPError(_explained(copy, error), failure=error.failure, code=error.code) from None
+                    raise MCPError(_explain_failure(copy, error), failure=error.failure, code=error.code) from None
                 raise
             return Ready(copy, target, session)
 
-    async def started(self, target: Stdio) -> Session:
+    async def start_session(self, target: Stdio) -> Session:
         """Starts a server. Raises MCPError."""
         session = Session(target, self._timeouts, self._on_change)
         await session.open()
@@ -165,7 +165,7 @@ class Pool:
             raise
 
 
-def _explained(copy: Copy, error: MCPError) -> str:
+def _explain_failure(copy: Copy, error: MCPError) -> str:
     """The error of a start, with what is special about it."""
     return (
         f"{copy.from_copy(str(error))}. It was started in a copy of the world, in {copy.from_copy(str(copy.home))}: "

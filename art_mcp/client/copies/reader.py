@@ -60,7 +60,7 @@ class Reader:
         Raises:
             MCPError: The server refused the call, or cannot be started.
         """
-        ready = await self._started()
+        ready = await self._ensure_ready()
         try:
             answer = await ready.request("tools/call", params, progress)
         except MCPError as error:
@@ -87,7 +87,7 @@ class Reader:
         if self._ready:
             await self._retire(self._ready)
 
-    async def _started(self) -> Ready:
+    async def _ensure_ready(self) -> Ready:
         async with self._lock:
             if self._ready and self._ready.session.ended:
                 await self._retire(self._ready)

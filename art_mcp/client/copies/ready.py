@@ -29,12 +29,12 @@ class Ready:
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
         """Sends a request. The caller sees aliases instead of the copy's paths. Raises MCPError."""
 
-        async def aliased(done: float, total: float | None, message: str | None) -> None:
+        async def forward_progress(at: float, total: float | None, message: str | None) -> None:
             if progress:
-                await progress(done, total, self.copy.from_copy(message))
+                await progress(at, total, self.copy.from_copy(message))
 
         try:
-            answer = await self.session.request(method, self.copy.to_copy(dict(params)), progress and aliased)
+            answer = await self.session.request(method, self.copy.to_copy(dict(params)), progress and forward_progress)
         except MCPError as error:
             raise MCPError(self.copy.from_copy(str(error)), failure=error.failure, code=error.code) from error
         aliases: dict[str, Any] = self.copy.from_copy(answer)

@@ -95,7 +95,7 @@ class Chains:
         self._drafter = drafter
         self._takers = list(_takers(drafter))
         self._links: dict[tuple[str, str], list[Link]] = defaultdict(list)
-        for name, observed in drafter.values.known.observed.items():
+        for name, observed in drafter.values.pool.results.items():
             for arguments, result in observed:
                 self.learn(name, arguments, result)
 
@@ -118,13 +118,13 @@ class Chains:
             if taker.tool is first:
                 continue
             if taker.name not in sources:
-                sources[taker.name] = self._drafter.values.known.sources(name, taker.name, values)
+                sources[taker.name] = self._drafter.values.pool.sources(name, taker.name, values)
             for source in sources[taker.name]:
                 named = {str(source.value), short(str(source.value))}
                 if type(source.value) is not taker.kind or not source.path or not named & taker.usable:
                     continue
                 link = Link(first, dict(arguments), result, source.path, source.value, taker.tool, taker.name)
-                if canonical(source.value) not in given and any(self._described(link)):
+                if canonical(source.value) not in given and any(self._link_descriptions(link)):
                     self._links[name, taker.tool.name].append(link)
 
     @property
@@ -137,7 +137,7 @@ class Chains:
         rng = self._drafter.rng
         links = self._links[pair]
         link = min(rng.sample(links, min(DRAWN, len(links))), key=lambda link: link.length)
-        described = list(self._described(link))
+        described = list(self._link_descriptions(link))
         # Arguments of the same name, such as a repository, are those of the first call, and are said once.
         shared = {
             name: value
@@ -146,7 +146,7 @@ class Chains:
         }
         given = {**shared, link.parameter: {"$step": 0, "path": list(link.path)}}
         try:
-            more = self._drafter.values.arguments(link.second, given=given, held=None, optional=0.1)
+            more = self._drafter.values.arguments(link.second, base_arguments=given, held=None, optional=0.1)
         except NoValue:
             return None
         before = Step(tool=link.first.name, arguments=link.arguments)
@@ -154,20 +154,20 @@ class Chains:
         what, selected = rng.choice(described)
         held = frozenset(self._drafter.values.reserve.held_out(link.value)) if selected else frozenset()
         held |= frozenset(self._drafter.values.held_out(link.first, link.arguments))
-        separate = not call.named or rng.random() < 0.4
-        spoken = what if separate else f"{what} {call.where if call.many else f'in {call.named}'}".strip()
+        separate = not call.noun_phrase or rng.random() < 0.4
+        spoken = what if separate else f"{what} {call.where if call.many else f'in {call.noun_phrase}'}".strip()
         return self._drafter.of_call(
             link.second,
             {**given, **more},
             kind="chain",
             before=[before],
-            spoken={link.parameter: spoken},
+            wordings={link.parameter: spoken},
             first=call.do if separate else "",
             unsaid=list(shared),
-            held=held,
+            held_values=held,
         )
 
-    def _described(self, link: Link) -> Iterator[tuple[str, bool]]:
+    def _link_descriptions(self, link: Link) -> Iterator[tuple[str, bool]]:
         return descriptions(link.result, link.path, self._item(link), self._drafter.rng)
 
     def _item(self, link: Link) -> str:
@@ -195,7 +195,7 @@ def _takers(drafter: Drafter) -> Iterator[_Taker]:
                 and not is_text(name)
                 and name in tool.input_schema.get("required", ())
             ):
-                fitting = drafter.values.known.fitting(tool, name, inner)
+                fitting = drafter.values.pool.fitting(tool, name, inner)
                 yield _Taker(tool, name, kind, frozenset(map(str, fitting)))
 
 

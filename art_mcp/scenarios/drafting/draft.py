@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from art_mcp.scenarios.execute import Execution, Trial, resolved
+from art_mcp.scenarios.execute import Execution, Trial, resolve_arguments
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.observe import parsed
+from art_mcp.scenarios.observe import parse_result
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Kind, Split, Step
@@ -27,9 +27,9 @@ class Draft:
     Args:
         kind: What kind of task it is.
         steps: The calls.
-        tell: Puts the last call into words; each time in other words.
-        ask: Finds questions about the result of the last call.
-        held: The held-out values of the arguments.
+        render_call: Puts the last call into words; each time in other words.
+        find_questions: Finds questions about the result of the last call.
+        held_values: The held-out values of the arguments.
         topic: What the call is about in words, for a follow-up that names only this: the value of its main argument.
         same: The same for drafts that differ in nothing but the topic.
         missing: The value that does not exist, and what it would be the name of. None: the calls should work.
@@ -38,9 +38,9 @@ class Draft:
 
     kind: Kind
     steps: list[Step]
-    tell: Tell
-    ask: Ask
-    held: frozenset[str] = frozenset()
+    render_call: Tell
+    find_questions: Ask
+    held_values: frozenset[str] = frozenset()
     topic: str = ""
     same: str = ""
     missing: tuple[str, str] | None = None
@@ -60,13 +60,13 @@ class ExecutedDraft:
         draft: The draft.
         trial: Its executions.
         questions: What can be asked about the result of its last call.
-        told: How many tasks of each set were made of it.
+        task_counts: How many tasks of each set were made of it.
     """
 
     draft: Draft
     trial: Trial
     questions: list[Question] = field(default_factory=list)
-    told: Counter[Split] = field(default_factory=Counter)
+    task_counts: Counter[Split] = field(default_factory=Counter)
 
     @property
     def acts(self) -> bool:
@@ -81,20 +81,24 @@ class ExecutedDraft:
     @property
     def results(self) -> Sequence[Any]:
         """What each call gave in the first execution, as `parsed` returns it."""
-        return [parsed(result.text, result.structured) for result in self.trial.first.results]
+        return [parse_result(result.text, result.structured) for result in self.trial.first.results]
 
     @property
     def arguments(self) -> list[Any]:
         """The values of all arguments, with references replaced and lists flattened."""
         done = self.trial.first
-        whole = [value for at, step in enumerate(done.steps) for value in resolved(step, done.results[:at]).values()]
+        whole = [
+            value for at, step in enumerate(done.steps) for value in resolve_arguments(step, done.results[:at]).values()
+        ]
         return [item for value in whole for item in (value if isinstance(value, list) else [value])]
 
 
-def paired(first: Draft, second: Draft) -> Draft:
+def pair_drafts(first: Draft, second: Draft) -> Draft:
     """Two drafts with a call each as one. They are executed together, because one of them changes something."""
-    held = first.held | second.held
-    return Draft("pair", [*first.steps, *second.steps], first.tell, first.ask, held, parts=(first, second))
+    held = first.held_values | second.held_values
+    return Draft(
+        "pair", [*first.steps, *second.steps], first.render_call, first.find_questions, held, parts=(first, second)
+    )
 
 
 def split_pair(draft: Draft, trial: Trial, rng: random.Random) -> tuple[ExecutedDraft, ExecutedDraft]:
@@ -106,8 +110,8 @@ def split_pair(draft: Draft, trial: Trial, rng: random.Random) -> tuple[Executed
         rng: Source of randomness.
     """
 
-    def slice_of(done: Execution, at: int) -> Execution:
-        return Execution(done.steps[at : at + 1], done.results[at : at + 1], done.changes)
+    def slice_of(execution: Execution, at: int) -> Execution:
+        return Execution(execution.steps[at : at + 1], execution.results[at : at + 1], execution.changes)
 
     parts = []
     for at, part in enumerate(draft.parts):
@@ -123,11 +127,13 @@ def to_executed(draft: Draft, trial: Trial, rng: random.Random) -> ExecutedDraft
     outcome = ExecutedDraft(draft, trial)
     if trial.second is None or outcome.acts:
         return outcome
-    first, second = (parsed(done.results[-1].text, done.results[-1].structured) for done in (trial.first, trial.second))
+    first, second = (
+        parse_result(done.results[-1].text, done.results[-1].structured) for done in (trial.first, trial.second)
+    )
     earlier = [result.text for result in trial.first.results[:-1]]
     outcome.questions = [
         question
-        for question in draft.ask(first, second, rng)
+        for question in draft.find_questions(first, second, rng)
         if not any(mentions(text, question.value) for text in earlier)
     ]
     return outcome

@@ -19,7 +19,7 @@ from art_mcp.scenarios.phrasing.lexicon import FINDING, READABLE
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.questions.questions import questions
 from art_mcp.scenarios.phrasing.sense import senses
-from art_mcp.scenarios.phrasing.values import said
+from art_mcp.scenarios.phrasing.values import render_value
 from art_mcp.scenarios.phrasing.wish import Wish, wish
 from art_mcp.scenarios.plan import Kind, Step, is_reference
 from art_mcp.scenarios.schemas import plain, properties_of
@@ -41,7 +41,7 @@ class Drafter:
         self.values = values
         self.rng = rng
         for name, sense in self.senses.items():
-            if sense.names and not sense.many and _lists(values.known.observed.get(name, ())):
+            if sense.names and not sense.many and _lists(values.pool.results.get(name, ())):
                 self.senses[name] = replace(sense, noun=plural(sense.noun))
 
     def single(self, name: str, held: bool | None = None) -> Draft:
@@ -64,10 +64,10 @@ class Drafter:
         *,
         kind: Kind = "single",
         before: Sequence[Step] = (),
-        spoken: Mapping[str, str] | None = None,
+        wordings: Mapping[str, str] | None = None,
         first: str = "",
         unsaid: Sequence[str] = (),
-        held: frozenset[str] = frozenset(),
+        held_values: frozenset[str] = frozenset(),
     ) -> Draft:
         """A task whose last call has these arguments.
 
@@ -76,23 +76,25 @@ class Drafter:
             arguments: Its arguments.
             kind: What kind of task it is.
             before: The calls before.
-            spoken: Words for arguments that are described instead of told.
+            wordings: Words for arguments that are described instead of told.
             first: What is to be done before, in the imperative.
             unsaid: Arguments that the text has said already.
-            held: Held-out values of the calls before.
+            held_values: Held-out values of the calls before.
         """
         sense = self.senses[tool.name]
         named = {name: value for name, value in arguments.items() if name not in unsaid}
         opens = singular(sense.noun.rpartition(" ")[2]) in READABLE and not set(tool.words) & FINDING
 
-        def tell(rng: random.Random) -> Wish:
-            call = wish(tool, sense, named, rng, spoken)
-            return Wish(call.do, call.doing, call.named, call.noun, call.many, call.where, first) if first else call
+        def render_call(rng: random.Random) -> Wish:
+            call = wish(tool, sense, named, rng, wordings)
+            return (
+                Wish(call.do, call.doing, call.noun_phrase, call.noun, call.many, call.where, first) if first else call
+            )
 
-        def ask(result: Any, again: Any, rng: random.Random) -> list[Question]:
+        def find_questions(result: Any, again: Any, rng: random.Random) -> list[Question]:
             known = [value for value in arguments.values() if not is_reference(value)]
             many = sense.many and not opens
-            return questions(result, again, noun=sense.noun or "result", many=many, known=known, rng=rng)
+            return questions(result, again, noun=sense.noun or "result", many=many, argument_values=known, rng=rng)
 
         told = {name: value for name, value in named.items() if not is_reference(value)}
         main = self.main_argument(tool, told) if kind == "single" else None
@@ -100,16 +102,16 @@ class Drafter:
         return Draft(
             kind,
             [*before, Step(tool=tool.name, arguments=dict(arguments))],
-            tell,
-            ask,
-            held | frozenset(self.values.held_out(tool, told)),
-            topic=said(told[main], self.rng) if main else "",
+            render_call,
+            find_questions,
+            held_values | frozenset(self.values.held_out(tool, told)),
+            topic=render_value(told[main], self.rng) if main else "",
             same=f"{tool.name} {main} {canonical(others)}" if main else "",
         )
 
     def main_argument(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> str | None:
         """The argument that a follow-up would change: a text of a few words that is no place of the world."""
-        places = self.values.known.places
+        places = self.values.pool.places
         fitting = [
             name
             for name in tool.input_schema.get("required", ())
@@ -137,8 +139,8 @@ class Drafter:
             known = (
                 isinstance(arguments.get(key), str) and not (is_new(tool, key) or is_text(key)) and "enum" not in schema
             )
-            placed = known and arguments[key] in self.values.known.places
-            if known and not placed and self.values.known.fitting(tool, key, schema):
+            placed = known and arguments[key] in self.values.pool.places
+            if known and not placed and self.values.pool.fitting(tool, key, schema):
                 fitting.append(key)
         if not fitting:
             return None
@@ -147,7 +149,9 @@ class Drafter:
         draft = self.of_call(tool, {**arguments, key: value}, kind="impossible")
         own = meanings(key)
         noun = next((word for word in own if word in meanings(sense.noun)), own[0] if own else "thing")
-        return Draft("impossible", draft.steps, draft.tell, draft.ask, draft.held, missing=(value, noun))
+        return Draft(
+            "impossible", draft.steps, draft.render_call, draft.find_questions, draft.held_values, missing=(value, noun)
+        )
 
     def _absent(self, value: str) -> str:
         """A value like this one that does not exist."""
@@ -158,9 +162,9 @@ class Drafter:
         return f"{folder}/{name}{'.' + last.rpartition('.')[2] if '.' in last else ''}"
 
 
-def _lists(observed: Sequence[tuple[Any, Any]]) -> bool:
+def _lists(results: Sequence[tuple[Any, Any]]) -> bool:
     """Whether results are lists of names, so that the noun of the tool is meant as a plural: `branch` → branches."""
-    values = [value for _, value in observed if value not in ("", [], {})]
+    values = [value for _, value in results if value not in ("", [], {})]
     return bool(values) and all(
         (isinstance(value, list) and all(isinstance(item, str) for item in value))
         or (

@@ -188,7 +188,7 @@ _MARKS = {"HH:MM": "time", "YYYY-MM-DDT": "date-time", "ISO 8601": "date-time", 
 """Formats by the text in a description that names them, for schemas without `format`."""
 
 
-def shaped(name: str, schema: Mapping[str, Any], rng: random.Random) -> str | None:
+def draw_formatted_text(name: str, schema: Mapping[str, Any], rng: random.Random) -> str | None:
     """A text in the format that a schema or its description names. None: no known format is named.
 
     Args:

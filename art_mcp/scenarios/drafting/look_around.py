@@ -16,7 +16,7 @@ from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
-from art_mcp.scenarios.observe import parsed
+from art_mcp.scenarios.observe import parse_result
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
 from trainer_server.wire.jsonl import to_json
@@ -66,7 +66,7 @@ async def look_around(
                         step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False, optional=0.2))
                     except NoValue:
                         break
-                    if (key := to_json(step)) in called or tool.name in values.known.slow or clock() > until:
+                    if (key := to_json(step)) in called or tool.name in values.pool.slow or clock() > until:
                         continue
                     called.add(key)
                     started = clock()
@@ -75,17 +75,17 @@ async def look_around(
                     except StepFailed as failed:
                         log.debug("looking around: %s", failed)
                         failures.setdefault(tool.name, str(failed))
-                        values.known.note(tool.name, step.arguments, worked=False)
+                        values.pool.note(tool.name, step.arguments, worked=False)
                         continue
                     finally:
                         if clock() - started > SLOW:
-                            values.known.slow.add(tool.name)
+                            values.pool.slow.add(tool.name)
                         if await server.changes():
                             await stack.aclose()
                             await stack.enter_async_context(rollout_of_its_own())
-                    values.known.note(tool.name, step.arguments, worked=True)
-                    values.learn(tool.name, step.arguments, parsed(result.text, result.structured))
-    return {tool: reason for tool, reason in failures.items() if tool not in values.known.observed}
+                    values.pool.note(tool.name, step.arguments, worked=True)
+                    values.learn(tool.name, step.arguments, parse_result(result.text, result.structured))
+    return {tool: reason for tool, reason in failures.items() if tool not in values.pool.results}
 
 
 async def look_at_tables(server: Server, sql: Sql) -> None:
@@ -96,7 +96,7 @@ async def look_at_tables(server: Server, sql: Sql) -> None:
             result = await performed_step(server, Step(tool=tool.name, arguments=arguments), [])
         except StepFailed:
             return None
-        return parsed(result.text, result.structured)
+        return parse_result(result.text, result.structured)
 
     if sql.tools:
         async with rollout_of_its_own():

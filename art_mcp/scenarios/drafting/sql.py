@@ -13,10 +13,10 @@ from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import known_by, new_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.observe import leaves
-from art_mcp.scenarios.phrasing.english import gerund, listed
+from art_mcp.scenarios.phrasing.english import gerund, join_items
 from art_mcp.scenarios.phrasing.lexicon import VERBS
 from art_mcp.scenarios.phrasing.questions.question import SHORT, Question
-from art_mcp.scenarios.phrasing.values import said
+from art_mcp.scenarios.phrasing.values import render_value
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.schemas import plain, properties_of
@@ -168,21 +168,21 @@ class Sql:
         where = f"in the table {table.name}"
         named = f"the table {table.name}"
 
-        def tell(rng: random.Random) -> Wish:
+        def render_call(rng: random.Random) -> Wish:
             if question is None:
                 told = rng.choice(do)
                 return Wish(told, gerund(told))
             verb = rng.choice(("query", "look into", "look at", "go through"))
             return Wish(f"{verb} {named}", f"{gerund(verb)} {named}", named, "table", False, where)
 
-        def ask(result: Any, again: Any, rng: random.Random) -> list[Question]:
+        def find_questions(result: Any, again: Any, rng: random.Random) -> list[Question]:
             values = [leaf for _, leaf in leaves(result)]
             if question is None or len(values) != 1 or result != again:
                 return []
             text = str(values[0])
             return [question(text)] if len(text) <= SHORT else []
 
-        return Draft("single", [step], tell, ask, held_out)
+        return Draft("single", [step], render_call, find_questions, held_out)
 
     def _writes(self, name: str) -> bool:
         verb = next((VERBS[word] for word in self._by_name[name].words if word in VERBS), None)
@@ -211,10 +211,10 @@ class Sql:
     def _ways(self, key: str, value: Any) -> list[str]:
         """How a row is named."""
         ways = [
-            f"the row with the {key} {said(value, self._rng)}",
-            f"the entry whose {key} is {said(value, self._rng)}",
+            f"the row with the {key} {render_value(value, self._rng)}",
+            f"the entry whose {key} is {render_value(value, self._rng)}",
         ]
-        return [*ways, said(value, self._rng)] if words(key)[-1:] in (["name"], ["title"]) else ways
+        return [*ways, render_value(value, self._rng)] if words(key)[-1:] in (["name"], ["title"]) else ways
 
     def _extreme(self, table: Table) -> Any:
         columns = table.numbers()
@@ -231,7 +231,7 @@ class Sql:
             return None
         column, row = self._rng.choice(columns), self._rng.choice(table.rows)
         query = f"SELECT COUNT(*) FROM {table.name} WHERE {column} = {literal(row[column])}"
-        items = f"rows with the {column} {said(row[column], self._rng)}"
+        items = f"rows with the {column} {render_value(row[column], self._rng)}"
         return query, [], lambda value: Question("count", "", value, items=items), [row[column]]
 
     def _insert(self, table: Table) -> Any:
@@ -241,8 +241,8 @@ class Sql:
         chosen = sorted(self._rng.sample(columns, min(len(columns), self._rng.choice((1, 2, 2)))), key=columns.index)
         values = {column: self._fresh(table, column) for column in chosen}
         query = f"INSERT INTO {table.name} ({', '.join(values)}) VALUES ({', '.join(map(literal, values.values()))})"
-        told = listed([f"the {column} {said(value, self._rng)}" for column, value in values.items()])
-        set_to = listed([f"{column} set to {said(value, self._rng)}" for column, value in values.items()])
+        told = join_items([f"the {column} {render_value(value, self._rng)}" for column, value in values.items()])
+        set_to = join_items([f"{column} set to {render_value(value, self._rng)}" for column, value in values.items()])
         ways = [
             f"add a row to the table {table.name} with {told}",
             f"insert a row with {told} into {table.name}",
@@ -259,7 +259,7 @@ class Sql:
         row, value = self._rng.choice(table.rows), self._fresh(table, column)
         if key == column or row[column] == value:
             return None
-        who, new = self._rng.choice(self._ways(key, row[key])), said(value, self._rng)
+        who, new = self._rng.choice(self._ways(key, row[key])), render_value(value, self._rng)
         query = f"UPDATE {table.name} SET {column} = {literal(value)} WHERE {key} = {literal(row[key])}"
         ways = [
             f"set the {column} of {who} in the table {table.name} to {new}",
@@ -286,7 +286,7 @@ class Sql:
         kinds = ("TEXT", "INTEGER", "REAL")
         names = self._rng.sample(("title", "name", "amount", "colour", "city", "size", "note", "status", "price"), 2)
         columns = [f"{column} {self._rng.choice(kinds)}" for column in names]
-        told = listed(columns)
+        told = join_items(columns)
         ways = [
             f"create a table named {name} with the columns {told}",
             f"make a table {name} with {told} as columns",

@@ -57,7 +57,7 @@ class ValuePool:
     def __init__(self, catalog: Catalog) -> None:
         self._findings: dict[str, list[Finding]] = {}
         self._takes = {tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools}
-        self.observed: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+        self.results: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         self.records: list[dict[str, Any]] = []
         self.places: list[str] = []
         self.slow: set[str] = set()
@@ -72,12 +72,12 @@ class ValuePool:
             arguments: Its arguments.
             value: The result, as `parsed` returns it.
         """
-        self.observed.setdefault(tool, []).append((dict(arguments), value))
+        self.results.setdefault(tool, []).append((dict(arguments), value))
         for record in _records(value):
             if record not in self.records and len(self.records) < KNOWN:
                 self.records.append(record)
         learned = list(findings(tool, value))
-        self._keep(tool, [*learned, *_below(tool, arguments, learned), *_shortened(learned)])
+        self._keep(tool, [*learned, *_below(tool, arguments, learned), *_short_digests(learned)])
 
     def learn_places(self, places: Iterable[Place]) -> None:
         """Keeps the paths of a world's places."""
@@ -190,7 +190,7 @@ class ValuePool:
         wanted = {value for value in values if isinstance(value, str)}
         texts = [
             value
-            for results in self.observed.values()
+            for results in self.results.values()
             for arguments, value in results
             if isinstance(value, str) and wanted & {each for each in arguments.values() if isinstance(each, str)}
         ]
@@ -219,9 +219,9 @@ def _records(value: Any) -> Iterator[dict[str, Any]]:
             yield from _records(item)
 
 
-def _shortened(learned: Iterable[Finding]) -> Iterator[Finding]:
+def _short_digests(findings: Iterable[Finding]) -> Iterator[Finding]:
     """The beginnings of digests."""
-    for finding in learned:
+    for finding in findings:
         if isinstance(finding.value, str) and _DIGEST.fullmatch(finding.value):
             yield Finding(None, finding.own, finding.about | {_SHORT}, short(finding.value))
 
@@ -231,13 +231,13 @@ def short(value: str) -> str:
     return value[:8] if _DIGEST.fullmatch(value) else value
 
 
-def _below(tool: str, arguments: Mapping[str, Any], learned: Iterable[Finding]) -> Iterator[Finding]:
+def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding]) -> Iterator[Finding]:
     """The paths of what a tool of directories listed in the one that it was given."""
     own = set(meanings(tool))
     folders = [leaf for _, leaf in leaves(dict(arguments)) if isinstance(leaf, str) and leaf.startswith("/")]
     if len(folders) != 1:
         return
-    for finding in learned:
+    for finding in findings:
         name = finding.value
         if finding.own[-1:] != ("name",) or not isinstance(name, str) or not _NAME.fullmatch(name):
             continue

@@ -9,7 +9,7 @@ from typing import Any
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.drafting.gazetteer import known_by, new_name, phrase, shaped
+from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
 from art_mcp.scenarios.drafting.value_pool import ValuePool
@@ -67,7 +67,7 @@ class Values:
         self._catalog = catalog
         self._tables = {name.casefold(): list(values) for name, values in tables.items()}
         self._rng = rng
-        self.known = ValuePool(catalog)
+        self.pool = ValuePool(catalog)
         self.reserve = Reserve(seed)
         names = {name for tool in catalog.tools for name in properties_of(tool)}
         for name in tables:
@@ -77,12 +77,12 @@ class Values:
 
     def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
         """Keeps the values in a result, as `parsed` returns it, that other calls may take as arguments."""
-        self.known.learn(tool, arguments, value)
+        self.pool.learn(tool, arguments, value)
 
     def learn_places(self, places: Iterable[Place]) -> None:
         """Keeps the paths of a world's places, for parameters such as `repo_path`, `database` or `directory`."""
-        self.known.learn_places(places)
-        self.reserve.never(self.known.places)
+        self.pool.learn_places(places)
+        self.reserve.never(self.pool.places)
 
     def settle(self) -> None:
         """Chooses which of the values that are known now are held out. Called when the look-around is over."""
@@ -93,8 +93,8 @@ class Values:
                     item = plain(inner.get("items") or {}, tool.input_schema) if inner.get("type") == "array" else inner
                     if item.get("type") in ("string", "integer", None):
                         called = singular(name) if item is not inner else name
-                        self.reserve.domain(self._listed(tool, called, item))
-        records = (list(record.values()) for record in self.known.records)
+                        self.reserve.domain(self._find_candidates(tool, called, item))
+        records = (list(record.values()) for record in self.pool.records)
         self.reserve.domain([value for values in records for value in values if isinstance(value, str)])
 
     def arguments(
@@ -102,7 +102,7 @@ class Values:
         tool: CatalogTool,
         *,
         guess: bool = True,
-        given: Mapping[str, Any] | None = None,
+        base_arguments: Mapping[str, Any] | None = None,
         held: bool | None = None,
         optional: float = OPTIONAL,
     ) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Values:
         Args:
             tool: The tool to call.
             guess: Whether a required text may be any word.
-            given: Arguments that the caller has already.
+            base_arguments: Arguments that the caller has already.
             held: Whether at least one value is a held-out one. False: none is. None: it does not matter.
             optional: Probability of an optional argument.
 
@@ -119,7 +119,7 @@ class Values:
             NoValue: No value is known for a required argument, or none that `held` allows.
         """
         for _ in range(DISTINCT if held is not None else 1):
-            arguments = _Draw(self, tool, guess, held, self._rng).arguments(dict(given or {}), optional)
+            arguments = _Draw(self, tool, guess, held, self._rng).arguments(dict(base_arguments or {}), optional)
             if held is None or held is bool(self.held_out(tool, arguments)):
                 return arguments
         raise NoValue(f"{tool.name} has no values that are {'' if held else 'not '}held out")
@@ -135,7 +135,7 @@ class Values:
                 held |= self.reserve.held_out(arguments[name])
         return held
 
-    def _listed(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
+    def _find_candidates(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
         """Known values of a parameter; empty where there are none.
 
         The sources, in order: the user's tables, the schema (`const`, `enum`, examples), the server's resources,
@@ -154,7 +154,7 @@ class Values:
         if not listed and name.casefold().endswith("uri"):
             listed = [resource.uri for resource in self._catalog.resources]
         made_up = is_new(tool, name) or is_text(name)
-        results = [] if made_up else self.known.fitting(tool, _as_path(tool, name), schema)
+        results = [] if made_up else self.pool.fitting(tool, _as_path(tool, name), schema)
         if schema.get("type") != "integer" and len(results) < FEW and not made_up:
             listed = listed or list(known_by(name, str(schema.get("description", ""))))
             if not listed and not results:
@@ -203,9 +203,9 @@ class _Draw:
         self._within: list[int] = []
         """The properties of the objects that are being drawn, one in the other, by their identity; 0: of a list."""
 
-    def arguments(self, given: dict[str, Any], optional: float) -> dict[str, Any]:
-        properties = {name: schema for name, schema in properties_of(self._tool).items() if name not in given}
-        self._drawn = dict(given)
+    def arguments(self, base_arguments: dict[str, Any], optional: float) -> dict[str, Any]:
+        properties = {name: schema for name, schema in properties_of(self._tool).items() if name not in base_arguments}
+        self._drawn = dict(base_arguments)
         for name in self._tool.input_schema.get("required", ()):
             for _ in range(DISTINCT):
                 others = [value for other, value in self._drawn.items() if other != name]
@@ -222,7 +222,7 @@ class _Draw:
             self._guess = guess
             if value is not None and value != properties[name].get("default") and value not in ("", [], {}):
                 self._drawn[name] = value
-        return {name: value for name, value in self._drawn.items() if name not in given}
+        return {name: value for name, value in self._drawn.items() if name not in base_arguments}
 
     def draw(self, name: str, schema: Mapping[str, Any]) -> Any:
         """Draws a value for a parameter. Raises NoValue."""
@@ -230,7 +230,7 @@ class _Draw:
         if self._count > DRAWN:
             raise Endless(f"{self._tool.name}'s {name} has more than {DRAWN} values")
         schema = plain(schema, self._tool.input_schema)
-        listed = self._values._listed(self._tool, name, schema)
+        listed = self._values._find_candidates(self._tool, name, schema)
         if listed:
             return self._choice(listed, free="enum" in schema or "const" in schema)
         kind = schema.get("type")
@@ -254,14 +254,14 @@ class _Draw:
             return schema["default"]
         raise NoValue(f"nothing is known of {self._tool.name}'s {name}")
 
-    def _choice(self, listed: Sequence[Any], free: bool = False) -> Any:
+    def _choice(self, candidates: Sequence[Any], free: bool = False) -> Any:
         """One of several values: a held-out one where that is wanted and there is one. free: none is held out."""
         if free or self._held is None:
-            return self._rng.choice(listed)
-        fitting = [value for value in listed if bool(self._values.reserve.held_out(value)) is self._held]
+            return self._rng.choice(candidates)
+        fitting = [value for value in candidates if bool(self._values.reserve.held_out(value)) is self._held]
         if not fitting and not self._held:
             raise NoValue("all values are held out")
-        return self._rng.choice(fitting or listed)
+        return self._rng.choice(fitting or candidates)
 
     def _fresh(self, make: Any) -> Any:
         """A value that is made up: a held-out one if that is wanted."""
@@ -293,7 +293,7 @@ class _Draw:
         required = [name for name in schema.get("required", list(inner)) if name in inner]
         verb = next((lexicon.VERBS[word] for word in self._tool.words if word in lexicon.VERBS), None)
         if verb and verb.removes:
-            whole = self._values.known.records_with(required)
+            whole = self._values.pool.records_with(required)
             if whole:
                 return dict(self._choice(whole))
         drawn: dict[str, Any] = {}
@@ -305,10 +305,10 @@ class _Draw:
 
     def _text(self, name: str, schema: Mapping[str, Any]) -> str | None:
         """A text for a parameter of which no value is listed. None: nothing is known."""
-        drawn = shaped(name, schema, self._rng)
+        drawn = draw_formatted_text(name, schema, self._rng)
         if drawn is not None:
-            return str(self._fresh(lambda: shaped(name, schema, self._rng)))
-        said, known = words(name), self._values.known
+            return str(self._fresh(lambda: draw_formatted_text(name, schema, self._rng)))
+        said, known = words(name), self._values.pool
         if said[:1] == ["old"] and (lines := known.lines_of(self._drawn.values())):
             return str(self._choice(lines))
         if said[-1:] in (["pattern"], ["glob"], ["patterns"]) and "pattern" not in schema:
@@ -328,7 +328,7 @@ class _Draw:
 
     def _new_path(self, folders: Sequence[str]) -> str:
         """The path of a new file, or of a new directory for tools of directories."""
-        endings = self._values.known.endings()
+        endings = self._values.pool.endings()
         end = "" if "directory" in meanings(" ".join(self._tool.words)) or not endings else self._rng.choice(endings)
         source = next(
             (str(value) for other, value in self._drawn.items() if set(words(other)[:1]) & lexicon.ORIGINS), ""

@@ -9,7 +9,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.observe import leaves, parsed, picked
+from art_mcp.scenarios.observe import leaves, parse_result, pick_value
 from art_mcp.scenarios.phrasing.english import is_plural, one_of
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.plan import MCPScenario, Observation
@@ -38,21 +38,21 @@ BOTH = "{one} {two}"
 
 def answer(question: Question) -> str:
     """The right answer to a question. It repeats what is asked."""
-    if question.asked == "count":
+    if question.kind == "count":
         items, joint, rest = question.items.partition(" with ")
         alone = question.value == "1"
         counted = f"{one_of(items) if alone else items}{joint}{rest}"
         return COUNT.format(verb="is" if alone else "are", value=question.value, items=counted)
-    if question.asked == "contains":
+    if question.kind == "contains":
         return (YES if question.value == "yes" else NO).format(item=question.item)
     if not question.head:
-        return _ended(VALUE.format(value=question.value))
+        return _trim_stop(VALUE.format(value=question.value))
     head = question.head.removeprefix("the ")
     many = " of " not in head and is_plural(head)
-    return _ended(NAMED.format(head=head, verb="are" if many else "is", value=question.value))
+    return _trim_stop(NAMED.format(head=head, verb="are" if many else "is", value=question.value))
 
 
-def _ended(sentence: str) -> str:
+def _trim_stop(sentence: str) -> str:
     """A sentence without a second full stop, where its value ends with one, or with another mark."""
     return sentence[:-1] if sentence.endswith(("..", "!.", "?.")) else sentence
 
@@ -83,24 +83,24 @@ def answer_of(scenario: MCPScenario) -> str:
         return f"I cannot do that{f': there is no {plan.about[0]}' if plan.about else ''}."
     if plan.reply == "talk":
         return f"I can help with {', '.join(plan.about)}." if plan.about else "You are welcome."
-    told = [_said(fact, plan.observations) for fact in plan.facts]
+    told = [_value_sentence(fact, plan.observations) for fact in plan.facts]
     for reading in plan.readings:
         seen = plan.observations[reading.step]
-        value = picked(seen.text, seen.structured, reading.path)
-        told.append(_said(value if isinstance(value, str) else canonical(value), [seen]))
+        value = pick_value(seen.text, seen.structured, reading.path)
+        told.append(_value_sentence(value if isinstance(value, str) else canonical(value), [seen]))
     if not told and plan.asks:
         last = plan.observations[-1]
-        values = [leaf for _, leaf in leaves(parsed(last.text, last.structured)) if not isinstance(leaf, bool)]
+        values = [leaf for _, leaf in leaves(parse_result(last.text, last.structured)) if not isinstance(leaf, bool)]
         texts = [value if isinstance(value, str) else canonical(value) for value in values]
         new = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)]
-        told = [_said(text, [last]) for text in new[:1]]
+        told = [_value_sentence(text, [last]) for text in new[:1]]
     return " ".join(told) or DONE
 
 
-def _said(value: str, observations: Sequence[Observation]) -> str:
+def _value_sentence(value: str, observations: Sequence[Observation]) -> str:
     """A sentence with a value, and with its key in the results if there is one."""
     for seen in observations:
-        whole = parsed(seen.text, seen.structured)
+        whole = parse_result(seen.text, seen.structured)
         if isinstance(whole, str):
             keys = [line.key for line in lines(whole) if line.value == value and not line.tagged]
         else:

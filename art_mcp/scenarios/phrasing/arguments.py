@@ -11,9 +11,9 @@ from typing import Any
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.phrasing.english import article, is_plural, listed, one_of, plural
+from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
 from art_mcp.scenarios.phrasing.sense import Sense
-from art_mcp.scenarios.phrasing.values import said
+from art_mcp.scenarios.phrasing.values import render_value
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class RenderedCall:
     @property
     def where(self) -> str:
         """All that is said beside the thing."""
-        return " ".join([*self.phrases, *([listed(self.wishes)] if self.wishes else [])])
+        return " ".join([*self.phrases, *([join_items(self.wishes)] if self.wishes else [])])
 
     @property
     def whole(self) -> str:
@@ -48,12 +48,12 @@ def label(name: str, schema: Mapping[str, Any] | None = None) -> str:
     return " ".join(words(chosen)) or name
 
 
-def told(
+def render_arguments(
     sense: Sense,
     schema: Mapping[str, Any],
     arguments: Mapping[str, Any],
     rng: random.Random,
-    spoken: Mapping[str, str] | None = None,
+    wordings: Mapping[str, str] | None = None,
 ) -> RenderedCall:
     """Puts the arguments of a call into words.
 
@@ -62,25 +62,25 @@ def told(
         schema: JSON schema of its arguments.
         arguments: The arguments.
         rng: Chooses among ways to say it.
-        spoken: Words for arguments that are described instead of told: "the first branch".
+        wordings: Words for arguments that are described instead of told: "the first branch".
     """
-    described = dict(spoken or {})
+    described = dict(wordings or {})
     whole = {name: described.get(name, value) for name, value in arguments.items()}
-    return _Teller(sense, dict(schema.get("properties") or {}), rng, described).tell(whole)
+    return _Teller(sense, dict(schema.get("properties") or {}), rng, described).render(whole)
 
 
 class _Teller:
     """Puts the arguments of one call into words."""
 
-    def __init__(self, sense: Sense, properties: dict[str, Any], rng: random.Random, spoken: dict[str, str]) -> None:
+    def __init__(self, sense: Sense, properties: dict[str, Any], rng: random.Random, wordings: dict[str, str]) -> None:
         self._sense = sense
         self._properties = properties
         self._rng = rng
-        self._spoken = spoken
+        self._spoken = wordings
         self._noun = sense.noun.split()
         self._alone = False
 
-    def tell(self, arguments: Mapping[str, Any]) -> RenderedCall:
+    def render(self, arguments: Mapping[str, Any]) -> RenderedCall:
         left = dict(arguments)
         out = RenderedCall()
         adjective = self._adjective(left)
@@ -89,45 +89,45 @@ class _Teller:
             out.phrases.append(self._sense.tail)
         bare = [name for name in left if len(name) == 1 and not isinstance(left[name], bool)]
         if bare and (len(bare) > 1 or not out.thing):
-            values = listed([self._value(name, left.pop(name)) for name in bare])
+            values = join_items([self._value(name, left.pop(name)) for name in bare])
             if out.thing:
                 out.phrases.append(f"{'of' if self._sense.names else self._pick('of', 'for')} {values}")
             else:
                 out.thing = values
         self._alone = len([name for name in left if not isinstance(left[name], bool | int)]) == 1
         for name in sorted(left, key=lambda name: self._rank(name, left[name])):
-            self._say(name, left[name], out)
+            self._add_argument(name, left[name], out)
         return out
 
     def _pick(self, *choices: str) -> str:
         return self._rng.choice(choices)
 
     def _value(self, name: str, value: Any, quote: bool = False) -> str:
-        return self._spoken.get(name) or said(value, self._rng, quote)
+        return self._spoken.get(name) or render_value(value, self._rng, quote)
 
-    def _adjective(self, left: dict[str, Any]) -> str:
+    def _adjective(self, rest: dict[str, Any]) -> str:
         """The value of `branch_type` for a tool of branches, before the noun: local branches."""
         own = singular(self._noun[-1]) if self._noun else ""
-        for name, value in left.items():
+        for name, value in rest.items():
             parts = meanings(name)
             typed = len(parts) > 1 and parts[-1] in lexicon.KINDS and parts[-2] == own
             if typed and isinstance(value, str) and value.isidentifier() and name not in self._spoken:
-                del left[name]
+                del rest[name]
                 return value
         return ""
 
-    def _thing(self, left: dict[str, Any], adjective: str) -> str:
-        """The object of the verb, with the argument that is it. That argument is taken out of `left`."""
+    def _thing(self, rest: dict[str, Any], adjective: str) -> str:
+        """The object of the verb, with the argument that is it. That argument is taken out of `rest`."""
         noun = " ".join([adjective, *self._noun]).strip()
-        name = self._object(left)
+        name = self._object(rest)
         if name is None:
-            return noun if adjective == "all" else self._named(noun)
-        value = left.pop(name)
+            return noun if adjective == "all" else self._bare_noun(noun)
+        value = rest.pop(name)
         if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
             items = self._properties.get(name, {}).get("items", {})
-            return listed([self._described(item, items, noun or singular(label(name))) for item in value])
+            return join_items([self._render_item(item, items, noun or singular(label(name))) for item in value])
         if isinstance(value, dict):
-            return self._described(value, self._properties.get(name, {}), noun or label(name))
+            return self._render_item(value, self._properties.get(name, {}), noun or label(name))
         text = self._value(name, value)
         if name in self._spoken:
             return text
@@ -146,27 +146,27 @@ class _Teller:
             f"the {noun} {text}", f"the {noun} {text}", f"{text}" if _marked(text) else f"the {noun} {text}"
         )
 
-    def _object(self, left: Mapping[str, Any]) -> str | None:
+    def _object(self, rest: Mapping[str, Any]) -> str | None:
         """The argument that names the object of the verb. None: there is none."""
-        given = [name for name in left if not isinstance(left[name], bool)]
+        given = [name for name in rest if not isinstance(rest[name], bool)]
         if not self._noun:
-            return self._object_alone(left, given)
+            return self._object_alone(rest, given)
         for name in given:
-            if self._is_named(name, left[name]):
+            if self._is_named(name, rest[name]):
                 return name
         if self._sense.verb.makes and "name" in given:
             return "name"
-        held = [name for name in given if isinstance(left[name], list | dict)]
-        objects = len(held) == 1 and _has_objects(left[held[0]])
+        held = [name for name in given if isinstance(rest[name], list | dict)]
+        objects = len(held) == 1 and _has_objects(rest[held[0]])
         return held[0] if objects else None
 
-    def _object_alone(self, left: Mapping[str, Any], given: Sequence[str]) -> str | None:
+    def _object_alone(self, rest: Mapping[str, Any], names: Sequence[str]) -> str | None:
         """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
-        held = [name for name in given if isinstance(left[name], list | dict)]
+        held = [name for name in names if isinstance(rest[name], list | dict)]
         if len(held) == 1:
             return held[0]
-        others = [name for name in given if not set(meanings(name)) & lexicon.PLACES or len(given) == 1]
-        if self._sense.acts and not self._sense.verb.makes and self._sense.verb.said[0] not in lexicon.TELLING:
+        others = [name for name in names if not set(meanings(name)) & lexicon.PLACES or len(names) == 1]
+        if self._sense.acts and not self._sense.verb.makes and self._sense.verb.phrases[0] not in lexicon.TELLING:
             others = [name for name in others if not set(words(name)[-1:]) & lexicon.TEXTS]
         return others[0] if others else None
 
@@ -189,7 +189,7 @@ class _Teller:
         )
         return whole and path and last in lexicon.PATHED  # read_file(path)
 
-    def _named(self, noun: str) -> str:
+    def _bare_noun(self, noun: str) -> str:
         """A noun without a value."""
         if not noun:
             return ""
@@ -197,7 +197,7 @@ class _Teller:
             return noun if noun.endswith("s") else article(noun)
         return f"the {noun}"
 
-    def _described(self, item: Mapping[str, Any], schema: Mapping[str, Any], noun: str) -> str:
+    def _render_item(self, item: Mapping[str, Any], schema: Mapping[str, Any], noun: str) -> str:
         """An object with its keys: "the entity Ada of the type person with the observations …"."""
         properties = dict(schema.get("properties") or {})
         left = dict(item)
@@ -207,17 +207,17 @@ class _Teller:
         parts = []
         if key is not None and meanings(key)[0] in {"name", *meanings(noun)}:
             parts.append(
-                f"{self._pick('named', 'called')} {said(left.pop(key), self._rng)}"
+                f"{self._pick('named', 'called')} {render_value(left.pop(key), self._rng)}"
                 if self._sense.verb.makes
-                else said(left.pop(key), self._rng)
+                else render_value(left.pop(key), self._rng)
             )
         elif key is not None:
-            whose = f"{' '.join(meanings(key)[:-1])} {said(left.pop(key), self._rng)}"
+            whose = f"{' '.join(meanings(key)[:-1])} {render_value(left.pop(key), self._rng)}"
             parts.append(f"{self._pick('for', 'of')} the {whose}".replace("  ", " "))
         inner = _Teller(self._sense, properties, self._rng, {})
         more = RenderedCall()
         for name in sorted(left, key=lambda name: inner._rank(name, left[name])):
-            inner._say(name, left[name], more)
+            inner._add_argument(name, left[name], more)
         return " ".join([head, *parts, *more.phrases, *more.wishes])
 
     def _rank(self, name: str, value: Any) -> int:
@@ -233,7 +233,7 @@ class _Teller:
             return 1
         return 6 if last and last[0] in lexicon.PLACES else 4
 
-    def _say(self, name: str, value: Any, out: RenderedCall) -> None:
+    def _add_argument(self, name: str, value: Any, out: RenderedCall) -> None:
         """Adds an argument to what is said."""
         parts = words(name) or [name]
         own, schema = label(name, self._properties.get(name)), self._properties.get(name, {})
@@ -246,7 +246,7 @@ class _Teller:
         if _has_objects(value):
             items = value if isinstance(value, list) else [value]
             inner = schema.get("items", schema) if isinstance(value, list) else schema
-            out.phrases.append(f"with {listed([self._described(item, inner, singular(own)) for item in items])}")
+            out.phrases.append(f"with {join_items([self._render_item(item, inner, singular(own)) for item in items])}")
             return
         if not isinstance(value, str | list) and self._counted(parts, value, out):
             return
@@ -262,7 +262,7 @@ class _Teller:
             forms = (f"with {{}} {' '.join(parts)}",)
         if not forms:
             return False
-        wish = self._rng.choice(forms).format(said(value, self._rng))
+        wish = self._rng.choice(forms).format(render_value(value, self._rng))
         if value == 1:
             wish = re.sub(r"(?<=\b1 )(\w+ )*(\w+)", lambda match: one_of(match[0]), wish)
         out.wishes.append(wish)

@@ -61,7 +61,7 @@ def gerund(verb: str) -> str:
     return f"{made}{space}{rest}"
 
 
-def listed(items: Sequence[str], last: str = "and") -> str:
+def join_items(items: Sequence[str], last: str = "and") -> str:
     """Items as a list in a sentence: a, b and c."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}" if items else ""
 

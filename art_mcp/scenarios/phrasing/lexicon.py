@@ -12,14 +12,14 @@ class Verb:
     """A verb in the name of a tool.
 
     Args:
-        said: Verb phrases that mean it, each of which an object can follow.
+        phrases: Verb phrases that mean it, each of which an object can follow.
         reads: Whether it only reads.
         names: Whether the object alone names the result: "the price" for `get_price`.
         makes: Whether it makes something that was not there.
         removes: Whether it removes something.
     """
 
-    said: tuple[str, ...]
+    phrases: tuple[str, ...]
     reads: bool = True
     names: bool = False
     makes: bool = False

@@ -7,10 +7,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from art_mcp.scenarios.phrasing import forms, talk
+from art_mcp.scenarios.phrasing import forms, small_talk
 from art_mcp.scenarios.phrasing.english import capital, gerund, uncapital
 from art_mcp.scenarios.phrasing.questions.question import Question
-from art_mcp.scenarios.phrasing.wish import Wish, asking
+from art_mcp.scenarios.phrasing.wish import Wish, phrase_question
 
 HELD = 0.2
 """Share of the forms of each family that are held out."""
@@ -31,9 +31,9 @@ FAMILIES: dict[str, Sequence[str]] = {
     "again": forms.AGAIN,
     "opener": forms.OPENERS,
     "closer": forms.CLOSERS,
-    "thanks": talk.THANKS,
-    "greeting": talk.GREETINGS,
-    "abilities": talk.ABILITIES,
+    "thanks": small_talk.THANKS,
+    "greeting": small_talk.GREETINGS,
+    "abilities": small_talk.ABILITIES,
 }
 """The forms by the name of their family."""
 
@@ -63,7 +63,7 @@ class Phraser:
 
     def __init__(self, rng: random.Random, seed: int = 0) -> None:
         self._rng = rng
-        self._held = {family: _held(family, len(listed), seed) for family, listed in FAMILIES.items()}
+        self._held = {family: _choose_held_out(family, len(listed), seed) for family, listed in FAMILIES.items()}
 
     def form(self, family: str, held: bool) -> tuple[str, str]:
         """A form of a family, and its name. held: whether it is a held-out one."""
@@ -81,13 +81,13 @@ class Phraser:
             dressed: Whether there may be an opening or a closing sentence.
         """
         text, name = self._core(call, question, held)
-        return Text(self._dressed(text, held) if dressed else capital(text), name)
+        return Text(self._dress_text(text, held) if dressed else capital(text), name)
 
     def pair(self, first: Text, second: Text, held: bool) -> Text:
         """Two requests in one text."""
         form, name = self.form("both", held)
-        parts = (_ended(first.text), _ended(second.text))
-        return Text(self._dressed(form.format(one=parts[0], two=parts[1]), held), name, parts)
+        parts = (_add_stop(first.text), _add_stop(second.text))
+        return Text(self._dress_text(form.format(one=parts[0], two=parts[1]), held), name, parts)
 
     def again(self, what: str, held: bool) -> Text:
         """To do again what was done, with something else. what: the other value in words."""
@@ -106,20 +106,20 @@ class Phraser:
     def _core(self, call: Wish, question: Question | None, held: bool) -> tuple[str, str]:
         if question is None:
             form, name = self._form_for(call, "do", held)
-            return self._filled(form, call), name
+            return self._fill_form(form, call), name
         families = ["do and ask"]
-        asked = asking(question, call, whole=True, rng=self._rng)
-        if call.named and not call.first:
+        asked = phrase_question(question, call, whole=True, rng=self._rng)
+        if call.noun_phrase and not call.first:
             families = ["do and ask", "ask", "ask", *(["thing"] if asked.thing else [])]
         family = self._rng.choice(families)
         if family == "do and ask":
-            asked = asking(question, call, whole=False, rng=self._rng)
+            asked = phrase_question(question, call, whole=False, rng=self._rng)
         form, name = self._form_for(call, family, held)
         while "thing}" in form.casefold() and not asked.thing:
             form, name = self._form_for(call, family, held)
-        form = form.replace("{Ask}", capital(asked.ask)).replace("{ask}", asked.ask).replace("{wh}", asked.wh)
+        form = form.replace("{Ask}", capital(asked.question)).replace("{ask}", asked.question).replace("{wh}", asked.wh)
         form = form.replace("{thing}", asked.thing).replace("{Thing}", capital(asked.thing))
-        return self._filled(form, call), name
+        return self._fill_form(form, call), name
 
     def _form_for(self, call: Wish, family: str, held: bool) -> tuple[str, str]:
         """A form of a family that has room for all of a call: a gerund cannot say what is to be done before."""
@@ -128,7 +128,7 @@ class Phraser:
             form, name = self.form(family, held)
         return form, name
 
-    def _filled(self, form: str, call: Wish) -> str:
+    def _fill_form(self, form: str, call: Wish) -> str:
         """A form with what is to be done, and with what is to be done before."""
         do, doing = call.do, call.doing
         if call.first:
@@ -137,7 +137,7 @@ class Phraser:
             do = do[:1].lower() + do[1:] if form[:4] != "{Do}" else do
         return form.replace("{Do}", capital(do)).replace("{doing}", doing).replace("{do}", do)
 
-    def _dressed(self, text: str, held: bool) -> str:
+    def _dress_text(self, text: str, held: bool) -> str:
         """The text with an opening and a closing sentence, or without."""
         if self._rng.random() < OPENED:
             opener, _ = self.form("opener", held)
@@ -147,11 +147,11 @@ class Phraser:
         return text
 
 
-def _ended(text: str) -> str:
+def _add_stop(text: str) -> str:
     return text if text[-1:] in ".?!" else f"{text}."
 
 
-def _held(family: str, count: int, seed: int) -> set[int]:
+def _choose_held_out(family: str, count: int, seed: int) -> set[int]:
     """The numbers of the forms of a family that are held out."""
     ranked = sorted(range(count), key=lambda at: hashlib.sha256(f"{seed} {family} {at}".encode()).digest())
     return set(ranked[: max(round(HELD * count), 1)])

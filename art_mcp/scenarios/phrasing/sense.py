@@ -65,19 +65,24 @@ def acts(name: str) -> bool:
     return bool(verbs) and not verbs[0].reads
 
 
-def _sense(tool: CatalogTool, said: list[str], common: set[str]) -> Sense:
-    """The sense of a tool. said: the words of its name; common: words that say nothing."""
-    while len(said) > 1 and said[0] in common and said[0] not in VERBS:
-        said = said[1:]
-    if len(said) > 1 and said[0] not in VERBS and said[-1] in VERBS and said[-2] not in PREPOSITIONS:
-        said = [said[-1], *said[:-1]]  # `issue.create`
-    rest = said[1:] if said[0] in VERBS else said
+def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
+    """The sense of a tool. name_words: the words of its name; common: words that say nothing."""
+    while len(name_words) > 1 and name_words[0] in common and name_words[0] not in VERBS:
+        name_words = name_words[1:]
+    if (
+        len(name_words) > 1
+        and name_words[0] not in VERBS
+        and name_words[-1] in VERBS
+        and name_words[-2] not in PREPOSITIONS
+    ):
+        name_words = [name_words[-1], *name_words[:-1]]  # `issue.create`
+    rest = name_words[1:] if name_words[0] in VERBS else name_words
     at = next((at for at, word in enumerate(rest) if word in PREPOSITIONS), len(rest))
     noun = [word for word in rest[:at] if word not in FILLERS]
     tail = rest[at:] if rest[at : at + 1] != ["by"] and len(rest) > at + 1 else []
     if len(noun) > 1 and noun[-1].endswith("ed"):
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
-    verb = VERBS.get(said[0])
+    verb = VERBS.get(name_words[0])
     if verb is None:
         verb = _NAMED if tool.reads or noun else _UNKNOWN
     return Sense(verb, " ".join(noun), " ".join(tail), acts=not verb.reads)

@@ -8,12 +8,12 @@ from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.observe import leaves
-from art_mcp.scenarios.phrasing.english import listed
+from art_mcp.scenarios.phrasing.english import join_items
 
 _QUOTES = ('"{}"', '"{}"', "'{}'", "“{}”")
 
 
-def said(value: Any, rng: random.Random, quote: bool = False) -> str:
+def render_value(value: Any, rng: random.Random, quote: bool = False) -> str:
     """A value in a sentence. Texts of several words, and odd ones, are in quotation marks.
 
     Args:
@@ -22,7 +22,7 @@ def said(value: Any, rng: random.Random, quote: bool = False) -> str:
         quote: Whether also a single word is in quotation marks.
     """
     if isinstance(value, list) and value and not any(isinstance(item, dict | list) for item in value):
-        return listed([said(item, rng, quote) for item in value])
+        return join_items([render_value(item, rng, quote) for item in value])
     if not isinstance(value, str):
         return canonical(value)
     plain = bool(value) and value == value.strip() and not set(value) & set("\"'\n`“”,;")
@@ -35,7 +35,7 @@ def said(value: Any, rng: random.Random, quote: bool = False) -> str:
     return rng.choice(_QUOTES if "'" not in value else _QUOTES[:1]).format(value)
 
 
-def spelled(value: Any) -> Iterator[str]:
+def spell_value(value: Any) -> Iterator[str]:
     """The texts that must be in a task so that a value can be read from it. Truth values are told otherwise.
 
     Args:

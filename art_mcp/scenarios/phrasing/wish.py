@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.phrasing.arguments import told
+from art_mcp.scenarios.phrasing.arguments import render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.sense import Sense
@@ -22,7 +22,7 @@ class Wish:
     Args:
         do: What is to be done, in the imperative: "show me the log of /world/site".
         doing: The same as a gerund.
-        named: What the call gives, as a noun phrase: "the log of /world/site". Empty: no noun names it.
+        noun_phrase: What the call gives, as a noun phrase: "the log of /world/site". Empty: no noun names it.
         noun: The noun alone: "log".
         many: Whether the noun is a plural.
         where: What is said beside the noun: "of /world/site".
@@ -31,7 +31,7 @@ class Wish:
 
     do: str
     doing: str
-    named: str = ""
+    noun_phrase: str = ""
     noun: str = ""
     many: bool = False
     where: str = ""
@@ -43,7 +43,7 @@ def wish(
     sense: Sense,
     arguments: Mapping[str, Any],
     rng: random.Random,
-    spoken: Mapping[str, str] | None = None,
+    wordings: Mapping[str, str] | None = None,
 ) -> Wish:
     """Puts a call into words.
 
@@ -52,13 +52,13 @@ def wish(
         sense: What it does.
         arguments: Its arguments.
         rng: Chooses among ways to say it.
-        spoken: Words for arguments that are described instead of told.
+        wordings: Words for arguments that are described instead of told.
     """
     schema = {"properties": properties_of(tool)}
-    said = told(sense, schema, arguments, rng, spoken)
-    verb = rng.choice(sense.verb.said)
+    said = render_arguments(sense, schema, arguments, rng, wordings)
+    verb = rng.choice(sense.verb.phrases)
     if not said.thing:  # `reset`, `status` of nothing
-        verb = sense.verb.said[0]
+        verb = sense.verb.phrases[0]
     do = " ".join(part for part in (verb, said.whole) if part)
     doing = " ".join(part for part in (gerund(verb), said.whole) if part)
     named = said.whole if sense.names and said.thing else ""
@@ -72,17 +72,17 @@ class QuestionPhrases:
     """A question in words.
 
     Args:
-        ask: The question: "what is the price of it-77?"
+        question: The question: "what is the price of it-77?"
         wh: The indirect question: "what the price of it-77 is".
         thing: What is asked for: "the price of it-77". Empty: no noun phrase names it.
     """
 
-    ask: str
+    question: str
     wh: str
     thing: str = ""
 
 
-def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> QuestionPhrases:
+def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Random) -> QuestionPhrases:
     """Puts a question into words.
 
     Args:
@@ -91,17 +91,17 @@ def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> Q
         whole: Whether the question says what it is about. Otherwise the text has said it before.
         rng: Chooses among ways to say it.
     """
-    if question.asked == "count":
+    if question.kind == "count":
         return _count(question, call, whole)
-    if question.asked == "contains":
+    if question.kind == "contains":
         among = f"the {question.items}"
         if whole:
-            among = f"the {question.items} {call.where}" if call.many else f"the {question.items} in {call.named}"
+            among = f"the {question.items} {call.where}" if call.many else f"the {question.items} in {call.noun_phrase}"
         return QuestionPhrases(
             f"is {question.item} among {among.strip()}?", f"whether {question.item} is among {among.strip()}"
         )
     thing = _thing(question, call, whole, rng)
-    if question.asked == "value" and not whole:
+    if question.kind == "value" and not whole:
         ask, wh = rng.choice(
             (
                 ("what does it say?", "what it says"),
@@ -111,28 +111,28 @@ def asking(question: Question, call: Wish, whole: bool, rng: random.Random) -> Q
             )
         )
         return QuestionPhrases(ask, wh, "the result")
-    many = call.many if question.asked == "value" else " of " not in question.head and is_plural(question.head)
+    many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
     verb = "are" if many else "is"
     return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
 
 
 def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> str:
     """What is asked for."""
-    if question.asked == "value":
-        return call.named if whole and call.named else "the result"
-    if not whole or not call.named:
+    if question.kind == "value":
+        return call.noun_phrase if whole and call.noun_phrase else "the result"
+    if not whole or not call.noun_phrase:
         return question.head
-    if question.asked == "leaf" and question.head == f"the {call.noun}":
-        return call.named
-    if call.many and (question.asked in ("first", "last") or f" {one_of(call.noun)}" in question.head):
+    if question.kind == "leaf" and question.head == f"the {call.noun}":
+        return call.noun_phrase
+    if call.many and (question.kind in ("first", "last") or f" {one_of(call.noun)}" in question.head):
         return f"{question.head} {call.where}".strip()
     if question.attribute and call.where and rng.random() < 0.6:
         return f"{question.head} {call.where}"
-    return f"{question.head} {'of' if question.attribute else 'in'} {call.named}"
+    return f"{question.head} {'of' if question.attribute else 'in'} {call.noun_phrase}"
 
 
 def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
-    where = (call.where if call.many else f"in {call.named}" if call.named else "") if whole else ""
+    where = (call.where if call.many else f"in {call.noun_phrase}" if call.noun_phrase else "") if whole else ""
     tail = f" {where}" if where else ""
     items = question.items
     return QuestionPhrases(

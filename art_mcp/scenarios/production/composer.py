@@ -9,11 +9,11 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing import talk
+from art_mcp.scenarios.phrasing import small_talk
 from art_mcp.scenarios.phrasing.answers import DONE, answer, both
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
 from art_mcp.scenarios.phrasing.questions.question import WEIGHTS, Question
-from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.values import spell_value
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Split, Step, is_reference
 
 TRIES = 6
@@ -59,18 +59,18 @@ class Composer:
         self._phraser = phraser
         self._rng = rng
         self._unsaid = dict(unsaid or {})
-        self.errands = talk.errands(" ".join(map(_described, catalog.tools)))
+        self.errands = small_talk.errands(" ".join(map(_describe_tool, catalog.tools)))
 
-    def task(self, done: ExecutedDraft, split: Split) -> MCPScenario | None:
+    def task(self, executed_draft: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A task with one call, or with a chain. None: there are no good words for it."""
         for _ in range(TRIES):
-            question = self._question(done)
-            if question is None and not done.acts:
+            question = self._question(executed_draft)
+            if question is None and not executed_draft.acts:
                 return None
-            call = done.draft.tell(self._rng)
+            call = executed_draft.draft.render_call(self._rng)
             text = self._phraser.request(call, question, held=split == "phrasings")
-            if self._says_all(text.text, done.trial.steps) and self._keeps(text.text, question):
-                return self._scenario(text, [done], [question], split)
+            if self._says_all(text.text, executed_draft.trial.steps) and self._keeps(text.text, question):
+                return self._scenario(text, [executed_draft], [question], split)
         return None
 
     def pair(self, first: ExecutedDraft, second: ExecutedDraft, split: Split) -> MCPScenario | None:
@@ -79,7 +79,7 @@ class Composer:
             return None
         for _ in range(TRIES):
             questions = [self._question(done) for done in (first, second)]
-            calls = [done.draft.tell(self._rng) for done in (first, second)]
+            calls = [done.draft.render_call(self._rng) for done in (first, second)]
             texts = [
                 self._phraser.request(call, question, held=False, dressed=False)
                 for call, question in zip(calls, questions, strict=True)
@@ -90,39 +90,45 @@ class Composer:
                 return self._scenario(text, [first, second], questions, split)
         return None
 
-    def follow_up(self, earlier: ExecutedDraft, done: ExecutedDraft, split: Split) -> MCPScenario | None:
+    def follow_up(self, earlier: ExecutedDraft, executed_draft: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A question that refers to an earlier one. None: the two do not ask for the same."""
-        shared = {question.key for question in earlier.questions} & {question.key for question in done.questions}
+        shared = {question.key for question in earlier.questions} & {
+            question.key for question in executed_draft.questions
+        }
         if not shared:
             return None
         key = self._rng.choice(sorted(shared))
         first = next(question for question in earlier.questions if question.key == key)
-        second = next(question for question in done.questions if question.key == key)
-        call = earlier.draft.tell(self._rng)
+        second = next(question for question in executed_draft.questions if question.key == key)
+        call = earlier.draft.render_call(self._rng)
         asked = self._phraser.request(call, first, held=False, dressed=False)
         history = (asked.text, answer(first))
-        text = self._phraser.again(done.draft.topic, held=split == "phrasings")
-        if not self._says_all(f"{asked.text} {text.text}", done.trial.steps) or not self._keeps(text.text, second):
+        text = self._phraser.again(executed_draft.draft.topic, held=split == "phrasings")
+        if not self._says_all(f"{asked.text} {text.text}", executed_draft.trial.steps) or not self._keeps(
+            text.text, second
+        ):
             return None
         if any(mentions(" ".join(history), fact) for fact in second.facts):
             return None
-        return self._scenario(text, [done], [second], split, history=[history])
+        return self._scenario(text, [executed_draft], [second], split, history=[history])
 
-    def missing(self, done: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
+    def missing(self, executed_draft: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
         """A task with a value that does not exist. like: tasks of the same tool that can be done."""
-        assert done.draft.missing is not None
-        value, noun = done.draft.missing
-        acts = self._drafter.senses[done.trial.steps[-1].tool].acts
+        assert executed_draft.draft.missing is not None
+        value, noun = executed_draft.draft.missing
+        acts = self._drafter.senses[executed_draft.trial.steps[-1].tool].acts
         question = None
         if not acts:
-            known = [question for each in like for question in each.questions if question.asked in ("leaf", "value")]
+            known = [question for each in like for question in each.questions if question.kind in ("leaf", "value")]
             question = self._rng.choice(known) if known else Question("value", "", "")
-        call = done.draft.tell(self._rng)
+        call = executed_draft.draft.render_call(self._rng)
         text = self._phraser.request(call, question, held=split == "phrasings")
-        if not self._says_all(text.text, done.trial.steps) or " of the " in (question.head if question else ""):
+        if not self._says_all(text.text, executed_draft.trial.steps) or " of the " in (
+            question.head if question else ""
+        ):
             return None
-        said = talk.missing(noun, value)
-        scenario = self._scenario(text, [done], [None], split)
+        said = small_talk.missing(noun, value)
+        scenario = self._scenario(text, [executed_draft], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=said, facts=[], readings=[])
 
@@ -132,7 +138,7 @@ class Composer:
             return None
         errand = self._rng.choice(self.errands)
         text = self._phraser.errand(errand.do, held=split == "phrasings")
-        return self._without_calls(text, "impossible", list(errand.about), talk.cannot(errand), split)
+        return self._without_calls(text, "impossible", list(errand.about), small_talk.cannot(errand), split)
 
     def small_talk(self, split: Split, before: MCPScenario | None) -> MCPScenario:
         """A message that needs no tool. before: a task that was done before the thanks."""
@@ -141,62 +147,62 @@ class Composer:
         text = self._phraser.plain(family, held)
         if family == "abilities":
             nouns = sorted({sense.noun for sense in self._drafter.senses.values() if sense.noun})
-            return self._without_calls(text, "talk", nouns, talk.able(nouns or ["tools"], self._rng), split)
-        said = self._rng.choice(talk.WELCOME if family == "thanks" else talk.HELLO)
+            return self._without_calls(text, "talk", nouns, small_talk.able(nouns or ["tools"], self._rng), split)
+        said = self._rng.choice(small_talk.WELCOME if family == "thanks" else small_talk.HELLO)
         history = []
         if family == "thanks" and before is not None and len(before.messages) == 1 and before.plan.answer:
             history = [(before.task, before.plan.answer)]
         return self._without_calls(text, "talk", [], said, split, history)
 
-    def unexecuted(self, draft: Draft) -> MCPScenario | None:
+    def unexecuted_task(self, draft: Draft) -> MCPScenario | None:
         """A task that was not executed. None: there are no good words for it."""
         for _ in range(TRIES):
-            text = self._phraser.request(draft.tell(self._rng), None, held=False)
+            text = self._phraser.request(draft.render_call(self._rng), None, held=False)
             if self._says_all(text.text, draft.steps):
                 plan = Plan(
                     server=self._catalog.name,
                     difficulty=difficulty(draft.steps),
                     reference=draft.steps,
-                    split="values" if draft.held else "train",
+                    split="values" if draft.held_values else "train",
                     phrasing=text.form,
                 )
                 return MCPScenario.make(text.text, plan)
         return None
 
-    def _question(self, done: ExecutedDraft) -> Question | None:
-        weights = [WEIGHTS[question.asked] for question in done.questions]
-        return self._rng.choices(done.questions, weights)[0] if done.questions else None
+    def _question(self, executed_draft: ExecutedDraft) -> Question | None:
+        weights = [WEIGHTS[question.kind] for question in executed_draft.questions]
+        return self._rng.choices(executed_draft.questions, weights)[0] if executed_draft.questions else None
 
     def _says_all(self, text: str, steps: Sequence[Step]) -> bool:
         """Whether a text says every value that the calls need, exactly."""
         for step in steps:
             for name, value in step.arguments.items():
                 told = is_reference(value) or value == step.defaults.get(name) or self._unsaid.get(step.tool) == name
-                if not told and not all(part in text for part in spelled(value)):
+                if not told and not all(part in text for part in spell_value(value)):
                     return False
         return True
 
     def _keeps(self, text: str, question: Question | None) -> bool:
         """Whether a text does not give the answer away."""
-        if question is None or question.asked == "contains":
+        if question is None or question.kind == "contains":
             return True
         return not any(mentions(text, fact) for fact in question.facts)
 
     def _scenario(
         self,
         text: Text,
-        done: Sequence[ExecutedDraft],
+        executed_drafts: Sequence[ExecutedDraft],
         questions: Sequence[Question | None],
         split: Split,
         history: Sequence[tuple[str, str]] = (),
     ) -> MCPScenario:
         """The scenario of executed drafts. questions: of each draft."""
-        steps = [step for each in done for step in each.trial.steps]
+        steps = [step for each in executed_drafts for step in each.trial.steps]
         facts: list[str] = []
         readings: list[Reading] = []
         said: list[str] = []
         at = 0
-        for each, question in zip(done, questions, strict=True):
+        for each, question in zip(executed_drafts, questions, strict=True):
             at += len(each.trial.steps)
             if question is not None:
                 facts += question.facts
@@ -206,14 +212,16 @@ class Composer:
             elif each.acts:
                 said.append(DONE)
         apart = len(said) == len(steps) == len(text.parts)  # a call, and an answer, for each request
-        changes = [each.trial.changes for each in done]
+        changes = [each.trial.changes for each in executed_drafts]
         plan = Plan(
             server=self._catalog.name,
             difficulty=difficulty(steps, turns=1 + len(history)),
-            kind="follow_up" if history else "pair" if len(done) > 1 else done[0].draft.kind,
+            kind="follow_up" if history else "pair" if len(executed_drafts) > 1 else executed_drafts[0].draft.kind,
             reference=steps,
             observations=[
-                seen for each, question in zip(done, questions, strict=True) for seen in _observed(each, question)
+                seen
+                for each, question in zip(executed_drafts, questions, strict=True)
+                for seen in _draft_observations(each, question)
             ],
             facts=list(dict.fromkeys(facts)),
             readings=readings,
@@ -231,7 +239,7 @@ class Composer:
         text: Text,
         kind: str,
         about: list[str],
-        said: str,
+        answer_text: str,
         split: Split,
         history: Sequence[tuple[str, str]] = (),
     ) -> MCPScenario:
@@ -241,7 +249,7 @@ class Composer:
                 "kind": kind,
                 "reply": "refusal" if kind == "impossible" else "talk",
                 "about": about,
-                "answer": said,
+                "answer": answer_text,
                 "split": split,
                 "phrasing": text.form,
             }
@@ -249,19 +257,19 @@ class Composer:
         return MCPScenario.make(text.text, plan, history)
 
 
-def _described(tool: CatalogTool) -> str:
+def _describe_tool(tool: CatalogTool) -> str:
     """All that says what a tool can do, with the names of the values that it gives: some give a temperature, and say in
     their descriptions only that they give data."""
     gives = (tool.output_schema or {}).get("properties", {})
     return " ".join([tool.name, tool.title or "", tool.description, *gives])
 
 
-def _observed(done: ExecutedDraft, question: Question | None) -> list[Observation]:
+def _draft_observations(executed_draft: ExecutedDraft, question: Question | None) -> list[Observation]:
     """The results of an executed draft, with what the answer to a question needs of them."""
     if question is None:
-        return done.trial.observations()
-    last = len(done.trial.steps) - 1
-    if question.asked in ("count", "contains", "last"):  # not told by a part of the result: all of it is looked through
-        return done.trial.observations(readings=[Reading(step=last, path=[])])
+        return executed_draft.trial.observations()
+    last = len(executed_draft.trial.steps) - 1
+    if question.kind in ("count", "contains", "last"):  # not told by a part of the result: all of it is looked through
+        return executed_draft.trial.observations(readings=[Reading(step=last, path=[])])
     readings = [] if question.path is None else [Reading(step=last, path=list(question.path))]
-    return done.trial.observations(question.facts, readings)
+    return executed_draft.trial.observations(question.facts, readings)

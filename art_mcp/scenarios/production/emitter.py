@@ -39,14 +39,14 @@ class Emitter:
     Args:
         pool: The executed drafts.
         composer: Puts them into words.
-        kept: Keeps what is made, and knows what is wanted.
+        quota: Keeps what is made, and knows what is wanted.
         rng: Source of randomness.
     """
 
-    def __init__(self, pool: Pool, composer: Composer, kept: ScenarioQuota, rng: random.Random) -> None:
+    def __init__(self, pool: Pool, composer: Composer, quota: ScenarioQuota, rng: random.Random) -> None:
         self._pool = pool
         self._composer = composer
-        self._kept = kept
+        self._kept = quota
         self._rng = rng
 
     @property
@@ -59,7 +59,7 @@ class Emitter:
 
         In a small set their share is larger than in a large one: training has a task with each tool alone.
         """
-        every = len(self._pool.singles) / max(self._kept.trained, 1)
+        every = len(self._pool.singles) / max(self._kept.training_size, 1)
         for split in _SETS:
             share = min(max(TAUGHT["single"], every), SHARES["single"]) if split == "train" else None
             self._fill(split, "single", self._single, part, share)
@@ -74,7 +74,7 @@ class Emitter:
             self._fill(split, "chain", self._chain, part)
             self._fill(split, "follow_up", self._follow_up, part)
             self._fill(split, "impossible", self._impossible, part)
-            self._fill(split, "talk", self._talk, part)
+            self._fill(split, "talk", self._small_talk, part)
         self._fill("combinations", "chain", self._chain, part, share=0.5)
         self._fill("combinations", "pair", self._pair, part, share=0.5 if part < 1 else 1.0)
         if part < 1:
@@ -89,41 +89,45 @@ class Emitter:
 
     def _fill(self, split: Split, kind: Kind, make: Make, part: float, share: float | None = None) -> None:
         misses = 0
-        while misses < MISSES and self._kept.left(split, kind, share, part):
+        while misses < MISSES and self._kept.shortfall(split, kind, share, part):
             misses = 0 if self._kept.add(make(split)) else misses + 1
 
-    def _fitting(self, listed: Sequence[ExecutedDraft], split: Split) -> list[ExecutedDraft]:
+    def _fitting(self, executed_drafts: Sequence[ExecutedDraft], split: Split) -> list[ExecutedDraft]:
         """The drafts of which a task of a set can be made."""
-        return [done for done in listed if split == "combinations" or bool(done.draft.held) is (split == "values")]
+        return [
+            done
+            for done in executed_drafts
+            if split == "combinations" or bool(done.draft.held_values) is (split == "values")
+        ]
 
     def _rarest(self, keys: Sequence[tuple[str, ...]], split: Split, kind: Kind) -> list[tuple[str, ...]]:
         """Tools, those first of which there are the fewest tasks."""
         shuffled = self._rng.sample(list(keys), len(keys))
-        return sorted(shuffled, key=lambda tools: self._kept.used(split, kind, tuple(sorted(set(tools)))))
+        return sorted(shuffled, key=lambda tools: self._kept.tools_count(split, kind, tuple(sorted(set(tools)))))
 
-    def _least_told(self, listed: Sequence[ExecutedDraft], split: Split) -> ExecutedDraft | None:
+    def _least_told(self, executed_drafts: Sequence[ExecutedDraft], split: Split) -> ExecutedDraft | None:
         """The draft of which the fewest tasks of a set were made, most of the time one with short results."""
-        most = TOLD_BARE if split == "train" and len(listed) < TOLD else TOLD
-        able: Sequence[ExecutedDraft] = [done for done in listed if done.told[split] < most]
+        most = TOLD_BARE if split == "train" and len(executed_drafts) < TOLD else TOLD
+        able: Sequence[ExecutedDraft] = [done for done in executed_drafts if done.task_counts[split] < most]
         if not able:
             return None
         return self._by_turns(self._shortest(able), split, lambda done: done)
 
     def _by_turns(self, able: Sequence[_Source], split: Split, counter: Callable[[_Source], ExecutedDraft]) -> _Source:
         """One of those of which the fewest tasks of a set were made. counter: the draft that counts its tasks."""
-        least = min(counter(each).told[split] for each in able)
-        chosen = self._rng.choice([each for each in able if counter(each).told[split] == least])
-        counter(chosen).told[split] += 1
+        least = min(counter(each).task_counts[split] for each in able)
+        chosen = self._rng.choice([each for each in able if counter(each).task_counts[split] == least])
+        counter(chosen).task_counts[split] += 1
         return chosen
 
-    def _shortest(self, listed: Sequence[ExecutedDraft]) -> Sequence[ExecutedDraft]:
+    def _shortest(self, executed_drafts: Sequence[ExecutedDraft]) -> Sequence[ExecutedDraft]:
         """The drafts with short results, most of the time, if there are any."""
-        short = [done for done in listed if done.length <= LONG]
-        return short if short and self._rng.random() >= LONG_SHARE else listed
+        short = [done for done in executed_drafts if done.length <= LONG]
+        return short if short and self._rng.random() >= LONG_SHARE else executed_drafts
 
-    def _task(self, executed: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
+    def _task(self, executed_drafts: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
         """A task of one of several executed drafts of the same tools."""
-        done = self._least_told(self._fitting(executed, split), split)
+        done = self._least_told(self._fitting(executed_drafts, split), split)
         return None if done is None else self._composer.task(done, split)
 
     def _single(self, split: Split) -> MCPScenario | None:
@@ -142,12 +146,12 @@ class Emitter:
     def _pair(self, split: Split) -> MCPScenario | None:
         pairs = [pair for pair in self._pool.pairs() if self._pool.is_held(pair) is (split == "combinations")]
         for tool, other in self._rarest(pairs, split, "pair"):
-            if acted := self._pool.acted.get((tool, other)):
-                if made := self._acted(acted, split):
+            if acted := self._pool.acting_pairs.get((tool, other)):
+                if made := self._acting_pair(acted, split):
                     return made
                 continue
-            firsts = self._pool.asking(tool, None if split == "combinations" else split == "values")
-            seconds = self._pool.asking(other, None if split in ("combinations", "values") else False)
+            firsts = self._pool.drafts_with_questions(tool, None if split == "combinations" else split == "values")
+            seconds = self._pool.drafts_with_questions(other, None if split in ("combinations", "values") else False)
             if firsts and seconds:
                 first, second = (self._rng.choice(self._shortest(each)) for each in (firsts, seconds))
                 if self._rng.random() < 0.5:
@@ -156,14 +160,15 @@ class Emitter:
                     return made
         return None
 
-    def _acted(self, listed: Sequence[tuple[ExecutedDraft, ExecutedDraft]], split: Split) -> MCPScenario | None:
+    def _acting_pair(self, pairs: Sequence[tuple[ExecutedDraft, ExecutedDraft]], split: Split) -> MCPScenario | None:
         """A task of a pair of which at least one call changes something."""
         held = None if split == "combinations" else split == "values"
         most = TOLD_BARE if split == "train" else TOLD
         able = [
             pair
-            for pair in listed
-            if (held is None or any(done.draft.held for done in pair) is held) and pair[0].told[split] < most
+            for pair in pairs
+            if (held is None or any(done.draft.held_values for done in pair) is held)
+            and pair[0].task_counts[split] < most
         ]
         if not able:
             return None
@@ -171,15 +176,15 @@ class Emitter:
         return self._composer.pair(first, second, split)
 
     def _follow_up(self, split: Split) -> MCPScenario | None:
-        names = [name for name in sorted(self._pool.singles) if len(self._pool.asking(name)) > 1]
+        names = [name for name in sorted(self._pool.singles) if len(self._pool.drafts_with_questions(name)) > 1]
         for (name,) in self._rarest([(name,) for name in names], split, "follow_up"):
-            laters = [done for done in self._pool.asking(name, split == "values") if done.draft.topic]
+            laters = [done for done in self._pool.drafts_with_questions(name, split == "values") if done.draft.topic]
             if not laters:
                 continue
             done = self._rng.choice(laters)
             earlier = [
                 other
-                for other in self._pool.asking(name, None if split == "values" else False)
+                for other in self._pool.drafts_with_questions(name, None if split == "values" else False)
                 if other is not done and other.draft.same == done.draft.same
             ]
             if earlier and (made := self._composer.follow_up(self._rng.choice(earlier), done, split)):
@@ -193,7 +198,7 @@ class Emitter:
             return self._composer.missing(done, self._pool.singles[done.trial.steps[-1].tool], split)
         return None if split == "values" else self._composer.errand(split)
 
-    def _talk(self, split: Split) -> MCPScenario | None:
+    def _small_talk(self, split: Split) -> MCPScenario | None:
         if split == "values":
             return None
         before = [scenario for scenario in self._kept.scenarios if scenario.plan.split == "train"]

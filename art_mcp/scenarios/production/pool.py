@@ -33,31 +33,37 @@ class Pool:
         self._trained = {combination(scenario) for scenario in several} - self._before
         self.singles: defaultdict[str, list[ExecutedDraft]] = defaultdict(list)
         self.chains: defaultdict[tuple[str, str], list[ExecutedDraft]] = defaultdict(list)
-        self.acted: defaultdict[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]] = defaultdict(list)
+        self.acting_pairs: defaultdict[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]] = defaultdict(list)
         self.missing: list[ExecutedDraft] = []
-        self.held: set[Tools] | None = None
+        self.held_combinations: set[Tools] | None = None
 
-    def add(self, done: ExecutedDraft) -> None:
+    def add(self, executed_draft: ExecutedDraft) -> None:
         """Adds an executed draft."""
-        if done.draft.missing is not None:
-            self.missing.append(done)
-        elif done.draft.kind == "chain":
-            self.chains[done.trial.steps[0].tool, done.trial.steps[-1].tool].append(done)
+        if executed_draft.draft.missing is not None:
+            self.missing.append(executed_draft)
+        elif executed_draft.draft.kind == "chain":
+            self.chains[executed_draft.trial.steps[0].tool, executed_draft.trial.steps[-1].tool].append(executed_draft)
         else:
-            if done.acts and done.trial.changes and not self.changes(done.trial.steps[-1].tool):
-                self.singles[done.trial.steps[-1].tool].clear()  # they changed nothing, although such a call can
-            self.singles[done.trial.steps[-1].tool].append(done)
+            if (
+                executed_draft.acts
+                and executed_draft.trial.changes
+                and not self.changes(executed_draft.trial.steps[-1].tool)
+            ):
+                self.singles[
+                    executed_draft.trial.steps[-1].tool
+                ].clear()  # they changed nothing, although such a call can
+            self.singles[executed_draft.trial.steps[-1].tool].append(executed_draft)
 
-    def add_pair(self, done: ExecutedDraft, other: ExecutedDraft) -> None:
+    def add_pair(self, executed_draft: ExecutedDraft, other: ExecutedDraft) -> None:
         """Adds the parts of a pair that was executed together."""
-        first, second = sorted((done.trial.steps[0].tool, other.trial.steps[0].tool))
-        self.acted[first, second].append((done, other))
+        first, second = sorted((executed_draft.trial.steps[0].tool, other.trial.steps[0].tool))
+        self.acting_pairs[first, second].append((executed_draft, other))
 
     def changes(self, name: str) -> bool:
         """Whether a call of a tool has changed the world."""
         return any(done.trial.changes for done in self.singles[name])
 
-    def asking(self, name: str, held: bool | None = None) -> list[ExecutedDraft]:
+    def drafts_with_questions(self, name: str, held: bool | None = None) -> list[ExecutedDraft]:
         """The calls of a tool about whose results something can be asked.
 
         Args:
@@ -65,15 +71,17 @@ class Pool:
             held: Whether they have a held-out value. None: it does not matter.
         """
         return [
-            done for done in self.singles[name] if done.questions and (held is None or bool(done.draft.held) is held)
+            done
+            for done in self.singles[name]
+            if done.questions and (held is None or bool(done.draft.held_values) is held)
         ]
 
     def pairs(self) -> list[tuple[str, str]]:
         """Tools of which two calls can be asked for in one task. A tool can be asked for twice."""
-        able = sorted(name for name in self.singles if self.asking(name))
+        able = sorted(name for name in self.singles if self.drafts_with_questions(name))
         pairs = list(combinations_with_replacement(able, 2))
-        reading = [(tool, other) for tool, other in pairs if tool != other or len(self.asking(tool)) > 1]
-        return [*reading, *sorted(self.acted)]
+        reading = [(tool, other) for tool, other in pairs if tool != other or len(self.drafts_with_questions(tool)) > 1]
+        return [*reading, *sorted(self.acting_pairs)]
 
     def hold(self, wanted: bool) -> None:
         """Chooses the combinations that are held out from training, once. Each of their tools is seen alone there.
@@ -81,31 +89,33 @@ class Pool:
         Args:
             wanted: Whether any are.
         """
-        if self.held is not None or not wanted:
-            self.held = self.held or set()
+        if self.held_combinations is not None or not wanted:
+            self.held_combinations = self.held_combinations or set()
             return
-        trained = {name for name, listed in self.singles.items() if any(not done.draft.held for done in listed)}
+        trained = {name for name, listed in self.singles.items() if any(not done.draft.held_values for done in listed)}
         chained = {tuple(sorted(pair)) for pair, listed in self.chains.items() if listed}
-        paired = set(combinations(sorted(name for name in self.singles if self.asking(name)), 2))
-        acted = {(tool, other) for tool, other in self.acted if tool != other}
-        self.held = set(self._before)
+        paired = set(combinations(sorted(name for name in self.singles if self.drafts_with_questions(name)), 2))
+        acted = {(tool, other) for tool, other in self.acting_pairs if tool != other}
+        self.held_combinations = set(self._before)
         for group in (chained, paired - chained, acted - chained):
             able = sorted((tools for tools in group - self._trained if set(tools) <= trained), key=self._rank)
             most = round(HELD * len(able)) if len(able) > 1 else 0
-            self.held |= set(able[: max(most, len(able) > 1)])
-        if not self.held:
+            self.held_combinations |= set(able[: max(most, len(able) > 1)])
+        if not self.held_combinations:
             able = sorted(
                 (tools for tools in (chained | paired | acted) - self._trained if set(tools) <= trained), key=self._rank
             )
-            self.held |= set(able[:1])
+            self.held_combinations |= set(able[:1])
 
     def acted_and_held(self) -> list[tuple[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]]]:
         """The pairs that were executed together of each held-out combination that has any."""
-        return [(tools, listed) for tools, listed in sorted(self.acted.items()) if listed and self.is_held(tools)]
+        return [
+            (tools, listed) for tools, listed in sorted(self.acting_pairs.items()) if listed and self.is_held(tools)
+        ]
 
     def is_held(self, tools: Tools) -> bool:
         """Whether a combination of tools is held out."""
-        return self.held is not None and tuple(sorted(set(tools))) in self.held
+        return self.held_combinations is not None and tuple(sorted(set(tools))) in self.held_combinations
 
     def _rank(self, tools: Tools) -> bytes:
         return hashlib.sha256(f"{self._seed} {' '.join(tools)}".encode()).digest()

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.chains import Chains
-from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, paired, split_pair, to_executed
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, pair_drafts, split_pair, to_executed
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
@@ -19,7 +19,7 @@ from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter
 from art_mcp.scenarios.production.pool import Pool
 from art_mcp.scenarios.production.quotas import ScenarioQuota
-from art_mcp.scenarios.scenario_set import Dropped
+from art_mcp.scenarios.scenario_set import DroppedTask
 
 FIRST = 3
 """Calls of a tool that are executed first, at most."""
@@ -68,19 +68,19 @@ class Producer:
         drafter: Drafts calls.
         sql: Drafts calls of tools that take SQL.
         composer: Puts them into words.
-        kept: Keeps what is made.
+        quota: Keeps what is made.
         seed: Seed of the combinations that are held out.
     """
 
-    def __init__(self, drafter: Drafter, sql: Sql, composer: Composer, kept: ScenarioQuota, seed: int) -> None:
+    def __init__(self, drafter: Drafter, sql: Sql, composer: Composer, quota: ScenarioQuota, seed: int) -> None:
         self._drafter = drafter
         self._sql = sql
         self._composer = composer
-        self._kept = kept
+        self._kept = quota
         self._rng = drafter.rng
         self._names = list(drafter.tools)
-        self._pool = Pool(seed, kept.earlier)
-        self._emitter = Emitter(self._pool, composer, kept, drafter.rng)
+        self._pool = Pool(seed, quota.earlier)
+        self._emitter = Emitter(self._pool, composer, quota, drafter.rng)
         self._chains = Chains(drafter)
         self._drafted: set[str] = set()
         self._drawn: Counter[str] = Counter()
@@ -88,7 +88,7 @@ class Producer:
         self._failed: Counter[str] = Counter()
         self._idle: set[str] = set()
         self._endless: dict[str, Endless] = {}
-        self.dropped: list[Dropped] = []
+        self.dropped_tasks: list[DroppedTask] = []
 
     async def produce(
         self, trials: Trials, time_left: Callable[[], float], on_wave: Callable[[], Awaitable[None]]
@@ -115,11 +115,11 @@ class Producer:
             drafted |= await self._wave(trials, self._more_singles(acting=True))
             drafted |= await self._wave(trials, self._more_pairs())
             if number == 0:
-                self._pool.hold(self._kept.held > 0)
+                self._pool.hold(self._kept.held_out_size > 0)
             self._emitter.all(part=max(0.3, min(0.9, self._share_tried())))
             if not drafted:
                 break
-        self._pool.hold(self._kept.held > 0)
+        self._pool.hold(self._kept.held_out_size > 0)
         self._emitter.all(part=1.0)
         await on_wave()
 
@@ -128,7 +128,7 @@ class Producer:
         for name in self._names * (self._kept.total // max(len(self._names), 1) + 1):
             for draft in self._singles(name, 1):
                 if len(self._kept.scenarios) < self._kept.total:
-                    self._kept.add(self._composer.unexecuted(draft))
+                    self._kept.add(self._composer.unexecuted_task(draft))
 
     def notes(self) -> list[str]:
         """Which held-out sets could not be made, which tools no call was made of, and why."""
@@ -139,7 +139,7 @@ class Producer:
         }
         if len(self._names) < 2:
             why["combinations"] = "only one tool may be called, and a combination needs two"
-        missing = [name for name in HELD_OUT if self._kept.held and not self._kept.size(name)]
+        missing = [name for name in HELD_OUT if self._kept.held_out_size and not self._kept.size(name)]
         uncalled = [f"no call of {name}: {why}" for name, why in self._endless.items() if not self._drawn[name]]
         return [*(f"no held-out {name}: {why[name]}" for name in missing), *uncalled]
 
@@ -166,24 +166,24 @@ class Producer:
                 self._failed[last] += not fail
                 tools = [step.tool for step in draft.steps]
                 calls = ", ".join(f"{step.tool}({canonical(step.arguments)})" for step in draft.steps)
-                self.dropped.append(
-                    Dropped.model_validate({"task": calls, "tools": tools, "kind": wrong[0], "reason": wrong[1]})
+                self.dropped_tasks.append(
+                    DroppedTask.model_validate({"task": calls, "tools": tools, "kind": wrong[0], "reason": wrong[1]})
                 )
         return bool(drafts)
 
-    def _useless(self, done: ExecutedDraft) -> tuple[str, str] | None:
+    def _useless(self, executed_draft: ExecutedDraft) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
-        if done.draft.missing is not None:
-            changed = done.trial.changes
+        if executed_draft.draft.missing is not None:
+            changed = executed_draft.trial.changes
             return ("unstable", "it gave an error, and changed something") if changed else None
-        if done.acts:
-            removes = any(VERBS[word].removes for word in words(done.draft.steps[-1].tool) if word in VERBS)
-            if removes and done.trial.changes == []:
+        if executed_draft.acts:
+            removes = any(VERBS[word].removes for word in words(executed_draft.draft.steps[-1].tool) if word in VERBS)
+            if removes and executed_draft.trial.changes == []:
                 return "empty", "nothing was removed"
-            if done.trial.changes == [] and self._pool.changes(done.trial.steps[-1].tool):
+            if executed_draft.trial.changes == [] and self._pool.changes(executed_draft.trial.steps[-1].tool):
                 return "empty", "nothing was changed"
             return None
-        return None if done.questions else ("empty", "the result has no short value that could be asked for")
+        return None if executed_draft.questions else ("empty", "the result has no short value that could be asked for")
 
     def _singles(self, name: str, count: int) -> list[Draft]:
         """New drafts of a tool, as many as can be drawn. Of each tool the wanted share has a held-out value, if any."""
@@ -202,7 +202,7 @@ class Producer:
                 if draft is not None and self._is_new(draft):
                     drafts.append(draft)
                     self._drawn[name] += 1
-                    self._held[name] += bool(draft.held)
+                    self._held[name] += bool(draft.held_values)
                     break
         return drafts
 
@@ -220,7 +220,7 @@ class Producer:
             for name in self._names
             if name not in self._idle
             and self._drafter.senses[name].acts is acting
-            and len(self._pool.singles[name]) < self._wanted(name)
+            and len(self._pool.singles[name]) < self._wanted_count(name)
             and not (self._failed[name] >= FAILING and not self._pool.singles[name])
         ]
 
@@ -246,15 +246,15 @@ class Producer:
         """Drafts of a wave, for the number of scenarios."""
         return min(WAVE, max(ACTING_WAVE, 2 * self._kept.total))
 
-    def _wanted(self, name: str) -> int:
+    def _wanted_count(self, name: str) -> int:
         """Executed calls that are wanted of a tool. Those that act take longer, as each has a server of its own."""
-        if name in self._drafter.values.known.slow:
+        if name in self._drafter.values.pool.slow:
             return SLOW_TRIED
         return max(3, self._enough() // 2) if self._drafter.senses[name].acts else self._enough()
 
     def _share_tried(self) -> float:
         """The share of the wanted calls that were executed."""
-        wanted = {name: self._wanted(name) for name in self._names}
+        wanted = {name: self._wanted_count(name) for name in self._names}
         have = sum(size if name in self._idle else len(self._pool.singles[name]) for name, size in wanted.items())
         return have / max(1, sum(wanted.values()))
 
@@ -277,13 +277,13 @@ class Producer:
         if len(others) < 2:
             return []
         pairs = [tools for tools, done in self._pool.acted_and_held() if len(done) < HELD_ACTED]
-        if sum(map(len, self._pool.acted.values())) < self._enough():
+        if sum(map(len, self._pool.acting_pairs.values())) < self._enough():
             named = self._rng.sample(acting, min(len(acting), ACTED))
             pairs += [(name, self._rng.choice([each for each in others if each != name])) for name in named]
         drafts = []
         for name, other in pairs[:ACTED]:
             first, second = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
-            draft = paired(first, second) if self._rng.random() < 0.5 else paired(second, first)
+            draft = pair_drafts(first, second) if self._rng.random() < 0.5 else pair_drafts(second, first)
             if self._is_new(draft):
                 drafts.append(draft)
         return drafts

@@ -58,7 +58,7 @@ class ScenarioQuota:
     difficulty: tuple[int, int] = (1, 5)
     earlier: Sequence[MCPScenario] = ()
     scenarios: list[MCPScenario] = field(default_factory=list)
-    told: int = 0
+    notify_count: int = 0
     """Scenarios of which `on_kept` knows, or which an earlier generation has told of."""
     _held_back: bool = False
     _given_up: set[Split] = field(default_factory=set)
@@ -69,17 +69,17 @@ class ScenarioQuota:
     def __post_init__(self) -> None:
         for scenario in self.earlier:
             self._count(scenario)
-        self.told = len(self.scenarios)
+        self.notify_count = len(self.scenarios)
 
     def hold_back(self) -> None:
         """From now on `on_kept` is called by `tell` alone: the scenarios may be changed until then."""
         self._held_back = True
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Calls `on_kept` for the scenarios that it does not know yet."""
-        while self.told < len(self.scenarios):
-            self.on_kept(self.scenarios[self.told])
-            self.told += 1
+        while self.notify_count < len(self.scenarios):
+            self.on_kept(self.scenarios[self.notify_count])
+            self.notify_count += 1
 
     @property
     def total(self) -> int:
@@ -87,15 +87,15 @@ class ScenarioQuota:
         return ENOUGH if self.n is None else self.n
 
     @property
-    def held(self) -> int:
+    def held_out_size(self) -> int:
         """The size of a held-out set."""
         size = self.held_out * HELD_OF if self.n is None else self.held_out * self.n / len(HELD_OUT)
         return min(round(size), MOST)
 
     @property
-    def trained(self) -> int:
+    def training_size(self) -> int:
         """The number of training scenarios that are wanted."""
-        return self.total - (len(HELD_OUT) - len(self._given_up)) * self.held
+        return self.total - (len(HELD_OUT) - len(self._given_up)) * self.held_out_size
 
     def give_up(self) -> None:
         """Held-out sets of which nothing could be made leave their room to training."""
@@ -105,15 +105,15 @@ class ScenarioQuota:
         """How many scenarios there are of a set."""
         return sum(count for (own, _), count in self._counts.items() if own == split)
 
-    def made(self, split: Split, kind: Kind) -> int:
+    def kind_count(self, split: Split, kind: Kind) -> int:
         """How many scenarios there are of a kind in a set."""
         return self._counts[split, kind]
 
-    def used(self, split: Split, kind: Kind, tools: tuple[str, ...]) -> int:
+    def tools_count(self, split: Split, kind: Kind, tools: tuple[str, ...]) -> int:
         """How many of them use just these tools."""
         return self._tools[split, kind, tools]
 
-    def left(self, split: Split, kind: Kind, share: float | None = None, part: float = 1.0) -> int:
+    def shortfall(self, split: Split, kind: Kind, share: float | None = None, part: float = 1.0) -> int:
         """How many more are wanted of a kind in a set.
 
         Args:
@@ -122,11 +122,11 @@ class ScenarioQuota:
             share: Its share of the set. None: that of SHARES, in training that of TAUGHT.
             part: How much of it is wanted by now.
         """
-        whole = self.trained if split == "train" else self.held
+        whole = self.training_size if split == "train" else self.held_out_size
         room = (whole if split == "train" else min(whole, 4 + self.size("train") // STRICT)) - self.size(split)
         usual = TAUGHT if split == "train" else SHARES
         own = usual[kind] if share is None else share
-        return max(0, min(room, max(round(own * whole * part), 1) - self.made(split, kind)))
+        return max(0, min(room, max(round(own * whole * part), 1) - self.kind_count(split, kind)))
 
     def add(self, scenario: MCPScenario | None) -> bool:
         """Keeps a scenario. False: there was none, one with the same words, or it is too easy or too hard."""
@@ -137,7 +137,7 @@ class ScenarioQuota:
             return False
         self._count(scenario)
         if not self._held_back:
-            self.tell()
+            self.notify()
         return True
 
     def _count(self, scenario: MCPScenario) -> None:

@@ -14,7 +14,7 @@ from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.scenarios.scenario_set import Dropped, ScenarioSet, balanced, drop
+from art_mcp.scenarios.scenario_set import DroppedTask, ScenarioSet, balance_scenarios, drop
 from art_mcp.scenarios.writing.writer import UNANSWERED, Writer
 from trainer_server.wire import LLMError
 
@@ -26,7 +26,7 @@ async def write_scenarios(
     rounds: int,
     budget: float | None,
     *,
-    kept: Sequence[MCPScenario] = (),
+    earlier: Sequence[MCPScenario] = (),
     on_kept: Callable[[MCPScenario], None] = lambda scenario: None,
     until: float | None = None,
     allow_destructive: bool = False,
@@ -40,7 +40,7 @@ async def write_scenarios(
         n: Maximum number of scenarios to keep.
         rounds: Maximum number of rounds.
         budget: USD that the model may cost. None sets no limit.
-        kept: Scenarios of an earlier generation, which count.
+        earlier: Scenarios of an earlier generation, which count.
         on_kept: Called for each scenario when it is kept.
         until: Time of the event loop after which the model is not asked again. None: there is no such time.
         allow_destructive: Whether to call tools that may change something.
@@ -52,7 +52,7 @@ async def write_scenarios(
     Raises:
         LLMError: The model failed before any scenario was kept.
     """
-    scenarios = ScenarioSet(list(kept), offered=[tool.name for tool in writer.catalog.tools])
+    scenarios = ScenarioSet(list(earlier), offered=[tool.name for tool in writer.catalog.tools])
     usage, why = writer.llm.usage, ""
     while len(scenarios) < n and not why:
         try:
@@ -72,7 +72,7 @@ async def write_scenarios(
             allow_destructive=allow_destructive,
             progress=progress,
         )
-        good, unanswered = answered(more.scenarios, [*scenarios.scenarios, *more.scenarios])
+        good, unanswered = fill_answers(more.scenarios, [*scenarios.scenarios, *more.scenarios])
         scenarios.scenarios += good
         for scenario in good:
             on_kept(scenario)
@@ -123,7 +123,7 @@ async def finish(
     kept: list[MCPScenario] = []
     failed: list[MCPScenario] = []
     unique, dropped = distinct(drafts, calls=True)
-    waiting = balanced(unique)
+    waiting = balance_scenarios(unique)
     notes = []
     if server is None:
         kept, waiting = waiting[:n], waiting[n:]
@@ -131,7 +131,7 @@ async def finish(
     with progress_bar(*COLUMNS, shown=progress) as bar:
         task = bar.add_task("executing scenarios", total=2 * n)
         while server and waiting and len(kept) < n:
-            order = balanced(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
+            order = balance_scenarios(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
             batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
             good, bad = await execute(
                 server,
@@ -152,19 +152,23 @@ async def finish(
     return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
 
 
-def answered(scenarios: Iterable[MCPScenario], known: Iterable[MCPScenario]) -> tuple[list[MCPScenario], list[Dropped]]:
+def fill_answers(
+    scenarios: Iterable[MCPScenario], all_scenarios: Iterable[MCPScenario]
+) -> tuple[list[MCPScenario], list[DroppedTask]]:
     """Fills in what was answered to the first request of a task that follows up on one.
 
     Args:
         scenarios: Scenarios that were executed.
-        known: Scenarios among which the first requests are.
+        all_scenarios: Scenarios among which the first requests are.
 
     Returns:
         The scenarios, and records of those whose first request is not known, or whose answer it gives away.
     """
-    by_task = {scenario.task: scenario for scenario in known if len(scenario.messages) == 1 and scenario.plan.executed}
+    by_task = {
+        scenario.task: scenario for scenario in all_scenarios if len(scenario.messages) == 1 and scenario.plan.executed
+    }
     whole: list[MCPScenario] = []
-    dropped: list[Dropped] = []
+    dropped: list[DroppedTask] = []
     for scenario in scenarios:
         if scenario.plan.kind != "follow_up" or scenario.messages[1]["content"] != UNANSWERED:
             whole.append(scenario)
@@ -181,7 +185,7 @@ def answered(scenarios: Iterable[MCPScenario], known: Iterable[MCPScenario]) -> 
     return whole, dropped
 
 
-def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[MCPScenario], list[Dropped]]:
+def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[MCPScenario], list[DroppedTask]]:
     """Removes near-duplicates: drafts with the same words as an earlier one.
 
     Args:
@@ -192,7 +196,7 @@ def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[M
         The drafts that are kept, and the records of the others.
     """
     kept: list[MCPScenario] = []
-    dropped: list[Dropped] = []
+    dropped: list[DroppedTask] = []
     seen: dict[str, MCPScenario] = {}
     for draft in drafts:
         keys = [f"text {draft.wording}", *([f"calls {signature(draft)}"] if calls and draft.tools else [])]

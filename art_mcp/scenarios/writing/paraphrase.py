@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from art_langgraph.llm.llm import LLM
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.values import spell_value
 from art_mcp.scenarios.plan import MCPScenario, is_reference
 from trainer_server.wire import LLMError
 
@@ -46,7 +46,7 @@ def exact(scenario: MCPScenario) -> list[str]:
         for step in scenario.plan.reference
         for argument in step.arguments.values()
         if not is_reference(argument)
-        for part in spelled(argument)
+        for part in spell_value(argument)
     }
     quoted = {part for part in scenario.task.split('"')[1::2] if part}
     return sorted(value for value in values | quoted if value in scenario.task)
@@ -59,7 +59,7 @@ def survives(scenario: MCPScenario, text: str) -> bool:
     return bool(new) and new != scenario.task and not told and all(value in new for value in exact(scenario))
 
 
-async def paraphrased(
+async def paraphrase_scenarios(
     scenarios: Sequence[MCPScenario], llm: LLM, seed: int = 0
 ) -> tuple[list[MCPScenario | None], list[str]]:
     """Rewrites the texts of scenarios.

@@ -14,8 +14,8 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.phrasing.lexicon import FILLERS, PREPOSITIONS
-from art_mcp.scenarios.phrasing.talk import refuses
-from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.small_talk import refuses
+from art_mcp.scenarios.phrasing.values import spell_value
 from art_mcp.scenarios.plan import Reply, is_reference
 from art_mcp.validation import violation
 
@@ -87,19 +87,19 @@ def unfit(proposal: Proposal, tools: Sequence[CatalogTool], difficulty: tuple[in
     return _unfit_request(proposal, tools) or _unfit_reply(proposal, tools) or unsaid(proposal, said)
 
 
-def unsaid(request: Request, said: str) -> str | None:
+def unsaid(request: Request, text: str) -> str | None:
     """Which value the calls need and nobody has said. None: all are said.
 
     Values of a few words must be said letter by letter. Longer ones, such as queries, may be worked out.
 
     Args:
         request: The calls.
-        said: The task, and what was asked before it.
+        text: The task, and what was asked before it.
     """
     for call in request.calls:
         for value in call.arguments.values():
-            for part in () if is_reference(value) else spelled(value):
-                if len(part.split()) <= SAID and isinstance(value, str) and part not in said:
+            for part in () if is_reference(value) else spell_value(value):
+                if len(part.split()) <= SAID and isinstance(value, str) and part not in text:
                     return f"the task does not say {part!r}, which the calls need"
     return None
 

@@ -13,7 +13,7 @@ from typing import Any
 from art_langgraph.llm.llm import LLM
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.plan import Kind, MCPScenario, Plan, Reading, Step
-from art_mcp.scenarios.scenario_set import Dropped
+from art_mcp.scenarios.scenario_set import DroppedTask
 from art_mcp.scenarios.writing.proposals import Proposal, Proposals, Request, unfit
 from trainer_server.wire import LLMError
 
@@ -78,7 +78,7 @@ class Writer:
         difficulty: Least and greatest difficulty, from 1 to 5.
         seed: Seed of the requests.
         instructions: Additional instructions for the model, or None.
-        seen: Observed results by the name of the tool, each with the arguments of the call.
+        results: Observed results by the name of the tool, each with the arguments of the call.
         values: ValuePool values by the name of a parameter.
         rounds: How often `drafts` was called.
     """
@@ -89,19 +89,19 @@ class Writer:
     difficulty: tuple[int, int] = (1, 5)
     seed: int = 0
     instructions: str | None = None
-    seen: Mapping[str, Sequence[tuple[dict[str, Any], Any]]] = field(default_factory=dict)
+    results: Mapping[str, Sequence[tuple[dict[str, Any], Any]]] = field(default_factory=dict)
     values: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     rounds: int = 0
 
     async def drafts(
-        self, missing: int, kept: Sequence[MCPScenario] = (), dropped: Sequence[Dropped] = ()
-    ) -> tuple[list[MCPScenario], list[Dropped]]:
+        self, missing: int, earlier: Sequence[MCPScenario] = (), dropped_tasks: Sequence[DroppedTask] = ()
+    ) -> tuple[list[MCPScenario], list[DroppedTask]]:
         """Asks the model for drafts, some more than are missing. Tools that are rarely used so far come first.
 
         Args:
             missing: Number of scenarios that are still needed.
-            kept: Scenarios of earlier rounds. The prompt asks for different ones.
-            dropped: Tasks that were dropped in earlier rounds. The prompt lists those that failed.
+            earlier: Scenarios of earlier rounds. The prompt asks for different ones.
+            dropped_tasks: Tasks that were dropped in earlier rounds. The prompt lists those that failed.
 
         Returns:
             The drafts, and the proposals that do not fit the schemas, with the reason.
@@ -114,7 +114,7 @@ class Writer:
             self.catalog.model_copy(update={"tools": list(self.tools), "resources": [], "templates": []}).parts(PART)
         )
         parts = [part for part in parts if part.tools]
-        used = Counter(tool for scenario in kept for tool in scenario.tools)
+        used = Counter(tool for scenario in earlier for tool in scenario.tools)
         low, high = self.difficulty
         asked = []
         for at in range(max(-(-int(missing * _SPARE) // BATCH), 1)):
@@ -122,7 +122,7 @@ class Writer:
             rarest = sorted(part.tools, key=lambda tool: (used[tool.name], rng.random()))[:BATCH]
             used.update(tool.name for tool in rarest)
             level = low + (at + self.rounds) % (high - low + 1)
-            messages = self._messages(part, [tool.name for tool in rarest], level, kept, dropped)
+            messages = self._messages(part, [tool.name for tool in rarest], level, earlier, dropped_tasks)
             asked.append(self.llm.ask(messages, Proposals, check=self._some_fit, sample=rng.randrange(2**32)))
         self.rounds += 1
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -135,13 +135,13 @@ class Writer:
         proposals = [proposal for answer in answers if isinstance(answer, Proposals) for proposal in answer.scenarios]
         return self._sorted_out(proposals)
 
-    def _sorted_out(self, proposals: Sequence[Proposal]) -> tuple[list[MCPScenario], list[Dropped]]:
+    def _sorted_out(self, proposals: Sequence[Proposal]) -> tuple[list[MCPScenario], list[DroppedTask]]:
         """Turns valid proposals into drafts, and the others into records with the reason."""
         drafts, dropped = [], []
         for proposal in proposals:
             if wrong := unfit(proposal, self.tools, self.difficulty):
                 tools = [call.tool for call in proposal.calls]
-                dropped.append(Dropped(task=proposal.task, tools=tools, kind="invalid", reason=wrong))
+                dropped.append(DroppedTask(task=proposal.task, tools=tools, kind="invalid", reason=wrong))
                 continue
             history = []
             if proposal.earlier is not None:
@@ -181,7 +181,12 @@ class Writer:
             raise ValueError("; ".join(wrong))
 
     def _messages(
-        self, part: Catalog, rarest: Sequence[str], level: int, kept: Sequence[MCPScenario], dropped: Sequence[Dropped]
+        self,
+        part: Catalog,
+        rarest: Sequence[str],
+        level: int,
+        earlier: Sequence[MCPScenario],
+        dropped_tasks: Sequence[DroppedTask],
     ) -> list[dict[str, str]]:
         """The chat messages of a request.
 
@@ -189,8 +194,8 @@ class Writer:
             part: Part of the catalog that the model sees.
             rarest: Names of the tools to use above all.
             level: Difficulty of most of the tasks.
-            kept: Scenarios of earlier rounds.
-            dropped: Tasks that were dropped in earlier rounds.
+            earlier: Scenarios of earlier rounds.
+            dropped_tasks: Tasks that were dropped in earlier rounds.
         """
         low, high = self.difficulty
         sections = [
@@ -199,11 +204,13 @@ class Writer:
         ]
         if self.instructions:
             sections.append(self.instructions)
-        if kept:
-            sections.append("There are already, so write others:\n" + _listed(scenario.task for scenario in kept))
-        failed = [task for task in dropped if task.kind in ("invalid", "error", "empty")]
+        if earlier:
+            sections.append(
+                "There are already, so write others:\n" + _render_list(scenario.task for scenario in earlier)
+            )
+        failed = [task for task in dropped_tasks if task.kind in ("invalid", "error", "empty")]
         if failed:
-            sections.append("These failed:\n" + _listed(f"{task.task} ({task.reason})" for task in failed[-10:]))
+            sections.append("These failed:\n" + _render_list(f"{task.task} ({task.reason})" for task in failed[-10:]))
         sections.append(f"The server:\n{part.text()}")
         sections += self._facts(part)
         return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(sections)}]
@@ -216,12 +223,12 @@ class Writer:
             sections.append(f"Its resources:\n{next(others.parts(CONTEXT)).text()}")
         if self.values:
             lines = [f"{name}: {_json(list(values)[:50])}" for name, values in self.values.items()]
-            sections.append(f"Known values:\n{_listed(lines)}")
+            sections.append(f"Known values:\n{_render_list(lines)}")
         names = {tool.name for tool in part.tools}
-        calls = [(tool, *result) for tool, results in self.seen.items() if tool in names for result in results[:3]]
+        calls = [(tool, *result) for tool, results in self.results.items() if tool in names for result in results[:3]]
         if calls:
             lines = [f"{tool}({_json(arguments)}) gave {_json(value)[:500]}" for tool, arguments, value in calls]
-            sections.append(f"Results that were seen:\n{_listed(lines)}")
+            sections.append(f"Results that were seen:\n{_render_list(lines)}")
         return sections
 
 
@@ -235,7 +242,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _listed(lines: Iterable[str]) -> str:
+def _render_list(lines: Iterable[str]) -> str:
     """Lines with dashes, as many as fit into CONTEXT characters."""
     items: list[str] = []
     for line in lines:

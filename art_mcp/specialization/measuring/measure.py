@@ -68,15 +68,15 @@ class Measurer:
             on_part(len(done), took)
         return Evaluation(done, version, solved)
 
-    def _part(self, done: int, count: int, seconds: float | None, spent: float) -> int:
+    def _part(self, done_count: int, count: int, seconds: float | None, seconds_spent: float) -> int:
         """How many scenarios to run next; 0: there is no time for more."""
-        left = count - done
+        left = count - done_count
         if seconds is None:
             return left
         if self.cost is None:
             return min(left, max(LEAST, self.runs.max_concurrency))
-        fitting = int((seconds - spent) / self.cost)
-        if not done:
+        fitting = int((seconds - seconds_spent) / self.cost)
+        if not done_count:
             return min(left, max(LEAST, fitting))
         return min(left, fitting) if fitting >= LEAST else 0
 
@@ -93,7 +93,7 @@ class Measurer:
         )
 
 
-def interleaved(sets: Mapping[str, Sequence[MCPScenario]], seed: int) -> list[MCPScenario]:
+def interleave_sets(sets: Mapping[str, Sequence[MCPScenario]], seed: int) -> list[MCPScenario]:
     """All held-out scenarios in an order of which every beginning has about as many of each set.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
-from art_mcp.specialization.measuring.paired import PairedGain
+from art_mcp.specialization.measuring.paired_gain import PairedGain
 
 HEADLINE = ("values", "phrasings")
 """The held-out sets whose mean success is the headline. The set of new combinations is reported apart."""

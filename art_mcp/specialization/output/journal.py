@@ -29,7 +29,7 @@ class Journal:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.spent: Callable[[], float] = lambda: 0.0
+        self.seconds_spent: Callable[[], float] = lambda: 0.0
         self.usage: Callable[[], Mapping[str, Usage]] = dict
         self.events: list[dict[str, Any]] = []
         if path is not None and path.exists():  # a killed process may have left half of the last line
@@ -42,7 +42,7 @@ class Journal:
             event: Its name.
             **facts: What is to be known of it, as JSON values.
         """
-        line = {"event": event, "time": round(time.time(), 3), "spent": round(self.spent(), 3), **facts}
+        line = {"event": event, "time": round(time.time(), 3), "spent": round(self.seconds_spent(), 3), **facts}
         if usage := self.usage():
             line["usage"] = {name: asdict(each) for name, each in usage.items()}
         if self._path is not None:
@@ -53,7 +53,7 @@ class Journal:
         """The events of a name in a stage, oldest first."""
         return [line for line in self.events if line["event"] == event and line.get("stage") == stage]
 
-    def ended(self, stage: str) -> dict[str, Any] | None:
+    def end_event(self, stage: str) -> dict[str, Any] | None:
         """The event with which a stage ended. None: it has not."""
         return next(iter(self.of("end", stage)), None)
 

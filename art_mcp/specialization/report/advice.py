@@ -48,18 +48,18 @@ _GAP = 0.2
 """How far a set must be behind another one to be worth a remark."""
 
 
-def advice(made: Specialization, failures: Sequence[Cluster]) -> list[str]:
+def advice(outcome: Specialization, failures: Sequence[Cluster]) -> list[str]:
     """What to do next, the most important first.
 
     Args:
-        made: The specialization, as far as it is.
+        outcome: The specialization, as far as it is.
         failures: The failures of its last measurement, the most frequent kind first.
     """
-    return list(_advice(made, failures))
+    return list(_advice(outcome, failures))
 
 
-def _advice(made: Specialization, failures: Sequence[Cluster]) -> Iterator[str]:
-    last = list(made.measurements.values())[-1] if made.measurements else None
+def _advice(outcome: Specialization, failures: Sequence[Cluster]) -> Iterator[str]:
+    last = list(outcome.measurements.values())[-1] if outcome.measurements else None
     if last is None or last.headline is None:
         return
     rates, sets = last.rates(), last.sets
@@ -81,31 +81,31 @@ def _advice(made: Specialization, failures: Sequence[Cluster]) -> Iterator[str]:
         yield "New wordings are behind new values: let a language model write or rewrite tasks (--model, --paraphrase)."
     if values is not None and phrasings is not None and values < phrasings - _GAP:
         yield "New values are behind new wordings: give more values for arguments (--resource)."
-    if "after" in made.measurements:
-        yield from _of_training(made)
+    if "after" in outcome.measurements:
+        yield from _of_training(outcome)
     if last.on_headline.scenarios < _FEW:
         yield (
             f"Only {last.on_headline.scenarios} held-out scenarios were measured, so that the intervals are wide: give "
             "more --minutes, or more values with --resource."
         )
-    if "after" in made.measurements and last.headline < _ENOUGH:
+    if "after" in outcome.measurements and last.headline < _ENOUGH:
         yield (
-            f"{made.base_model} may be too small for this server. On a GPU, serve a larger model "
+            f"{outcome.base_model} may be too small for this server. On a GPU, serve a larger model "
             "(`art-langgraph serve --model Qwen/Qwen3-0.6B`), and give the same command another --output."
         )
 
 
-def _of_training(made: Specialization) -> Iterator[str]:
+def _of_training(outcome: Specialization) -> Iterator[str]:
     """What the steps of the training say."""
-    gain, prompted, after = made.gain, made.measurements.get("prompted"), made.measurements["after"]
+    gain, prompted, after = outcome.gain, outcome.measurements.get("prompted"), outcome.measurements["after"]
     if prompted and (prompted.headline or 0.0) >= (after.headline or 0.0) > 0:
         yield "Three demonstrations in the prompt are as good as this training: use them, or train for longer."
-    if not made.steps:
+    if not outcome.steps:
         return
     if gain is not None and gain.better < gain.worse and gain.p < 0.05:
         yield "Reinforcement learning made it worse: lower the learning rate (--lr), or stop after the warm start."
     elif gain is not None and not gain.significant:
-        rewards = [reward for _, reward in made.rewards]
+        rewards = [reward for _, reward in outcome.rewards]
         if rewards and rewards[0] > 0.9:
             yield "Reinforcement learning had little left to teach: the warm start had solved the training tasks."
         elif rewards and max(rewards[-3:]) > rewards[0] + 0.05:

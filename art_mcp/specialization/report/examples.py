@@ -40,12 +40,12 @@ class Example:
     after: Run
 
 
-def examples(made: Specialization) -> Iterator[Example]:
+def examples(outcome: Specialization) -> Iterator[Example]:
     """Held-out scenarios with their runs. Those that only the last version solves come first."""
-    if made.before is None:
+    if outcome.before is None:
         return
-    last = list(made.measurements.values())[-1]
-    first = {run.scenario.id: run for run in made.before.evaluation.trajectories}
+    last = list(outcome.measurements.values())[-1]
+    first = {run.scenario.id: run for run in outcome.before.evaluation.trajectories}
     pairs = [(first[run.scenario.id], run) for run in last.evaluation.trajectories if run.scenario.id in first]
     pairs.sort(key=lambda pair: solved(pair[0]) - solved(pair[1]))
     for before, after in pairs[:EXAMPLES]:

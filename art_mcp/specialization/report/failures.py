@@ -9,7 +9,7 @@ from typing import Literal
 
 from art_langgraph.trajectory import ToolCall, Trajectory
 from art_mcp.client.in_world import WORLD_KEY
-from art_mcp.scenarios.phrasing.talk import refuses
+from art_mcp.scenarios.phrasing.small_talk import refuses
 from art_mcp.scenarios.plan import MCPScenario, Plan
 from art_mcp.specialization.calls import MadeCall, Schema, made_calls
 from art_mcp.specialization.verify import EXTRA_CALLS, answer, match
@@ -108,15 +108,15 @@ class Cluster:
         return self.failures[0]
 
 
-def clusters(runs: Iterable[Trajectory], solved: Iterable[str], schemas: Mapping[str, Schema]) -> list[Cluster]:
+def clusters(runs: Iterable[Trajectory], solved_ids: Iterable[str], schemas: Mapping[str, Schema]) -> list[Cluster]:
     """The failures by kind, the most frequent first.
 
     Args:
         runs: The runs of a measurement.
-        solved: Ids of those that solved their scenario.
+        solved_ids: Ids of those that solved their scenario.
         schemas: The schemas of the agent's tools, by name.
     """
-    runs, done = list(runs), set(solved)
+    runs, done = list(runs), set(solved_ids)
     by_kind: dict[Kind, list[Failure]] = {}
     for run in runs:
         if run.id not in done:
@@ -156,31 +156,31 @@ def _reason(run: Trajectory, schemas: Mapping[str, Schema]) -> tuple[Kind, str]:
     return _of_calls(run, plan, calls, reached, schemas) or _of_answer(plan, calls, said)
 
 
-def _of_reply(plan: Plan, calls: Sequence[MadeCall], said: str) -> tuple[Kind, str]:
+def _of_reply(plan: Plan, calls: Sequence[MadeCall], answer_text: str) -> tuple[Kind, str]:
     """What is wrong with the answer to a task that cannot be done, or that needs no tool."""
     if calls and not plan.reference:
         return "needless call", str(calls[0])
-    if not said:
+    if not answer_text:
         return "no answer", f"still calling {calls[-1]}" if calls else "no text"
-    if plan.reply == "refusal" and not refuses(said):
-        return "claimed", said
-    return "missing fact", f"{said} (expected: {', '.join(plan.about) or 'nothing in particular'})"
+    if plan.reply == "refusal" and not refuses(answer_text):
+        return "claimed", answer_text
+    return "missing fact", f"{answer_text} (expected: {', '.join(plan.about) or 'nothing in particular'})"
 
 
 def _of_calls(
     run: Trajectory,
     plan: Plan,
     calls: Sequence[MadeCall],
-    reached: Sequence[ToolCall],
+    server_calls: Sequence[ToolCall],
     schemas: Mapping[str, Schema],
 ) -> tuple[Kind, str] | None:
     """What is wrong with the calls of a run. None: nothing."""
     if unknown := next((call for call in calls if schemas and call.tool not in schemas), None):
         return "unknown tool", str(unknown)
-    matches = match(plan.reference, reached, plan.observations)
+    matches = match(plan.reference, server_calls, plan.observations)
     pairs = list(zip(plan.reference, matches, strict=True))
     if not any(call for call, _ in matches):
-        made, names = str(calls[0]) if calls else reached[0].tool, {step.tool for step in plan.reference}
+        made, names = str(calls[0]) if calls else server_calls[0].tool, {step.tool for step in plan.reference}
         return "wrong tool", f"{made}, and not {', '.join(sorted(names))}"
     if missing := [step.tool for step, (call, _) in pairs if call is None]:
         return "missing call", ", ".join(missing)
@@ -193,18 +193,18 @@ def _of_calls(
             return "tool error", f"{call.tool}: {call.result}"
         if call and degree < 1:
             return "argument value", f"{call.tool}({call.arguments}), and not {step.arguments}"
-    if len(reached) > len(matches) + EXTRA_CALLS:
-        return "too many calls", f"{len(reached)} calls for {len(matches)}"
+    if len(server_calls) > len(matches) + EXTRA_CALLS:
+        return "too many calls", f"{len(server_calls)} calls for {len(matches)}"
     return ("world", _differences(run)[0]) if _differences(run) else None
 
 
-def _of_answer(plan: Plan, calls: Sequence[MadeCall], said: str) -> tuple[Kind, str]:
+def _of_answer(plan: Plan, calls: Sequence[MadeCall], answer_text: str) -> tuple[Kind, str]:
     """What is wrong with the answer of a run whose calls are right."""
-    if not said:
+    if not answer_text:
         return "no answer", f"still calling {calls[-1]}" if calls else "no text"
     if plan.asks:
-        return "missing fact", f"{said} (expected: {', '.join(plan.facts) or 'a value of the results'})"
-    return "other", said
+        return "missing fact", f"{answer_text} (expected: {', '.join(plan.facts) or 'a value of the results'})"
+    return "other", answer_text
 
 
 def _differences(run: Trajectory) -> list[str]:

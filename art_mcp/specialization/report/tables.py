@@ -34,36 +34,36 @@ class Table:
     rows: list[list[str]]
 
 
-def by_set(made: Specialization) -> Table:
+def by_set(outcome: Specialization) -> Table:
     """Success of each measurement on each held-out set, with 95 % intervals and the number of scenarios."""
-    there = [name for name in HELD_OUT if name in made.scenarios.held_out_sets]
+    there = [name for name in HELD_OUT if name in outcome.scenarios.held_out_sets]
     rows = []
-    for stage, measured in made.measurements.items():
+    for stage, measured in outcome.measurements.items():
         sets = measured.sets
         cells = [_rate_of(sets.get(name)) for name in there]
-        rows.append([MEASURED[stage], f"{made.policy}@{measured.version}", _headline(measured), *cells])
+        rows.append([MEASURED[stage], f"{outcome.policy}@{measured.version}", _headline(measured), *cells])
     titles = {"values": "new values", "phrasings": "new wordings", "combinations": "new combinations of tools"}
     return Table("", ["measured", "version", "headline", *(titles[name] for name in there)], rows)
 
 
-def by_facts(made: Specialization) -> list[Table]:
+def by_facts(outcome: Specialization) -> list[Table]:
     """Success by tool, by difficulty and by kind of task, for each measurement."""
-    every = [scenario.plan for scenario in made.scenarios.scenarios]
+    every = [scenario.plan for scenario in outcome.scenarios.scenarios]
     levels, kinds = Counter(plan.difficulty for plan in every), Counter(plan.kind for plan in every)
     return [
-        _by(made, "tool", made.scenarios.coverage, lambda scenario: scenario.tools),
-        _by(made, "difficulty", dict(sorted(levels.items())), lambda scenario: (scenario.plan.difficulty,)),
-        _by(made, "kind of task", dict(kinds), lambda scenario: (scenario.plan.kind,)),
+        _by(outcome, "tool", outcome.scenarios.coverage, lambda scenario: scenario.tools),
+        _by(outcome, "difficulty", dict(sorted(levels.items())), lambda scenario: (scenario.plan.difficulty,)),
+        _by(outcome, "kind of task", dict(kinds), lambda scenario: (scenario.plan.kind,)),
     ]
 
 
-def failures_of(made: Specialization) -> dict[str, list[Cluster]]:
+def failures_of(outcome: Specialization) -> dict[str, list[Cluster]]:
     """The failures of each measurement by kind, the most frequent first."""
     by_stage = {}
-    for stage, measured in made.measurements.items():
+    for stage, measured in outcome.measurements.items():
         evaluation = measured.evaluation
         solved = [run.id for run in evaluation.trajectories if evaluation.succeeded(run)]
-        by_stage[stage] = clusters(evaluation.trajectories, solved, made.schemas)
+        by_stage[stage] = clusters(evaluation.trajectories, solved, outcome.schemas)
     return by_stage
 
 
@@ -79,30 +79,30 @@ def by_failure(by_stage: Mapping[str, Sequence[Cluster]]) -> Table:
     return Table("", ["the model, or the run", *(MEASURED[stage] for stage in by_stage)], rows)
 
 
-def differences(measured: Measurement | None) -> list[tuple[str, int]]:
+def differences(measurement: Measurement | None) -> list[tuple[str, int]]:
     """What runs left otherwise in their worlds than they should, the most frequent first, with counts."""
-    runs = measured.evaluation.trajectories if measured else []
+    runs = measurement.evaluation.trajectories if measurement else []
     said = Counter(
         str(difference) for run in runs for difference in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()
     )
     return said.most_common(_DIFFERENCES)
 
 
-def by_cost(made: Specialization) -> Table:
+def by_cost(outcome: Specialization) -> Table:
     """Seconds and tokens of each stage."""
     rows = []
-    for stage, seconds in made.seconds.items():
-        tokens = made.tokens.get(stage)
+    for stage, seconds in outcome.seconds.items():
+        tokens = outcome.tokens.get(stage)
         counts = (tokens.prompt, tokens.cached, tokens.sampled, tokens.trained) if tokens else (None,) * 4
         rows.append([stage, f"{seconds:.0f}", *(f"{count:,}" if count else NONE for count in counts)])
-    rows.append(["together", f"{sum(made.seconds.values()):.0f}", *_sums(made)])
+    rows.append(["together", f"{sum(outcome.seconds.values()):.0f}", *_sums(outcome)])
     return Table("", ["stage", "seconds", "prompt tokens", "of them cached", "sampled tokens", "trained tokens"], rows)
 
 
-def by_step(made: Specialization) -> Table:
+def by_step(outcome: Specialization) -> Table:
     """The training steps."""
     rows = []
-    for row in made.steps:
+    for row in outcome.steps:
         groups, hints = row.get("groups") or {}, row.get("hints") or {}
         rows.append(
             [
@@ -120,12 +120,12 @@ def by_step(made: Specialization) -> Table:
 
 
 def _by(
-    made: Specialization, title: str, counts: Mapping[Any, int], facts: Callable[[MCPScenario], Sequence[Hashable]]
+    outcome: Specialization, title: str, counts: Mapping[Any, int], facts: Callable[[MCPScenario], Sequence[Hashable]]
 ) -> Table:
     """A row for each group of scenarios.
 
     Args:
-        made: The specialization.
+        outcome: The specialization.
         title: What the groups are.
         counts: Number of scenarios by group.
         facts: Gives the groups of a scenario.
@@ -134,7 +134,7 @@ def _by(
     def key(scenario: Scenario) -> Sequence[Hashable]:
         return facts(MCPScenario.of_scenario(scenario))
 
-    measured = {stage: measurement.evaluation.by(key) for stage, measurement in made.measurements.items()}
+    measured = {stage: measurement.evaluation.by(key) for stage, measurement in outcome.measurements.items()}
     rows = [
         [str(fact), str(count), *(_share(of_stage.get(fact)) for of_stage in measured.values())]
         for fact, count in counts.items()
@@ -142,11 +142,11 @@ def _by(
     return Table("", [title, "scenarios", *(MEASURED[stage] for stage in measured)], rows)
 
 
-def _headline(measured: Measurement) -> str:
-    interval = measured.headline_interval
-    if measured.headline is None or interval is None:
+def _headline(measurement: Measurement) -> str:
+    interval = measurement.headline_interval
+    if measurement.headline is None or interval is None:
         return NONE
-    return f"{measured.headline:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
+    return f"{measurement.headline:.3f} ({interval[0]:.3f} to {interval[1]:.3f})"
 
 
 def _rate_of(evaluation: Evaluation | None) -> str:
@@ -161,8 +161,8 @@ def _share(counts: tuple[int, int] | None) -> str:
     return f"{counts[0]} of {counts[1]}" if counts else NONE
 
 
-def _sums(made: Specialization) -> list[str]:
-    every = list(made.tokens.values())
+def _sums(outcome: Specialization) -> list[str]:
+    every = list(outcome.tokens.values())
     sums = (
         sum(tokens.prompt for tokens in every),
         sum(tokens.cached or 0 for tokens in every),

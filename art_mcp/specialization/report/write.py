@@ -16,16 +16,16 @@ from art_mcp.specialization.report.examples import examples
 from art_mcp.specialization.specialization import MEASURED, Specialization
 
 
-def write_report(made: Specialization, directory: RunDirectory) -> None:
+def write_report(outcome: Specialization, directory: RunDirectory) -> None:
     """Writes report.html, report.md and summary.json, with all that is known so far.
 
     Args:
-        made: The outcome of `specialize`, or what there is of it.
+        outcome: The outcome of `specialize`, or what there is of it.
         directory: The directory of the run.
     """
     if directory.path is None:
         return
-    facts = _facts(made)
+    facts = _facts(outcome)
     for name, escape in (("report.html", True), ("report.md", False)):
         environment = Environment(
             loader=PackageLoader("art_mcp.specialization.report", "."),
@@ -36,27 +36,27 @@ def write_report(made: Specialization, directory: RunDirectory) -> None:
         )
         environment.filters["cell"] = _cell
         directory.write(name, environment.get_template(f"{name}.jinja").render(facts))
-    directory.write("summary.json", json.dumps(made.summary(), indent=2) + "\n")
+    directory.write("summary.json", json.dumps(outcome.summary(), indent=2) + "\n")
 
 
-def _facts(made: Specialization) -> dict[str, Any]:
+def _facts(outcome: Specialization) -> dict[str, Any]:
     """The variables of the templates."""
-    failures = tables.failures_of(made)
-    last = list(made.measurements)[-1] if made.measurements else None
+    failures = tables.failures_of(outcome)
+    last = list(outcome.measurements)[-1] if outcome.measurements else None
     return {
-        "made": made,
+        "made": outcome,
         "last": last and MEASURED[last],
-        "by_set": tables.by_set(made),
-        "by_facts": tables.by_facts(made),
+        "by_set": tables.by_set(outcome),
+        "by_facts": tables.by_facts(outcome),
         "failures": failures[last] if last else [],
         "by_failure": tables.by_failure(failures),
-        "differences": tables.differences(made.measurements[last]) if last else [],
-        "steps": tables.by_step(made),
-        "cost": tables.by_cost(made),
-        "curve": _curve([reward for _, reward in made.rewards]),
-        "examples": list(examples(made)),
-        "advice": advice(made, failures[last] if last else []),
-        "price": "unknown" if made.cost is None else f"{made.cost:.4f} USD",
+        "differences": tables.differences(outcome.measurements[last]) if last else [],
+        "steps": tables.by_step(outcome),
+        "cost": tables.by_cost(outcome),
+        "curve": _curve([reward for _, reward in outcome.rewards]),
+        "examples": list(examples(outcome)),
+        "advice": advice(outcome, failures[last] if last else []),
+        "price": "unknown" if outcome.cost is None else f"{outcome.cost:.4f} USD",
     }
 
 

@@ -19,12 +19,12 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.gazetteer import WORDS, is_well_known
-from art_mcp.scenarios.execute import StepFailed, resolved
+from art_mcp.scenarios.execute import StepFailed, resolve_arguments
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.observe import changes_with_time, leaves, parsed
+from art_mcp.scenarios.observe import changes_with_time, leaves, parse_result
 from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.values import spell_value
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step, is_reference
 from art_mcp.specialization.demonstrations import demonstration
 from art_mcp.validation import violation
@@ -106,9 +106,9 @@ class Renamer:
         Args:
             scenarios: Scenarios whose references were executed, in the order in which they are imitated.
         """
-        return [self._renamed(scenario) for scenario in scenarios]
+        return [self._rename_values(scenario) for scenario in scenarios]
 
-    def _renamed(self, scenario: MCPScenario) -> MCPScenario:
+    def _rename_values(self, scenario: MCPScenario) -> MCPScenario:
         plan = scenario.plan
         if not plan.reference:
             return scenario
@@ -143,7 +143,7 @@ class Renamer:
         computed = _may_be_computed(plan)
         parts: set[str] = set()
         numbers: set[str] = set()
-        for text in _said(scenario):
+        for text in _stated_values(scenario):
             if changes_with_time(text) or is_well_known(text):
                 continue
             endings = {ending.casefold() for ending in _ENDING.findall(text)}
@@ -158,7 +158,7 @@ class Renamer:
                     parts.add(_key(part[0]))
         if not computed:
             parts |= {number for number in numbers if "." in number or int(number) > _COUNTS}
-        return parts - kept - _abbreviated(numbers, whole)
+        return parts - kept - _find_abbreviations(numbers, whole)
 
     def _renaming(self, scenario: MCPScenario, parts: Sequence[str]) -> _Renaming:
         """Fresh values for parts, which occur nowhere in a scenario."""
@@ -166,14 +166,14 @@ class Renamer:
         fresh: dict[str, str] = {}
         for part in sorted(parts):
             for _ in range(ATTEMPTS):
-                drawn = self._drawn(part)
+                drawn = self._draw_value(part)
                 if drawn not in taken:
                     fresh[part] = drawn
                     taken.add(drawn)
                     break
         return _Renaming(fresh)
 
-    def _drawn(self, part: str) -> str:
+    def _draw_value(self, part: str) -> str:
         """A value of the shape of another one."""
         rng = self._rng
         if _NUMBER.fullmatch(part):
@@ -263,7 +263,7 @@ def _values(plan: Plan) -> Iterator[str]:
     yield from plan.about
 
 
-def _said(scenario: MCPScenario) -> Iterator[str]:
+def _stated_values(scenario: MCPScenario) -> Iterator[str]:
     """Those of the values that the messages or a result say before a call needs them. What an agent works out by
     itself, such as a query, is no value that it copies."""
     plan = scenario.plan
@@ -271,7 +271,7 @@ def _said(scenario: MCPScenario) -> Iterator[str]:
     for number in range(len(plan.reference)):
         yield from (text for text in _arguments(plan, number) if mentions(told, text))
         for seen in plan.observations[number : number + 1]:
-            told = "\n".join([told, seen.text, *spelled(seen.structured)])
+            told = "\n".join([told, seen.text, *spell_value(seen.structured)])
     yield from plan.facts
     yield from plan.about
 
@@ -280,12 +280,12 @@ def _arguments(plan: Plan, number: int) -> Iterator[str]:
     """The arguments of a call that are no defaults, as texts. Of SQL and the like, the quoted texts."""
     step = plan.reference[number]
     try:
-        arguments = resolved(step, plan.observations[:number])
+        arguments = resolve_arguments(step, plan.observations[:number])
     except (StepFailed, IndexError):  # it is not executed, or was edited
         arguments = {name: value for name, value in step.arguments.items() if not is_reference(value)}
     for name, argument in arguments.items():
         if argument != step.defaults.get(name):
-            for text in spelled(argument):
+            for text in spell_value(argument):
                 yield from _QUOTED.findall(text) if step.by_result else (text,)
 
 
@@ -307,7 +307,7 @@ def _keys(plan: Plan) -> set[str]:
     """The parts of the keys in results."""
     keys: set[str] = set()
     for seen in plan.observations:
-        value = parsed(seen.text, seen.structured)
+        value = parse_result(seen.text, seen.structured)
         if isinstance(value, str):
             keys.update(line.key for line in lines(value))
         else:
@@ -320,7 +320,7 @@ def _in_roots(text: str) -> set[str]:
     return {_key(part[0]) for root in _ROOT.findall(text) for part in _PART.finditer(root)}
 
 
-def _abbreviated(numbers: Iterable[str], text: str) -> set[str]:
+def _find_abbreviations(numbers: Iterable[str], text: str) -> set[str]:
     """Numbers with which a hash begins, and what these hashes are known by: such a number may be an abbreviation."""
     hashes = {match[0] for match in _HEX.finditer(text)}
     begun = {
@@ -342,15 +342,15 @@ def _may_be_computed(plan: Plan) -> bool:
     return bool(given) and any(_size(seen, given) <= _COMPUTED for seen in plan.observations)
 
 
-def _size(seen: Observation, given: Set[str]) -> int:
+def _size(observation: Observation, inputs: Set[str]) -> int:
     """The number of values of a result, or of its lines, besides values that were given, in their canonical form."""
-    value = parsed(seen.text, seen.structured)
+    value = parse_result(observation.text, observation.structured)
     if isinstance(value, str):
         return len(lines(value))
-    return sum(canonical(leaf) not in given for _, leaf in leaves(value))
+    return sum(canonical(leaf) not in inputs for _, leaf in leaves(value))
 
 
-def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, dict[str, Any]]) -> bool:
+def _still_right(before: MCPScenario, after: MCPScenario, schemas: Mapping[str, dict[str, Any]]) -> bool:
     """Whether a demonstration with other values is as right as it was.
 
     Its messages have the same roles and say what its calls need, its calls fit the tools' schemas, each result mentions
@@ -358,24 +358,24 @@ def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, d
 
     Args:
         before: The demonstration as it was executed.
-        made: The same one with other values.
+        after: The same one with other values.
         schemas: The schemas of the tools' arguments, by name.
     """
-    earlier, plan = before.plan, made.plan
+    earlier, plan = before.plan, after.plan
     try:
-        demonstration(made)
-        called = [resolved(step, plan.observations[:at]) for at, step in enumerate(plan.reference)]
-        calls = [resolved(step, earlier.observations[:at]) for at, step in enumerate(earlier.reference)]
-        pairs = list(zip(_spelled(calls), _spelled(called), strict=True))
+        demonstration(after)
+        called = [resolve_arguments(step, plan.observations[:at]) for at, step in enumerate(plan.reference)]
+        calls = [resolve_arguments(step, earlier.observations[:at]) for at, step in enumerate(earlier.reference)]
+        pairs = list(zip(_call_texts(calls), _call_texts(called), strict=True))
     except (ConfigError, StepFailed, LookupError, TypeError, ValueError):  # a value is no longer where it was
         return False
     for step, was, now in zip(plan.reference, calls, called, strict=True):
         schema = schemas.get(step.tool, {})
         if now != was and violation(now, schema) and not violation(was, schema):
             return False
-    if [message["role"] for message in before.messages] != [message["role"] for message in made.messages]:
+    if [message["role"] for message in before.messages] != [message["role"] for message in after.messages]:
         return False
-    told, says = _contents(before), _contents(made)
+    told, says = _contents(before), _contents(after)
     if any(was in told and now not in says for was, now in pairs):
         return False
     pairs += zip(earlier.facts, plan.facts, strict=True)
@@ -388,12 +388,12 @@ def _still_right(before: MCPScenario, made: MCPScenario, schemas: Mapping[str, d
     return answered or not all(mentions(earlier.answer, fact) for fact in earlier.facts)
 
 
-def _forms(seen: Observation) -> tuple[str, str, str]:
+def _forms(observation: Observation) -> tuple[str, str, str]:
     """What a result says: its text, the text without escapes of JSON, and its structured content."""
-    plain = _ESCAPE.sub(lambda escape: json.loads(f'"{escape[0]}"'), seen.text)
-    return seen.text, plain, "\n".join(spelled(seen.structured))
+    plain = _ESCAPE.sub(lambda escape: json.loads(f'"{escape[0]}"'), observation.text)
+    return observation.text, plain, "\n".join(spell_value(observation.structured))
 
 
-def _spelled(calls: Iterable[Mapping[str, Any]]) -> list[str]:
+def _call_texts(calls: Iterable[Mapping[str, Any]]) -> list[str]:
     """The values of calls as texts."""
-    return [text for arguments in calls for value in arguments.values() for text in spelled(value)]
+    return [text for arguments in calls for value in arguments.values() for text in spell_value(value)]

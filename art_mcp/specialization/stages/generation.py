@@ -34,26 +34,26 @@ async def scenarios_for(
         progress: Whether to show progress bars on a terminal.
     """
     directory = stage_runner.directory
-    if stage_runner.ended("scenarios") is not None:
+    if stage_runner.end_event("scenarios") is not None:
         return directory.scenarios()
     with stage_runner.stage("scenarios", f"tasks for {server.name} {server.version}") as stage:
         if server.world:
-            stage_runner.tell(f"each run gets a copy of {server.world}")
+            stage_runner.on_stage(f"each run gets a copy of {server.world}")
         if server.serial:
-            stage_runner.tell("the server is reset before each run, so that runs are one after another")
+            stage_runner.on_stage("the server is reset before each run, so that runs are one after another")
         if scenarios is None or isinstance(scenarios, int):
-            divided = await _generated(server, scenarios, generation, stage_runner, stage, seed, progress)
+            divided = await _generate_set(server, scenarios, generation, stage_runner, stage, seed, progress)
         else:
             given = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
             divided = given.with_aliases(server.world.aliases) if server.world else given
         directory.save_scenarios(divided)
         sizes = {name: len(held_out) for name, held_out in divided.held_out_sets.items()}
         stage.facts |= {"train": len(divided.train), **sizes, "dropped": len(divided.dropped)}
-        stage_runner.tell(divided.report())
+        stage_runner.on_stage(divided.report())
     return divided
 
 
-async def _generated(
+async def _generate_set(
     server: Server,
     n: int | None,
     generation: GenerationSettings,

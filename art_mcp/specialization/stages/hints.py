@@ -28,11 +28,11 @@ def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Traj
     """
     names = ", ".join(schemas)
 
-    def hint(scenario: Scenario, failed: list[Trajectory]) -> str | None:
+    def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
         plan = MCPScenario.of_scenario(scenario).plan
         tools = [step.tool for step in plan.reference]
         said: Counter[str] = Counter()
-        for run in failed:
+        for run in failed_runs:
             mistakes = []
             for call in made_calls(run):
                 if (schema := schemas.get(call.tool)) is None:

@@ -60,7 +60,9 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]
 
 
-def to_train_on(training: Sequence[MCPScenario], imitated: Collection[str], least: int, seed: int) -> list[MCPScenario]:
+def to_train_on(
+    training: Sequence[MCPScenario], imitated_ids: Collection[str], least: int, seed: int
+) -> list[MCPScenario]:
     """The scenarios of the reinforcement learning: those whose calls the warm start has not imitated, and some others.
 
     Tools that only imitated scenarios use would be unlearned: a policy that is rewarded for one tool alone soon calls
@@ -69,11 +71,11 @@ def to_train_on(training: Sequence[MCPScenario], imitated: Collection[str], leas
 
     Args:
         training: The training scenarios.
-        imitated: Ids of those that the warm start has imitated.
+        imitated_ids: Ids of those that the warm start has imitated.
         least: Number of scenarios that were not imitated for which this is done. If there are fewer, all are returned.
         seed: Seed of the choice.
     """
-    calls = {scenario.plan.calls for scenario in training if scenario.id in imitated}
+    calls = {scenario.plan.calls for scenario in training if scenario.id in imitated_ids}
     fresh = [scenario for scenario in training if scenario.plan.calls not in calls]
     if len(fresh) < least:
         return list(training)

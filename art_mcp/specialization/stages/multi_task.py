@@ -44,7 +44,7 @@ def continuations(scenarios: Sequence[MCPScenario], seed: int) -> list[int | Non
     return made
 
 
-def continued(first: Conversation, second: Conversation) -> Conversation:
+def join_conversations(first: Conversation, second: Conversation) -> Conversation:
     """A conversation that goes on with another one of the same tools and system prompt.
 
     Args:

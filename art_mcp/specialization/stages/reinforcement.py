@@ -98,7 +98,7 @@ def reinforce(
     run: str = "",
     ruler: Ruler | None = None,
     selection: Sequence[MCPScenario] = (),
-    measured: Sequence[TrajectoryGroup] = (),
+    measured_groups: Sequence[TrajectoryGroup] = (),
     store: TrajectoryStore | None = None,
     seed: int = 0,
     progress: bool = False,
@@ -119,7 +119,7 @@ def reinforce(
         ruler: Compares the runs of a scenario. With a judge, rewards differ from the measured ones, which are then left
             out.
         selection: Scenarios to measure on during the training.
-        measured: Runs of the scenarios that were made and scored before.
+        measured_groups: Runs of the scenarios that were made and scored before.
         store: Where the runs are stored.
         seed: Seed of the choice of scenarios.
         progress: Whether to show progress bars on a terminal.
@@ -141,7 +141,7 @@ def reinforce(
         n=training.n,
         config=settings_of(training),
         sampler="learnable",
-        measured=() if ruler else measured,
+        measured=() if ruler else measured_groups,
         explore=training.explore,
         dynamic_sampling=training.dynamic_sampling,
         hints=Hints(schema_hints(schemas), success=_FULL, patience=_HINTS_IN_VAIN)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from art_langgraph.loop.evaluate import Evaluation
 from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.specialization.measuring.paired import PairedGain
+from art_mcp.specialization.measuring.paired_gain import PairedGain
 
 _SHARE, _MOST, _LEAST = 0.1, 32, 8
 """Share of the training scenarios that is put aside, how many at most, and how many at least. Fewer tell nothing."""
@@ -36,22 +36,22 @@ def put_aside(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScena
     return left, [scenario for scenario in training if scenario.id in chosen]
 
 
-def selected(measured: Mapping[int, Evaluation], last: int) -> tuple[int, str]:
+def select_version(evaluations: Mapping[int, Evaluation], last: int) -> tuple[int, str]:
     """The version to take, and why: the one that solved most selection scenarios.
 
     Of several it is the one with the greatest mean reward, and of these the newest. The last version has no advantage:
     a training that was too short, or too fast, leaves a worse one than it began with.
 
     Args:
-        measured: An evaluation on the same scenarios for each version.
+        evaluations: An evaluation on the same scenarios for each version.
         last: The last version.
     """
-    if last not in measured or len(measured) < 2:
+    if last not in evaluations or len(evaluations) < 2:
         return last, f"version {last} is the last one; it could not be compared"
-    best = max(measured, key=lambda version: (*_success(measured[version]), version))
+    best = max(evaluations, key=lambda version: (*_success(evaluations[version]), version))
     if best == last:
         return last, f"no other version was better than the last one, {last}, on the selection scenarios"
-    gain = PairedGain.of(measured[best], measured[last])
+    gain = PairedGain.of(evaluations[best], evaluations[last])
     if gain is not None and (more := gain.better - gain.worse):
         why = f"version {best} solved {more} more of {gain.scenarios} selection scenarios than the last version, {last}"
         return best, why

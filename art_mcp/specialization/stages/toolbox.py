@@ -15,7 +15,7 @@ from art_langgraph.chat_model import ChatART
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.rollout import Graph
 from art_mcp.client.connect import Server
-from art_mcp.scenarios.catalog import REMEDY, CatalogTool, withheld
+from art_mcp.scenarios.catalog import REMEDY, CatalogTool, describe_withheld
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.agent import MAX_TURNS, build_agent
@@ -85,8 +85,8 @@ class Toolbox:
         left_out = {tool.name: tool for tool in known if not tool.reads}
         needed = {name for scenario in scenarios.scenarios for name in scenario.tools}
         if missing := [tool for name, tool in left_out.items() if name in needed]:
-            raise ConfigError(f"the scenarios need tools that are {withheld(missing)}. {REMEDY}")
-        said = f"{withheld(known)}. {REMEDY}" if left_out else ""
+            raise ConfigError(f"the scenarios need tools that are {describe_withheld(missing)}. {REMEDY}")
+        said = f"{describe_withheld(known)}. {REMEDY}" if left_out else ""
         return cls([tool for tool in tools if tool.name not in left_out], said, *limits)
 
     def agent(
@@ -121,7 +121,7 @@ def _tokens(scenarios: Iterable[MCPScenario]) -> int:
     return min(_MOST_TOKENS, max(_LEAST_TOKENS, _RESERVE + round(longest)))
 
 
-def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
+def example_messages(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
     """The messages of SHOWN demonstrations, of different tools if there are, for the prompt of the prompted baseline.
 
     Args:
@@ -142,11 +142,11 @@ def shown(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
     messages = []
     for number, scenario in enumerate(chosen):
         for message in demonstration(scenario):
-            messages.append(_renamed(message, f"shown_{number}_"))
+            messages.append(_prefix_ids(message, f"shown_{number}_"))
     return messages
 
 
-def _renamed(message: dict[str, Any], prefix: str) -> dict[str, Any]:
+def _prefix_ids(message: dict[str, Any], prefix: str) -> dict[str, Any]:
     """The message with ids of calls that no other demonstration has."""
     message = dict(message)
     if "tool_call_id" in message:

@@ -21,7 +21,7 @@ from art_mcp.scenarios.split import combination
 from art_mcp.specialization.demonstrations import demonstrations
 from art_mcp.specialization.settings import WarmStart
 from art_mcp.specialization.stages.augmentation import Renamer
-from art_mcp.specialization.stages.multi_task import continuations, continued
+from art_mcp.specialization.stages.multi_task import continuations, join_conversations
 from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
 
 log = logging.getLogger("art_mcp")
@@ -64,7 +64,7 @@ class Imitation:
     config: SFTConfig
     scenarios: list[tuple[MCPScenario, ...]] = field(default_factory=list)
 
-    def shown(self, metrics: Mapping[str, Any]) -> list[str]:
+    def imitated_ids(self, metrics: Mapping[str, Any]) -> list[str]:
         """Ids of the scenarios that were imitated: all of them, or those for which there was time.
 
         Args:
@@ -102,35 +102,35 @@ class Imitation:
             measured: list[Conversation] = []
             shown: list[tuple[MCPScenario, ...]] = []
         else:
-            executed = [scenario for scenario in varied(training) if scenario.plan.executed]
+            executed = [scenario for scenario in order_by_variety(training) if scenario.plan.executed]
             twice = Renamer(tools, held_out, seed).rename([*executed, *executed])
             alone = [_answers_alone(conversation) for conversation in demonstrations(twice, tools, system)]
             imitated, shown = _in_conversations(executed, alone, seed)
             measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or _asked(settings, planned(imitated, seed)), shown)
+        return cls(imitated, measured, settings.config or _apply_settings(settings, plan_config(imitated, seed)), shown)
 
 
 def _in_conversations(
-    executed: Sequence[MCPScenario], alone: Sequence[Conversation], seed: int
+    scenarios: Sequence[MCPScenario], alone: Sequence[Conversation], seed: int
 ) -> tuple[list[Conversation], list[tuple[MCPScenario, ...]]]:
     """The demonstrations of scenarios, of which some follow on others in one conversation.
 
     Args:
-        executed: The scenarios.
+        scenarios: The scenarios.
         alone: Demonstrations of all of them, and then of all of them again, with other values.
         seed: Seed of which follow on which.
 
     Returns:
         The conversations, those first that show a scenario for the first time, and the scenarios of each.
     """
-    following = continuations(executed, seed)
+    following = continuations(scenarios, seed)
     conversations, shown = list[Conversation](), list[tuple[MCPScenario, ...]]()
-    for scenario, first, index in zip(executed, alone, following, strict=False):
-        conversations.append(first if index is None else continued(first, alone[len(executed) + index]))
-        shown.append((scenario,) if index is None else (scenario, executed[index]))
-    for index in sorted(set(range(len(executed))).difference(following)):
-        conversations.append(alone[len(executed) + index])
-        shown.append((executed[index],))
+    for scenario, first, index in zip(scenarios, alone, following, strict=False):
+        conversations.append(first if index is None else join_conversations(first, alone[len(scenarios) + index]))
+        shown.append((scenario,) if index is None else (scenario, scenarios[index]))
+    for index in sorted(set(range(len(scenarios))).difference(following)):
+        conversations.append(alone[len(scenarios) + index])
+        shown.append((scenarios[index],))
     return conversations, shown
 
 
@@ -146,7 +146,7 @@ def _answers_alone(demonstration: Conversation) -> Conversation:
     return demonstration.model_copy(update={"messages": marked})
 
 
-def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
+def order_by_variety(training: Sequence[MCPScenario]) -> list[MCPScenario]:
     """Orders scenarios so that the first ones teach most in their time. However many are taken, each kind of task and
     each combination of tools has its share, and at least one, and of these all different calls come once before any
     comes twice, those with short results first.
@@ -167,7 +167,7 @@ def varied(training: Sequence[MCPScenario]) -> list[MCPScenario]:
     return [training[index] for _, index in sorted(places)]
 
 
-def _asked(settings: WarmStart, config: SFTConfig) -> SFTConfig:
+def _apply_settings(settings: WarmStart, config: SFTConfig) -> SFTConfig:
     """The configuration with what was asked for."""
     update: dict[str, Any] = {}
     if settings.lr is not None:
@@ -177,7 +177,7 @@ def _asked(settings: WarmStart, config: SFTConfig) -> SFTConfig:
     return config.model_copy(update=update)
 
 
-def planned(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
+def plan_config(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
     """Settings for demonstrations: updates of more demonstrations where tools and system prompt are long.
 
     Args:

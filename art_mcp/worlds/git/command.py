@@ -17,14 +17,14 @@ LONGEST_OUTPUT = 100_000_000
 """Bytes of a command's output that are read at most."""
 
 
-def run_git(git: Path, *words: str, check: bool = True, given: str = "", seconds: float = PATIENCE) -> str:
+def run_git(git: Path, *words: str, check: bool = True, input_text: str = "", seconds: float = PATIENCE) -> str:
     """Runs a git command that only reads, and returns its output.
 
     Args:
         git: The `.git` directory.
         *words: The command.
         check: Whether a failure raises. Otherwise its output is empty.
-        given: What it reads from its standard input.
+        input_text: What it reads from its standard input.
         seconds: How long it may take.
 
     Raises:
@@ -35,7 +35,7 @@ def run_git(git: Path, *words: str, check: bool = True, given: str = "", seconds
     env = {**_ENVIRONMENT, **own, "PATH": os.environ.get("PATH", os.defpath)}
     command = ["git", *_SETTINGS, "--git-dir", str(git), *words]
     with TemporaryFile() as standard_input, TemporaryFile() as errors:
-        standard_input.write(given.encode())
+        standard_input.write(input_text.encode())
         standard_input.seek(0)
         try:
             process = subprocess.Popen(command, stdin=standard_input, stdout=subprocess.PIPE, stderr=errors, env=env)

@@ -136,7 +136,7 @@ def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[st
 def _programs(directory: Path, copy: Path, env: Mapping[str, str]) -> Path:
     """Makes a directory of all programs of git, with others in place of those that push."""
     directory.mkdir(exist_ok=True)
-    programs = _installed(env.get("GIT_EXEC_PATH"), env.get("PATH") or os.environ.get("PATH", os.defpath))
+    programs = _find_programs(env.get("GIT_EXEC_PATH"), env.get("PATH") or os.environ.get("PATH", os.defpath))
     guard = [sys.executable, "-I", "-S", push_guard.__file__]
     for name, path in programs.items():
         at = directory / name
@@ -156,7 +156,7 @@ def _programs(directory: Path, copy: Path, env: Mapping[str, str]) -> Path:
 
 
 @cache
-def _installed(directory: str | None, path: str) -> Mapping[str, Path]:
+def _find_programs(directory: str | None, path: str) -> Mapping[str, Path]:
     """The programs of git by their names. They are looked for once: each copy of a world needs them.
 
     Args:

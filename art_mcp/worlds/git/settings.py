@@ -79,7 +79,7 @@ def settings_text(entries: Iterable[Setting]) -> str:
 
 
 def settle(
-    original: Path, copy: Path, root: Path, top: Path, in_copy: InCopy, aliased: Callable[[str], str]
+    original: Path, copy: Path, root: Path, top: Path, in_copy: InCopy, replace_paths: Callable[[str], str]
 ) -> list[str]:
     """Writes the settings of a copied repository: one file that includes no other, whose remotes lead into the copy, or
     else refuse a push.
@@ -90,7 +90,7 @@ def settle(
         root: The place of the world that the original is in.
         top: The working tree of the original if its settings name no other, or the repository if it is bare.
         in_copy: Where a path of an original is in the copy; None: it is of no place.
-        aliased: Replaces the paths of originals in a text by those of the copy.
+        replace_paths: Replaces the paths of originals in a text by those of the copy.
 
     Returns:
         A remark for each remote that refuses.
@@ -111,7 +111,7 @@ def settle(
     if at and at not in (copy, copy.parent):
         entries.append(("core.worktree", os.path.relpath(at, copy)))
     moved = _Remotes(entries, top, at or copy, in_copy)
-    entries = [(aliased(name), value and aliased(value)) for name, value in moved.entries()]
+    entries = [(replace_paths(name), value and replace_paths(value)) for name, value in moved.entries()]
     (copy / "config").unlink(missing_ok=True)  # it may be read-only
     (copy / "config").write_text(settings_text(entries), encoding="utf-8", errors="surrogateescape")
     return [f"the remote {name} of {original} is not in the world: its copies cannot push to it" for name in moved.far]
@@ -147,7 +147,7 @@ class _Remotes:
             section, _, rest = name.partition(".")
             subject, _, variable = rest.rpartition(".")
             if section == "remote" and variable == "url" and value is not None:
-                moved = self._moved(value)
+                moved = self._copy_path(value)
                 entries.append((name, moved or without_password(value)))
                 self._near |= {subject} if moved else set()
                 self.far += [] if moved or subject in self.far else [subject]
@@ -157,14 +157,14 @@ class _Remotes:
                 entries.append((name, value))
         # Git takes the name of a remote without a URL for its path.
         self.far += sorted(name for name in self._names if name and name not in self._near | {*self.far})
-        entries += no_push(short for short, _ in self._shortened if not self._moved(short))
+        entries += no_push(short for short, _ in self._shortened if not self._copy_path(short))
         return entries + [(f"remote.{name}.pushurl", NO_PUSH) for name in self.far if name in self._names]
 
     def _reference(self, name: str, value: str | None) -> list[Setting]:
         """A setting that names a remote, or the URL or path of one that has no name."""
         if not value or value == "." or value in self._names:
             return [(name, value)]
-        if moved := self._moved(value):
+        if moved := self._copy_path(value):
             return [(name, moved)]
         value = without_password(value)
         self.far += [value] if value not in self.far else []
@@ -172,7 +172,7 @@ class _Remotes:
             return [(name, value), (f"{name.removesuffix('remote')}pushremote", NO_PUSH)]
         return [(name, NO_PUSH)]
 
-    def _moved(self, url: str) -> str | None:
+    def _copy_path(self, url: str) -> str | None:
         """The path of a remote in the copy, relative to the working tree. None: the remote is not in the world."""
         short, full = max(
             ((short, full) for short, full in self._shortened if url.startswith(short)),
@@ -195,14 +195,14 @@ def without_password(url: str) -> str:
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
 
 
-def _of_older_files(git: Path, known: set[str]) -> list[Setting]:
+def _of_older_files(git: Path, existing_names: set[str]) -> list[Setting]:
     """The remotes in `remotes/NAME` and `branches/NAME`, as settings. Git prefers its settings, then the former."""
     entries: list[Setting] = []
     for folder in ("remotes", "branches"):
         at = git / folder
         for path in sorted(at.iterdir()) if at.is_dir() and not at.is_symlink() else ():
             name = f"remote.{path.name}"
-            if f"{name}.url" in known | {key for key, _ in entries} or not path.is_file():
+            if f"{name}.url" in existing_names | {key for key, _ in entries} or not path.is_file():
                 continue
             text = path.read_text(encoding="utf-8", errors="surrogateescape").strip()
             if folder == "branches":

@@ -14,7 +14,7 @@ from typing import Any
 
 from art_mcp.worlds.database import PATIENCE, SIDECARS, is_database, read_only
 from art_mcp.worlds.observers.files import HUGE, FileObserver
-from art_mcp.worlds.observers.observer import Show, Unread, shown
+from art_mcp.worlds.observers.observer import Show, Unread, render_value
 
 CELLS = 20_000
 """Values of a table that are observed one by one. A table that had more before the run is known by the number and
@@ -37,7 +37,7 @@ _REASONS = {
 """What errors of SQLite mean here."""
 
 
-class _Spent(Exception):
+class _BudgetError(Exception):
     """The budget was spent. The message says which."""
 
 
@@ -57,9 +57,9 @@ class _Budget:
         """Counts a row or name, with what Python needs for it. Raises _Spent when it is too much, or too late."""
         self.size -= 128 + sum(len(part) if isinstance(part, str | bytes) else 8 for part in parts)
         if self.size < 0:
-            raise _Spent(f"the values of the database need more than {LONGEST_DATABASE:,} bytes")
+            raise _BudgetError(f"the values of the database need more than {LONGEST_DATABASE:,} bytes")
         if time.monotonic() > self.deadline:
-            raise _Spent(f"the database was not read within {PATIENCE:g} s")
+            raise _BudgetError(f"the database was not read within {PATIENCE:g} s")
 
 
 class DatabaseObserver:
@@ -101,7 +101,7 @@ def _content(path: Path) -> str:
     """The digest of a file; of a large one its size and time. Empty: it is missing, or has no content."""
     if not path.exists() or not path.stat().st_size:
         return ""
-    return FileObserver().observe(path, path, shown)["content"]
+    return FileObserver().observe(path, path, render_value)["content"]
 
 
 def _sizes(path: Path) -> dict[str, int]:
@@ -115,12 +115,12 @@ def _sizes(path: Path) -> dict[str, int]:
 
 
 def _size(database: sqlite3.Connection, table: str) -> int:
-    columns = len(database.execute(f"pragma table_info({_quoted(table)})").fetchall())
-    (rows,) = database.execute(f"select count(*) from {_quoted(table)}").fetchone()
+    columns = len(database.execute(f"pragma table_info({_quote_name(table)})").fetchall())
+    (rows,) = database.execute(f"select count(*) from {_quote_name(table)}").fetchone()
     return columns * int(rows)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -134,7 +134,7 @@ def _entries(
             continue
         try:
             budget.spend(name, sql or "")
-        except _Spent as error:
+        except _BudgetError as error:
             yield f"{kind} {name}", Unread(f"cannot be read: {error}", None)
         else:
             if sql:
@@ -147,7 +147,7 @@ def _entries(
                 if size <= CELLS < now // GROWTH:  # its earlier rows are in the digest
                     entries = [(what, Unread(value, f"{name}[", value)) for what, value in entries]
                 yield from entries
-            except (_Spent, sqlite3.OperationalError, sqlite3.DataError) as error:
+            except (_BudgetError, sqlite3.OperationalError, sqlite3.DataError) as error:
                 code = getattr(error, "sqlite_errorcode", 0)
                 reason = f"cannot be read: {_REASONS.get(code, error)}"
                 # The data of a virtual table whose module is not here are in other tables.
@@ -159,11 +159,11 @@ def _rows(
     database: sqlite3.Connection, table: str, large: bool, show: Show, budget: _Budget
 ) -> Iterator[tuple[str, str]]:
     """The names and values of the rows of a table; of a large one, their number and digest."""
-    quoted = _quoted(table)
+    quoted = _quote_name(table)
     columns = database.execute(f"pragma table_info({quoted})").fetchall()
     names = [column[1] for column in columns]
     keys = [column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5]]
-    selected = ", ".join(map(_quoted, names))
+    selected = ", ".join(map(_quote_name, names))
     try:
         rows = database.execute(f"select {'rowid' if not keys else 'null'}, {selected} from {quoted}")
     except sqlite3.OperationalError:  # a view in the place of a table, or a virtual table without row ids

@@ -68,12 +68,12 @@ class Observer(Protocol):
         ...
 
 
-def shown(data: str | bytes, translated: Callable[[str], str] = str) -> str:
+def render_value(data: str | bytes, translate: Callable[[str], str] = str) -> str:
     """The value of a text or of bytes.
 
     Args:
         data: The text. Bytes that are UTF-8 and have no NUL are a text; others are known by their digest.
-        translated: Changes the text first.
+        translate: Changes the text first.
     """
     if isinstance(data, bytes):
         if not data:
@@ -85,7 +85,7 @@ def shown(data: str | bytes, translated: Callable[[str], str] = str) -> str:
         if text == "\0":
             return f"{len(data):,} bytes, sha256 {hashlib.sha256(data).hexdigest()[:32]}"
         data = text
-    data = translated(data).encode(errors="replace").decode()  # what is no Unicode cannot be stored
+    data = translate(data).encode(errors="replace").decode()  # what is no Unicode cannot be stored
     if len(data) <= LONGEST:
         return data
     digest = hashlib.sha256(data.encode()).hexdigest()[:32]

@@ -46,17 +46,17 @@ class RepositoryObserver:
 
     def files(self, path: Path) -> Iterable[Path]:
         """All but objects: without a reference that leads to them, nobody sees them. Reflogs are not observed."""
-        git = _followed(path)
+        git = _resolve_git(path)
         names = {file: str(file.relative_to(git)) for file in _files(git)}
         return [file for file, name in names.items() if name == _BORROWED or not name.startswith(("objects/", "logs/"))]
 
     def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
-        git = _followed(path)
+        git = _resolve_git(path)
         _files(git)
-        return dict(_entries(git, _followed(before) if before.exists() else None, show))
+        return dict(_entries(git, _resolve_git(before) if before.exists() else None, show))
 
 
-def _followed(path: Path) -> Path:
+def _resolve_git(path: Path) -> Path:
     """The directory that a `.git` stands for. A file is followed to a repository beside it, or to that of a submodule,
     which is in the repository of a directory around it: a model may have written the file, and everything else could
     be outside of the copy.
@@ -97,7 +97,7 @@ def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, 
     at = ask("rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
     yield "HEAD", show(head.removeprefix("refs/heads/") if head != at else commits.get(at, at))
     if (git / "index").exists():
-        yield from _staged(ask, at, show)
+        yield from _staged_entries(ask, at, show)
     for name in _UNFINISHED:
         if (git / name).exists():
             yield name, "unfinished"
@@ -120,15 +120,15 @@ def _settings(git: Path) -> Iterator[str]:
                 yield str(path.relative_to(git))
 
 
-def _staged(ask: Ask, head: str, show: Show) -> Iterator[tuple[str, str]]:
+def _staged_entries(query_git: Ask, head: str, show: Show) -> Iterator[tuple[str, str]]:
     """What is in the index and not in HEAD: `staged notes.txt`."""
     if head:
-        fields = ask("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", head).split("\0")
+        fields = query_git("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", head).split("\0")
         for line, name in zip(fields[::2], fields[1::2], strict=False):
             _, mode, _, blob, status = line.split(" ")
             yield f"staged {name}", show(f"{status} {mode} {blob}")
         return
-    for entry in ask("ls-files", "--stage", "-z").split("\0"):
+    for entry in query_git("ls-files", "--stage", "-z").split("\0"):
         if entry:
             value, _, name = entry.partition("\t")
             yield f"staged {name}", show(value)
@@ -142,14 +142,14 @@ def _tips(git: Path) -> tuple[str, ...]:
     return tuple({*ask("for-each-ref", "--format=%(objectname)").split(), *head})
 
 
-def _new_commits(ask: Ask, known: tuple[str, ...]) -> dict[str, str]:
+def _new_commits(query_git: Ask, known_commits: tuple[str, ...]) -> dict[str, str]:
     """The commits that are not reachable from the known ones: what each is known by, by its hash."""
     form = "%x00".join(_FIELDS) + "%x00%x00"
-    at_head = ["HEAD"] if ask("rev-parse", "--verify", "--quiet", "HEAD", check=False) else []
+    at_head = ["HEAD"] if query_git("rev-parse", "--verify", "--quiet", "HEAD", check=False) else []
     words = ["log", "--ignore-missing", "--topo-order", "--reverse", f"--format=tformat:{form}", "--all", *at_head]
     commits: dict[str, str] = {}
-    old = "".join(f"^{commit}\n" for commit in known)  # they may be too many for a command line
-    for record in ask(*words, "--stdin", given=old).split("\0\0\n"):
+    old = "".join(f"^{commit}\n" for commit in known_commits)  # they may be too many for a command line
+    for record in query_git(*words, "--stdin", given=old).split("\0\0\n"):
         if not record.strip():
             continue
         own, tree, parents, author, message = record.strip("\n").split("\0")

@@ -73,9 +73,9 @@ def test_reasons_have_the_numbers() -> None:
 
 def test_what_was_promoted_by_hand_stays() -> None:
     best: dict[str, Any] = {"candidate": Outcomes(99, 99), "champion": Outcomes(0, 99)}
-    assert decide(**best, expected=3, promoted=3).verdict == Verdict.promote
+    assert decide(**best, expected_version=3, promoted_version=3).verdict == Verdict.promote
     for promoted in (5, None):
-        found = decide(**best, expected=3, promoted=promoted)
+        found = decide(**best, expected_version=3, promoted_version=promoted)
         assert (found.verdict, "by hand" in found.reason) == (Verdict.abandon, True)
 
 

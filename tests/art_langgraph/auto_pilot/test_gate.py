@@ -45,9 +45,9 @@ async def test_a_policy_that_is_made_anew_is_measured_anew(store: TrajectoryStor
     graph: Any = object()
     gate = Gate(["say held"], graph=graph, reward=full_reward, success=full_reward, store=store)
     evaluation: Any = object()
-    (await gate._evaluations(policy(1.0))).made[1] = evaluation
-    assert await gate.kept(policy(1.0), 1) is evaluation
-    assert await gate.kept(policy(2.0), 1) is None
+    (await gate._evaluations(policy(1.0))).by_version[1] = evaluation
+    assert await gate.find_evaluation(policy(1.0), 1) is evaluation
+    assert await gate.find_evaluation(policy(2.0), 1) is None
 
 
 async def measured(store: TrajectoryStore, candidate: int, *, name: str = "", least: int = 1) -> str:
@@ -67,7 +67,7 @@ async def measured(store: TrajectoryStore, candidate: int, *, name: str = "", le
         client=client,
         store=store,
         journal=journal,
-        recorded=StoredRuns(store),
+        run_source=StoredRuns(store),
         gate=gate,
         train_every=1,
         max_age=7.0,
@@ -79,7 +79,7 @@ async def measured(store: TrajectoryStore, candidate: int, *, name: str = "", le
     signals = [{"step": 1, "version": candidate}]
     state = State(policy="p", created=1.0, phase=Phase.gate, candidate=candidate, signals=signals)
     await preparation.measure(state, policy(1.0))
-    (entry,) = journal.taken()
+    (entry,) = journal.take_entries()
     assert ("measured" in entry.numbers["champion"]) == ("measured before" in entry.reason)
     return entry.reason
 

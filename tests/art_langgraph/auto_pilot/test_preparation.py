@@ -59,7 +59,7 @@ def prepared(store: TrajectoryStore, server: Any, train_every: int) -> Preparati
         client=server,
         store=store,
         journal=Journal(StateStore(store, "p")),
-        recorded=StoredRuns(store),
+        run_source=StoredRuns(store),
         gate=Gate(None, graph=None, reward=None, success=full_reward, store=store),
         train_every=train_every,
         max_age=7.0,

@@ -53,7 +53,7 @@ def test_runs_count_that_the_server_was_free_to_give_a_version(
     one: Trajectory, outcomes: Outcomes, unscored: int
 ) -> None:
     counted = count([one], "agent", 2, liked)
-    assert (counted.outcomes, counted.unscored) == (outcomes, unscored)
+    assert (counted.outcomes, counted.unscored_count) == (outcomes, unscored)
 
 
 def test_what_asks_the_same_as_the_gate_is_not_trained_on() -> None:

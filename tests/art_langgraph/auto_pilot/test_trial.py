@@ -36,7 +36,7 @@ async def test_another_share_than_that_of_the_canary_is_told_once(
         "p",
         client=any_server,
         journal=Journal(StateStore(store, "p")),
-        recorded=StoredRuns(store),
+        run_source=StoredRuns(store),
         share=share,
         success=full_reward,
         rules=CanaryRules(),

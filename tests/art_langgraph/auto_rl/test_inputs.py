@@ -50,7 +50,7 @@ async def test_as_many_inputs_as_asked_for_in_batches() -> None:
 async def test_repeated_inputs_are_left_out_and_asked_for_again() -> None:
     with endpoint(json.dumps({"inputs": ["Hello there, friend"] * 8}), numbered()) as at:
         found = await invent("Greet.", 9, writer(at), examples=[Scenario.of("hello there friend")], progress=False)
-    assert (len(found.scenarios), found.repeated) == (9, 8)
+    assert (len(found.scenarios), found.repeat_count) == (9, 8)
     assert found.rounds == 2
     assert "hello there friend" in at.requests[0]["messages"][1]["content"]
 

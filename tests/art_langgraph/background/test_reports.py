@@ -149,7 +149,7 @@ async def test_a_run_that_was_deleted_is_not_told_of_again(
 
 def test_what_is_not_to_be_told_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Connection("http://127.0.0.1:1", "key")
-    waiting: Background[Any] = Background("art-reports", reports._opened, pause=0.0)
+    waiting: Background[Any] = Background("art-reports", reports._open_worker, pause=0.0)
     sent: list[Any] = []
     monkeypatch.setattr(waiting, "put", sent.append)
     monkeypatch.setitem(reports._reports, server.url, waiting)
@@ -247,13 +247,13 @@ def test_what_a_server_refuses_of_many_is_counted_and_what_was_deleted_is_not(
 def test_a_run_that_cannot_be_written_keeps_no_other_back_and_is_counted_once(
     receiver: tuple[Receiver, Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def redacted(run: Trajectory) -> Trajectory:
+    def redact(run: Trajectory) -> Trajectory:
         if run.id == "t2":
             raise ValueError("the redaction fails")
         return run
 
     app, server = receiver
-    monkeypatch.setattr(reports, "redacted", redacted)
+    monkeypatch.setattr(reports, "redact", redact)
     app.busy, before = 2, unsent()
     for number in range(5):
         report(ended(number), (), server)

@@ -44,7 +44,7 @@ def saved(message: str) -> list[Trajectory]:
 
 def test_runs_wait_and_flush_says_why(store: TrajectoryStore) -> None:
     writer = Writer(store)
-    writer.finished(run())
+    writer.note_end(run())
     with pytest.raises(ARTError, match=r"1 records of captured runs are not in .*s\.sqlite after 0.2 s \(database is"):
         writer.flush(0.2)
     writer.close()
@@ -53,11 +53,11 @@ def test_runs_wait_and_flush_says_why(store: TrajectoryStore) -> None:
 def test_what_cannot_be_written_at_the_end_is_in_a_file(store: TrajectoryStore) -> None:
     writer = Writer(store)
     ended, open_run = [run(1, error="\ud83d"), run(2)], run(3)
-    writer.begun(open_run)
+    writer.note_start(open_run)
     writer.completion(open_run, CompletionCall(id="c", started=0.0))
     for one in ended:
-        writer.begun(one)
-        writer.finished(one)
+        writer.note_start(one)
+        writer.note_end(one)
     message = writer.close()
     assert message
     assert "2 captured runs can be read from" in message
@@ -74,7 +74,7 @@ def test_a_lock_that_ends_costs_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     writer, one = Writer(store), run()
     with closing(sqlite3.connect(store.path, isolation_level=None)) as db:
         db.execute("BEGIN IMMEDIATE")
-        writer.finished(one)
+        writer.note_end(one)
         with pytest.raises(ARTError):
             writer.flush(0.1)
     writer.flush(10)
@@ -89,7 +89,7 @@ def test_when_too_many_wait_they_go_to_a_file_at_once(
     monkeypatch.setattr(module, "_AGAIN", 0.01)
     writer, ended = Writer(store), [run(number) for number in range(8)]
     for one in ended:
-        writer.finished(one)
+        writer.note_end(one)
     with suppress(ARTError):  # fewer than _MOST may be left, which wait for the store
         writer.flush(1)
     assert "import" in caplog.text
@@ -106,7 +106,7 @@ def test_nobody_can_put_a_link_where_the_file_will_be(tmp_path: Path, monkeypatc
     shutil.rmtree(tmp_path / "runs")
     (shared / f"s.not-stored-{os.getpid()}.jsonl").symlink_to(victim)
     writer, one = Writer(store), run(1)
-    writer.finished(one)
+    writer.note_end(one)
     message = writer.close()
     assert saved(message or "") == [one]
     assert not victim.exists()
@@ -122,7 +122,7 @@ def test_without_a_place_for_a_file_the_number_of_lost_runs_is_said(
     shutil.rmtree(tmp_path / "runs")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     writer = Writer(store)
-    writer.finished(run())
+    writer.note_end(run())
     assert re.search(r"cannot be written \(unable to open database file\); lost: 1 captured run,", writer.close() or "")
 
 
@@ -130,7 +130,7 @@ def test_a_file_that_is_no_store_any_more_keeps_no_run_from_being_saved(tmp_path
     store = TrajectoryStore(tmp_path / "s.sqlite")
     store.path.write_bytes(b"this is no database at all" * 100)
     writer, one = Writer(store), run()
-    writer.finished(one)
+    writer.note_end(one)
     message = writer.close() or ""
     assert "file is not a database" in message
     assert saved(message) == [one]
@@ -142,7 +142,7 @@ def test_a_run_that_cannot_be_written_costs_no_other(tmp_path: Path, caplog: pyt
     store.add(known.model_copy(update={"output": "another"}))
     writer = Writer(store)
     for one in (known, other):
-        writer.finished(one)
+        writer.note_end(one)
     assert writer.close() is None
     assert len(store) == 2
     assert (
@@ -156,9 +156,9 @@ def test_what_is_written_again_after_a_lost_answer_is_no_lost_run(
     store, one = TrajectoryStore(tmp_path / "s.sqlite"), run()
     writer = Writer(store)
     for _ in range(2):
-        writer.begun(one)
+        writer.note_start(one)
         writer.completion(one, CompletionCall(id="c", started=0.0))
-        writer.finished(one)
+        writer.note_end(one)
         writer.flush(10)
     assert writer.close() is None
     assert "lost" not in caplog.text

@@ -37,7 +37,7 @@ async def fetch_members(directory: Path, *members: tarfile.TarInfo) -> None:
             archive.addfile(entry, io.BytesIO(entry.name.encode()))
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=packed.getvalue()))
     async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
-        await fetch(http, "/export", {}, directory, refused=refused, progress=False)
+        await fetch(http, "/export", {}, directory, error_reader=refused, progress=False)
 
 
 PEFT = ("README.md", "adapter_config.json", "adapter_model.safetensors")

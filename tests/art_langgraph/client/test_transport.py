@@ -116,7 +116,7 @@ async def test_a_server_that_stalls_is_asked_again_but_not_for_an_answer_of_a_mo
     with serving(Starlette(routes=[Route("/{path:path}", slow_at_first, methods=["GET", "POST"])])) as url:
         async with TrainerClient(url, TOKEN, retry_for=20) as client:
             client._http.timeout = httpx.Timeout(0.3)
-            assert (await client._ask("GET", "/api/jobs")).text == "[]"
+            assert (await client._request("GET", "/api/jobs")).text == "[]"
         assert len(asked) == 2
         asked.clear()
         async with PatientAsyncClient(20, timeout=0.3) as model:

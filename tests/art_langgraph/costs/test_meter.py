@@ -10,7 +10,7 @@ import pytest
 
 from art_langgraph import Scenario, Trajectory
 from art_langgraph.costs import Cost, CostMeter, GPUPrice, RunCost, Tokens
-from art_langgraph.llm.spent import add_price
+from art_langgraph.llm.spending import add_price
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import ServerUnreachable
 

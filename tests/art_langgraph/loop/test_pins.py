@@ -32,7 +32,7 @@ from art_langgraph import (
     train,
 )
 from art_langgraph.capture.scope import Scope
-from art_langgraph.loop.pins import PinIgnored, ignored
+from art_langgraph.loop.pins import PinIgnored, find_ignored_pin
 from tests.support.runs.graphs import counting
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 
@@ -216,7 +216,7 @@ async def test_a_version_that_no_run_asked_for_is_an_error() -> None:
 async def test_the_calls_of_a_remote_graph_are_checked_at_the_server(two_versions: TrainerServer) -> None:
     scope = Scope(version=0, temperature=0.25)
     record = Trajectory(scenario=Scenario(input="x"))
-    silent = await ignored(scope, record, remote=True)
+    silent = await find_ignored_pin(scope, record, remote=True)
     assert silent is not None
     assert "the trainer server got no request of the rollout from the remote graph" in silent
 
@@ -227,12 +227,14 @@ async def test_the_calls_of_a_remote_graph_are_checked_at_the_server(two_version
         assert answer.status_code == 200
 
     ask(f"{POLICY}@0", 0.25)
-    assert await ignored(scope, record, remote=True) is None
+    assert await find_ignored_pin(scope, record, remote=True) is None
     ask(f"{POLICY}@0", 0.75)
-    assert "temperatures [0.25, 0.75]" in str(await ignored(scope, record, remote=True))
+    assert "temperatures [0.25, 0.75]" in str(await find_ignored_pin(scope, record, remote=True))
     scope = Scope(version=0)
     ask(POLICY, 0.25)
-    assert "the remote graph asked for versions [1] of 'pinned'" in str(await ignored(scope, record, remote=True))
+    assert "the remote graph asked for versions [1] of 'pinned'" in str(
+        await find_ignored_pin(scope, record, remote=True)
+    )
     scope = Scope(temperature=0.005)
     ask(POLICY, 0.005)
-    assert await ignored(scope, record, remote=True) is None, "the gateway raises it to 0.01"
+    assert await find_ignored_pin(scope, record, remote=True) is None, "the gateway raises it to 0.01"

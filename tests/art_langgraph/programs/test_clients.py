@@ -62,9 +62,9 @@ async def test_requests_to_the_server_say_their_rollout(home: str, library: str)
         assert http.post(f"{home.replace('127.0.0.1', 'localhost')}/v1/x", headers=KEYED).json() == expected
         own = http.post(f"{home}/rollouts/{scope.rollout_id}/v1/chat/completions", headers=KEYED).json()
         assert own == expected
-        assert scope.marked == 4
+        assert scope.mark_count == 4
         http.post(f"{home}/v1/failing", headers=KEYED)
-        assert scope.marked == 4, "answers are counted, not attempts"
+        assert scope.mark_count == 4, "answers are counted, not attempts"
         assert scope.outside
         assert scope.servers == {(home, "key")}
     assert http.post(f"{home}/v1/messages", headers=KEYED).json() == {}

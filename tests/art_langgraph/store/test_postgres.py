@@ -95,8 +95,8 @@ def test_a_restart_of_the_database_costs_no_run(
     try:
         with pytest.raises(StoreUnavailable):
             store.add(runs[1])
-        writer.finished(runs[1])
-        writer.finished(runs[0])
+        writer.note_end(runs[1])
+        writer.note_end(runs[0])
     finally:
         postgres.start()
     writer.flush(60)
@@ -197,7 +197,7 @@ def test_a_child_of_a_fork_leaves_the_connections_to_its_parent(address: str) ->
 
 def backend(store: TrajectoryStore) -> int:
     """The process of the database server that answers."""
-    with store.database.connected() as db:
+    with store.database.connect() as db:
         return int(db.execute("SELECT pg_backend_pid()").fetchone()[0])
 
 
@@ -215,6 +215,6 @@ def test_a_connection_has_its_own_settings_whatever_the_database_says(address: s
     with psycopg.connect(address, autocommit=True) as db:
         for setting in ("idle_session_timeout", "statement_timeout"):
             db.execute(f"ALTER DATABASE {db.info.dbname} SET {setting} TO '1h'")
-    with TrajectoryStore(address).database.connected() as db:
+    with TrajectoryStore(address).database.connect() as db:
         settings = ("idle_session_timeout", "statement_timeout", "tcp_user_timeout")
         assert [db.execute(f"SHOW {name}").fetchone()[0] for name in settings] == ["0", "0", "25000"]

@@ -95,7 +95,7 @@ def test_a_write_that_is_done_again_changes_nothing(store: TrajectoryStore) -> N
                 batch.add(one)
     assert store.unfinished() == []
     assert {one.id for one in store.parts(first.id)} == {first.id, second.id}
-    with store.database.connected() as db:
+    with store.database.connect() as db:
         assert db.execute("SELECT count(*) FROM completions").fetchone() == (0,)
 
 

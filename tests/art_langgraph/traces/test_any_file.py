@@ -92,7 +92,7 @@ def test_an_export_of_another_system(system: str, data: st.DataObject) -> None:
         assert len(list(store.list())) == first.runs.new
         again = import_runs(system, file, store=store, **places)
         assert (again.runs.new, again.scenarios.new, again.demonstrations.new, again.rewards.new) == (0, 0, 0, 0)
-        assert (again.runs.known, len(list(store.list()))) == (first.read, first.runs.new)
+        assert (again.runs.known_count, len(list(store.list()))) == (first.read, first.runs.new)
         if places["scenarios"].exists():
             assert len(load_scenarios(places["scenarios"])) == first.scenarios.new
         if demonstrations.exists():

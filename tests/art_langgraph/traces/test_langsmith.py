@@ -238,7 +238,7 @@ def test_a_bulk_export_in_parquet(tmp_path: Path) -> None:
     row |= {"feedback_stats": json.dumps(stats), "start_time": STARTED, "end_time": STARTED}
     parquet.write_table(arrow.Table.from_pylist([row]), tmp_path / "runs.parquet")
     (run,) = read_runs("langsmith", tmp_path / "runs.parquet")
-    assert (run.scenario().input, run.metrics, run.started) == (
+    assert (run.scenario().input, run.metrics, run.start_time) == (
         "Weather in Oslo?",
         {"user_score": 0.5},
         STARTED.timestamp(),

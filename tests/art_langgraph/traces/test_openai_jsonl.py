@@ -96,7 +96,7 @@ def test_requests_and_answers_of_a_batch_are_joined(tmp_path: Path) -> None:
         },
     ]
     (waiting, done, failed), _ = read(tmp_path, *asked, *answered)
-    assert (done.calls[0].model, done.started, done.id) == ("gpt-4o-mini", 1_700_000_000, "chatcmpl-1")
+    assert (done.calls[0].model, done.start_time, done.id) == ("gpt-4o-mini", 1_700_000_000, "chatcmpl-1")
     demonstration = done.demonstrations()[0]
     assert (demonstration.answers("all"), demonstration.messages[2]["weight"]) == ([4], 0), "history is context"
     assert (waiting.calls[0].answer, failed.error) == (None, "This request could not be executed in time.")
@@ -173,7 +173,7 @@ def test_lines_of_another_kind_are_left_out_with_the_reason(tmp_path: Path, line
 
 def test_the_same_line_again_is_one_run(tmp_path: Path) -> None:
     (run,), _ = read(tmp_path, {"messages": CONVERSATION}, {"messages": CONVERSATION})
-    assert run.repeated == [2]
+    assert run.repeat_lines == [2]
 
 
 def test_import_counts(tmp_path: Path, record_property: Callable[[str, object], None]) -> None:

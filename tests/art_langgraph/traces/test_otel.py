@@ -122,7 +122,7 @@ def test_messages_on_spans(tmp_path: Path, encode: Any) -> None:
     spans[3]["events"] = [result]
     (run,), left_out = read(tmp_path, traces(spans[3], spans[0]), traces(spans[1], spans[2]))
     assert left_out == []
-    assert (run.id, run.name, run.started, run.seconds) == ("a" * 32, "forecaster", 1_700_000_000, 4.0)
+    assert (run.id, run.name, run.start_time, run.seconds) == ("a" * 32, "forecaster", 1_700_000_000, 4.0)
     (demonstration,) = run.demonstrations()
     assert essence(demonstration.messages) == essence(CONVERSATION)
     assert (demonstration.tools, demonstration.answers("all")) == ([WEATHER], [2, 4])

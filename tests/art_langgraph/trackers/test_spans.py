@@ -19,7 +19,7 @@ def test_every_span_comes_after_the_one_around_it_and_keeps_its_id() -> None:
 
 def test_what_was_said_raised_and_scored_is_in_the_spans() -> None:
     run, outer, inner, policy, judge, tool = spans(a_run())
-    assert (run.started, run.seconds, run.input) == (100.0, 4.0, "Weather in Oslo?")
+    assert (run.start_time, run.seconds, run.input) == (100.0, 4.0, "Weather in Oslo?")
     assert (outer.name, inner.name, inner.parent) == ("agent", "model", outer.id)
     assert (policy.parent, policy.output) == (inner.id, {"role": "assistant", "content": "Rain."})
     assert (policy.facts["version"], policy.facts["path"]) == (2, ["agent", "model"])

@@ -10,7 +10,7 @@ import pytest
 
 from art_mcp import Cassette, MCPError, connect
 from art_mcp.client.connection.sdk import Http, Progress, Stdio, Target
-from art_mcp.client.masking import Masked, secrets_of
+from art_mcp.client.masking import MaskedSource, secrets_of
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import ODD
 
@@ -80,7 +80,7 @@ class Telling:
 
 
 async def test_texts_keys_errors_and_progress_name_the_secret_instead() -> None:
-    masked = Masked(Telling(), {"hunter2-hunter2": "[PIN_TOKEN]"})
+    masked = MaskedSource(Telling(), {"hunter2-hunter2": "[PIN_TOKEN]"})
     told: list[str | None] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -103,7 +103,7 @@ def test_secrets_in_the_command_of_a_shell_are_known() -> None:
 
 
 async def test_secrets_are_masked_as_urls_and_json_spell_them() -> None:
-    masked = Masked(Telling(), {'a/b"c d+e': "[TOKEN]"})
+    masked = MaskedSource(Telling(), {'a/b"c d+e': "[TOKEN]"})
     for spelled in ('a/b"c d+e', "a/b%22c%20d%2Be", "a%2Fb%22c%20d%2Be", "a%2Fb%22c+d%2Be", 'a/b\\"c d+e'):
         answer = await masked.request("tools/call", {"text": f"x {spelled} y"})
         assert answer["structuredContent"] == {"text": "x [TOKEN] y"}

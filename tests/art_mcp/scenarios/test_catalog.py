@@ -9,7 +9,7 @@ import mcp.types
 import pytest
 
 from art_mcp import Catalog, read_catalog
-from art_mcp.scenarios.catalog import CatalogTool, withheld
+from art_mcp.scenarios.catalog import CatalogTool, describe_withheld
 from tests.support.mcp.commands import ODD, SERVER
 from trainer_server.wire import ConfigError
 
@@ -86,11 +86,11 @@ def test_what_is_left_out_is_named_with_the_reason() -> None:
     annotated = {"readOnlyHint": False}
     tools = [tool(name="purge_log"), tool(name="get_or_create"), tool(name="get", annotations=annotated)]
     unsaid = "it has no annotations, and its name does not say that it only reads"
-    assert withheld([*tools, tool(name="get_time")]) == (
+    assert describe_withheld([*tools, tool(name="get_time")]) == (
         f"not called, as they may change something: purge_log ({unsaid}: 'purge' is no reading verb), "
         f"get_or_create ({unsaid}: it has the word 'create'), get (its annotations say so)"
     )
-    assert withheld([tool(name="get_time")]) == ""
+    assert describe_withheld([tool(name="get_time")]) == ""
 
 
 def test_a_large_catalog_comes_in_parts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from art_mcp.scenarios.lines import Line, in_text, lines
-from art_mcp.scenarios.observe import picked
+from art_mcp.scenarios.observe import pick_value
 
 LOG = "History:\nCommit: 'abc'\nAuthor: Ada\n\nCommit: 'def'\n* main\n[DIR] letters\n1. first"
 
@@ -25,8 +25,8 @@ def test_keys_tags_bullets_and_quotes() -> None:
 def test_paths_lead_into_texts() -> None:
     assert in_text(LOG, ["Commit", 1]) == "def"
     assert in_text(LOG, [4]) == "main"
-    assert picked(LOG, None, ["Author", 0]) == "Ada"
-    assert picked(" all of it ", None, []) == "all of it"
+    assert pick_value(LOG, None, ["Author", 0]) == "Ada"
+    assert pick_value(" all of it ", None, []) == "all of it"
     for path in (["Commit", 2], ["Author"], [99], ["nothing", 0]):
         with pytest.raises(LookupError):
-            picked(LOG, None, path)
+            pick_value(LOG, None, path)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from art_mcp.client.result import CallResult
-from art_mcp.scenarios.observe import Finding, at, findings, leaves, parsed, problem, stable_facts
+from art_mcp.scenarios.observe import Finding, at, findings, leaves, parse_result, problem, stable_facts
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from art_mcp.scenarios.observe import Finding, at, findings, leaves, parsed, pro
     ],
 )
 def test_a_result_is_read_as_what_it_is(text: str, structured: Any, value: Any) -> None:
-    assert parsed(text, structured) == value
+    assert parse_result(text, structured) == value
 
 
 def test_every_leaf_is_found_where_its_path_says() -> None:
@@ -52,7 +52,7 @@ def test_every_leaf_is_found_where_its_path_says() -> None:
     ],
 )
 def test_results_that_are_of_no_use(text: str, kind: str | None) -> None:
-    found = problem(text, parsed(text))
+    found = problem(text, parse_result(text))
     assert (found and found[0]) == kind
 
 

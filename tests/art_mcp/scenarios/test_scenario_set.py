@@ -10,7 +10,7 @@ import pytest
 from art_langgraph import load_scenarios
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.scenarios.scenario_set import Dropped
+from art_mcp.scenarios.scenario_set import DroppedTask
 from art_mcp.scenarios.split import combination, values_of
 from trainer_server.wire import ConfigError
 
@@ -29,7 +29,7 @@ def many() -> ScenarioSet:
 
 def test_a_set_survives_the_disk_and_its_lines_are_plain_scenarios(tmp_path: Path) -> None:
     given = many().split(seed=1)
-    given.dropped = [Dropped(task="x", tools=["a"], kind="error", reason="why")]
+    given.dropped = [DroppedTask(task="x", tools=["a"], kind="error", reason="why")]
     given.save(tmp_path / "set.jsonl")
     assert ScenarioSet.load(tmp_path / "set.jsonl") == given
     assert [one.id for one in load_scenarios(tmp_path / "set.jsonl")] == [one.id for one in given.scenarios]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from art_mcp import Catalog, MCPScenario, generate_scenarios
-from art_mcp.scenarios.execute import checked
+from art_mcp.scenarios.execute import check_steps
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.schemas import plain
 from art_mcp.validation import violation
@@ -46,7 +46,7 @@ async def test_schemas_of_any_form_give_tasks(schema: dict[str, Any]) -> None:
 
 def test_defaults_are_those_of_schemas_of_any_form() -> None:
     catalog = Catalog(tools=[tool("get_menu", note=True, day={"default": "today"})])
-    (step,) = checked([Step(tool="get_menu")], catalog, allow_destructive=False)
+    (step,) = check_steps([Step(tool="get_menu")], catalog, allow_destructive=False)
     assert step.defaults == {"day": "today"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.scenarios.summary import parroted, skeleton, summary
+from art_mcp.scenarios.summary import find_copied_words, skeleton, summary
 
 
 def scenario(task: str, item: str, form: str = "ask 1") -> MCPScenario:
@@ -13,8 +13,8 @@ def scenario(task: str, item: str, form: str = "ask 1") -> MCPScenario:
 
 def test_five_words_of_a_description_are_found_in_tasks() -> None:
     tasks = ["Get the price of an item, now!", "get THE price of an item", "What does it cost?", "Hello"]
-    assert parroted(tasks, ["Use this to get the price of an item."]) == (0.5, "the price of an item")
-    assert parroted(tasks, ["Get the price."]) == (0.0, "")
+    assert find_copied_words(tasks, ["Use this to get the price of an item."]) == (0.5, "the price of an item")
+    assert find_copied_words(tasks, ["Get the price."]) == (0.0, "")
 
 
 def test_tasks_that_differ_in_values_alone_are_phrased_alike() -> None:

@@ -12,7 +12,7 @@ PROMPTED = frozenset({"difficulty"})
 
 def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
     clock = Clock()
-    budget = Budget(1_210.0, skipped=PROMPTED, clock=clock.monotonic)
+    budget = Budget(1_210.0, skipped_stages=PROMPTED, clock=clock.monotonic)
     shares = sum(weight for name, weight in WEIGHTS.items() if name != "difficulty")
     first = budget.allows("scenarios")
     assert first == pytest.approx(1_200 * WEIGHTS["scenarios"] / shares)
@@ -28,7 +28,7 @@ def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
 
 def test_the_last_measurement_and_the_report_keep_their_time() -> None:
     clock = Clock()
-    budget = Budget(600.0, skipped=PROMPTED, clock=clock.monotonic)
+    budget = Budget(600.0, skipped_stages=PROMPTED, clock=clock.monotonic)
     budget.reserve("after", 100.0)
     clock.now += 350
     training = budget.allows("rl")
@@ -43,21 +43,21 @@ def test_the_last_measurement_and_the_report_keep_their_time() -> None:
 def test_without_a_limit_every_stage_takes_what_it_needs() -> None:
     budget = Budget(None)
     assert [budget.allows(stage) for stage in WEIGHTS] == [None] * len(WEIGHTS)
-    assert budget.left is None
+    assert budget.seconds_left is None
     assert budget.text() == ""
 
 
 def test_what_earlier_processes_spent_counts() -> None:
     clock = Clock()
     clock.now = 5.0
-    budget = Budget(100.0, spent=70.0, clock=clock.monotonic)
+    budget = Budget(100.0, earlier_seconds=70.0, clock=clock.monotonic)
     clock.now += 10
-    assert (budget.spent, budget.left) == (80.0, 20.0)
+    assert (budget.seconds_spent, budget.seconds_left) == (80.0, 20.0)
 
 
 def test_what_is_left_out_goes_to_the_others() -> None:
     clock = Clock()
-    budget = Budget(1_010.0, skipped=PROMPTED, clock=clock.monotonic)
+    budget = Budget(1_010.0, skipped_stages=PROMPTED, clock=clock.monotonic)
     later = {"warm start", "after_sft", "rl", "selection", "after"}
     assert budget.foresees("rl", now="warm start") == pytest.approx(
         1_000 * WEIGHTS["rl"] / sum(WEIGHTS[name] for name in later)

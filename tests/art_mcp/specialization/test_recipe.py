@@ -59,7 +59,7 @@ def begun(output: Path, trainer: Trainer, spent: float = 0.0, cost: float | None
     """The recipe of a process that goes on in a directory after seconds that earlier ones have spent. cost: seconds of
     a measured run."""
     directory = RunDirectory(output, {}, resume=spent > 0)
-    stage_runner = StageRunner(directory, Budget(3_600.0, spent=spent), lambda line: None, lambda: None)
+    stage_runner = StageRunner(directory, Budget(3_600.0, earlier_seconds=spent), lambda line: None, lambda: None)
     made = Specialization(
         server="s",
         server_version="",
@@ -71,7 +71,7 @@ def begun(output: Path, trainer: Trainer, spent: float = 0.0, cost: float | None
     parts: dict[str, Any] = {"trainer": trainer, "agent": None, "box": SimpleNamespace(tools=[])}
     parts["measured"] = SimpleNamespace(measurer=SimpleNamespace(cost=cost))
     return Recipe(
-        made=made,
+        outcome=made,
         stage_runner=stage_runner,
         own_agent=False,
         training=TrainingSettings(groups_per_step=2),
@@ -90,11 +90,11 @@ async def test_the_scenarios_of_a_warm_start_that_a_killed_process_sent_are_know
     first.stage_runner.directory.close()
     later = begun(tmp_path, Trainer(SimpleNamespace(status=JobStatus.succeeded), imitated=[0, 2, 5]), spent=3_550.0)
     await later.warm_start(WarmStart())
-    ended = later.stage_runner.directory.journal.ended("warm start")
+    ended = later.stage_runner.directory.journal.end_event("warm start")
     later.stage_runner.directory.close()
     assert ended is not None
     assert len(set(ended["scenarios"])) == 3
-    assert set(ended["scenarios"]) < {scenario.id for scenario in later.made.scenarios.train}
+    assert set(ended["scenarios"]) < {scenario.id for scenario in later.outcome.scenarios.train}
 
 
 async def test_a_training_that_failed_is_told_after_a_resume_too(
@@ -111,7 +111,7 @@ async def test_a_training_that_failed_is_told_after_a_resume_too(
     later = begun(tmp_path, Trainer(), spent=60.0)
     await later.reinforce()
     later.stage_runner.directory.close()
-    assert first.made.notes == later.made.notes == ["the training ended: all 4 runs failed"]
+    assert first.outcome.notes == later.outcome.notes == ["the training ended: all 4 runs failed"]
 
 
 async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> None:
@@ -132,15 +132,15 @@ async def test_the_warm_start_gets_the_time_of_too_few_steps(tmp_path: Path) -> 
     later.weigh_training(WarmStart())
     later.stage_runner.directory.close()
     assert later.training.steps == 0
-    assert first.made.notes == later.made.notes
-    assert "fewer than 12" in later.made.notes[0]
+    assert first.outcome.notes == later.outcome.notes
+    assert "fewer than 12" in later.outcome.notes[0]
 
 
 async def test_steps_take_longer_than_runs_of_a_policy_that_calls_no_tool(tmp_path: Path) -> None:
     recipe = begun(tmp_path, Trainer(), cost=0.5)
     for number, calls in ((0, 1), (1, 4)):
         runs = [Trajectory(scenario=scenario(0), completions=[CompletionCall(id="c", started=0.0)] * calls)]
-        recipe.made.measurements["before"] = Measurement("before", Evaluation(runs, 0, solved))
+        recipe.outcome.measurements["before"] = Measurement("before", Evaluation(runs, 0, solved))
         assert recipe._longer() == (2.0 if number == 0 else 1.0)
     recipe.stage_runner.directory.close()
 
@@ -162,7 +162,7 @@ async def test_steps_that_were_asked_for_are_made_however_few_fit(tmp_path: Path
     asked.training = TrainingSettings(groups_per_step=2, steps=3)
     asked.weigh_training(WarmStart())
     asked.stage_runner.directory.close()
-    assert (asked.training.steps, asked.made.notes) == (3, [])
+    assert (asked.training.steps, asked.outcome.notes) == (3, [])
 
 
 async def test_a_training_without_a_warm_start_is_not_left_out(tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_originals_are_replaced_beside_a_placeholder_that_names_nothing() -> Non
 )
 def test_an_original_is_found_however_a_command_spells_it(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
-    places = [Place("repo", Path("/home/me/repo"), "repository", given=Path("/short/repo"))]
+    places = [Place("repo", Path("/home/me/repo"), "repository", given_path=Path("/short/repo"))]
     meant = Translation(ROOT, Aliases(places)).word(said)
     assert f"{ROOT}/world/repo/x" in meant
     assert "me/repo" not in meant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from art_mcp.worlds.change import Change, agreed, compare
+from art_mcp.worlds.change import Change, compare, merge_changes
 
 MADE = Change(where="/world/repo", what="branch x", after="abc")
 MOVED = Change(where="/world/repo", what="HEAD", before="main", after="x")
@@ -32,7 +32,7 @@ def test_each_difference_is_said() -> None:
 def test_what_varies_must_change_and_may_be_anything() -> None:
     time = Change(where="/world/shop.db", what="users[id=3].made", after="10:00")
     later = time.model_copy(update={"after": "10:01"})
-    both = agreed([MADE, time], [MADE, later])
+    both = merge_changes([MADE, time], [MADE, later])
     assert both is not None
     assert [change.varies for change in both] == [False, True]
     assert compare(both, [MADE, time.model_copy(update={"after": "12:00"})]).degree == 1.0
@@ -42,7 +42,7 @@ def test_what_varies_must_change_and_may_be_anything() -> None:
 
 
 def test_executions_that_change_different_things_agree_on_nothing() -> None:
-    assert agreed([MADE], [MOVED]) is None
-    assert agreed([MADE], []) is None
-    assert agreed([GONE], [GONE.model_copy(update={"after": "b"})]) is None
-    assert agreed([], []) == []
+    assert merge_changes([MADE], [MOVED]) is None
+    assert merge_changes([MADE], []) is None
+    assert merge_changes([GONE], [GONE.model_copy(update={"after": "b"})]) is None
+    assert merge_changes([], []) == []

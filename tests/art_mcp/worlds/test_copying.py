@@ -49,7 +49,7 @@ def test_where_blocks_cannot_be_shared_bytes_are_copied_and_it_is_tried_once(
     monkeypatch.setattr(fcntl, "ioctl", refuse)
     copier = Copier()
     copier.tree(tree(tmp_path / "source"), tmp_path / "copy")
-    assert (len(tried), copier.reflinks, copier.shared) == (1, False, 0)
+    assert (len(tried), copier.reflinks, copier.shared_count) == (1, False, 0)
     assert (tmp_path / "copy" / "sub" / "run").read_text() == "#!/bin/sh"
 
 
@@ -59,7 +59,7 @@ def test_pipes_are_left_out_and_named(tmp_path: Path) -> None:
     copier = Copier()
     copier.tree(tmp_path / "source", tmp_path / "copy")
     assert list((tmp_path / "copy").iterdir()) == []
-    assert copier.skipped == [str(tmp_path / "source" / "pipe")]
+    assert copier.skipped_paths == [str(tmp_path / "source" / "pipe")]
 
 
 def test_what_may_not_be_written_is_removed_too(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_a_directory_is_of_its_owner_and_is_removed(tmp_path: Path) -> None:
     scratch, other = Scratch(tmp_path / "worlds"), Scratch(tmp_path / "worlds")
     assert scratch.path != other.path
     assert scratch.path.stat().st_mode & 0o777 == 0o700
-    assert other.removed == 0
+    assert other.removed_count == 0
     scratch.close()
     assert not scratch.path.exists()
     assert other.path.exists()
@@ -37,11 +37,11 @@ def test_what_a_killed_process_left_is_removed_at_the_next_start(tmp_path: Path)
         assert process.stdout
         left = Path(process.stdout.readline().strip())
         living = Scratch(tmp_path)
-        assert (living.removed, left.exists()) == (0, True)
+        assert (living.removed_count, left.exists()) == (0, True)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(60)
     after = Scratch(tmp_path)
-    assert (after.removed, left.exists(), living.path.exists()) == (1, False, True)
+    assert (after.removed_count, left.exists(), living.path.exists()) == (1, False, True)
     after.close()
     living.close()
 
@@ -57,6 +57,6 @@ def test_a_leftover_that_cannot_be_removed_is_said_and_left(
     with monkeypatch.context() as patched:
         patched.setattr("art_mcp.worlds.scratch.remove_tree", refuse)
         scratch = Scratch(tmp_path)
-    assert scratch.removed == 0
+    assert scratch.removed_count == 0
     assert "left, which a process left that died, cannot be removed: " in caplog.text
     scratch.close()

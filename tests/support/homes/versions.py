@@ -24,7 +24,7 @@ def slots_over(
         engines=engines,
         capacity=4,
         directory=store.directory,
-        pinned=(leases or LocalLeases(900.0)).versions,
+        pinned_versions=(leases or LocalLeases(900.0)).versions,
         is_named=names.is_named,
     )
 

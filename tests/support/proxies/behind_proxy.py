@@ -28,7 +28,7 @@ CHAT = ChatOpenAI(model="agent", base_url=f"{URL}/v1", api_key=SecretStr(KEY), m
 
 from art_langgraph import ChatART, TrainerClient, Trajectory, rollout  # noqa: E402
 from art_langgraph.background import release, reports  # noqa: E402
-from art_langgraph.capture.remote.fetch import _asked  # noqa: E402
+from art_langgraph.capture.remote.fetch import _poll_server  # noqa: E402
 from art_langgraph.capture.remote.outbox import Outbox  # noqa: E402
 from art_langgraph.capture.scope import Scope  # noqa: E402
 from art_langgraph.cli.setup.check import check_address  # noqa: E402
@@ -64,10 +64,10 @@ def record_sent() -> bool:
     outbox = Outbox(lambda: None)
     server, scope = Connection(URL, KEY), Scope(rollout_id="ro-remote", call="call")
     scope.servers.add((URL, KEY))
-    outbox.begun(scope, "run")
+    outbox.note_start(scope, "run")
     outbox.flush(20)
     outbox.close(20)
-    _, records = asyncio.run(_asked(server, "/api/rollouts/ro-remote/records/call", 0.5))
+    _, records = asyncio.run(_poll_server(server, "/api/rollouts/ro-remote/records/call", 0.5))
     return records is not None
 
 

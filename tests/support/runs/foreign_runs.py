@@ -125,5 +125,5 @@ def counted(system: str, what: str, path: Path, *records: Any) -> tuple[tuple[in
     first, again = (import_runs(system, file, **places) for _ in range(2))
     numbers = tuple(tally.new for tally in (first.runs, first.scenarios, first.demonstrations, first.rewards))
     left_out = "; ".join(f"{count} {why}" for why, count in first.skips.counts.items()) or "-"
-    cells = [f"{system}: {what}", *map(str, numbers), left_out, f"{again.runs.new} new, {again.runs.known} known"]
+    cells = [f"{system}: {what}", *map(str, numbers), left_out, f"{again.runs.new} new, {again.runs.known_count} known"]
     return numbers, f"| {' | '.join(cells)} |"

@@ -33,7 +33,7 @@ def track(name: str, home: Path) -> tuple[list[str], dict[str, int]]:
             metrics = {"reward": step / 4, "note": "text", "metrics": {"gap": -float(step), "kl": float("nan")}}
             tracking.log(step, metrics, [a_run()])
         tracking.finish(None, PATIENCE)
-    return said, tracking.lost
+    return said, tracking.lost_calls
 
 
 if __name__ == "__main__":

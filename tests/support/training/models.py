@@ -11,7 +11,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, PretrainedConfig, Qwen3Config
 
-from trainer_server.training.model.lora import adapted
+from trainer_server.training.model.lora import adapted_targets
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Packing, pack
 from trainer_server.wire import PolicySpec
@@ -75,7 +75,7 @@ def pair(config: PretrainedConfig, where: Path) -> Pair:
     ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
     ours.initialise(SPEC)
     base = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
-    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=adapted(base, SPEC.targets))
+    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=adapted_targets(base, SPEC.targets))
     stock = get_peft_model(base, lora)
     theirs = stock_weights(stock)
     generator = torch.Generator().manual_seed(1)

@@ -68,7 +68,7 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
             model, optimizer, batch, config, lambda version: nullcontext(version == 0), lambda: other(model), ranks
         )
         del metrics["tokens"]  # for the dashboard, and no JSON
-        whole = layers_gathered(model) if ranks.sharded else 0
+        whole = layers_gathered(model) if ranks.shards_model else 0
         if ranks.first:
             moments = {weight: optimizer.state[one]["exp_avg"] for weight, one in model.parameters()}
             save_file({weight: one.contiguous() for weight, one in moments.items()}, out / f"{name}.safetensors")

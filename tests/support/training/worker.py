@@ -58,6 +58,6 @@ def step(worker: Worker, refs: list[GroupRef], **config: Any) -> Any:
     request = StepRequest(groups=refs, config=GRPOConfig(**{"max_logp_gap": None, **config}))  # made-up log-probs
     job = worker.board.accept("step", "p", request=request)
     worker.do(job)
-    trained = worker.board.trained(job.id)
+    trained = worker.board.training_outcome(job.id)
     assert trained is not None
     return trained

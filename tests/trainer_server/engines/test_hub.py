@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.servers.hub import COMMITS, GRANTED, STALE, Hub, serving_hub
 from trainer_server.engines.hub import hub_name, snapshot
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.wire import ConfigError, EngineError
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def test_a_token_opens_gated_and_private_models_and_no_child_gets_it(
         (tmp_path / "token").write_text(GRANTED)
     assert snapshot(model, None).name == COMMITS["main"]
     assert hub.tokens == {GRANTED}
-    assert GRANTED not in inherited().values()
+    assert GRANTED not in inherited_environment().values()
 
 
 def test_without_weights_only_texts_are_downloaded(hub: Hub) -> None:

@@ -21,7 +21,7 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
     leave = [asyncio.Event() for _ in range(3)]
 
     async def ask(number: int) -> None:
-        with places.admitted("agent" if number else None):
+        with places.admit("agent" if number else None):
             async with places.turn():
                 order.append(number)
                 await leave[number].wait()
@@ -34,7 +34,7 @@ async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
         await ask(3)
     assert (refused.value.status, refused.value.retry_after) == (429, module.RETRY_AFTER)
     assert refused.value.response().headers["Retry-After"] == str(module.RETRY_AFTER)
-    assert places.refused == 1
+    assert places.refusal_count == 1
     leave[1].set()
     await asked[1]
     async with asyncio.timeout(PATIENCE):
@@ -68,4 +68,4 @@ async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatc
         second = await model.ainvoke("say two")
         assert [(await first).text, second.text] == ["one", "two"]
     assert sorted(statuses)[:3] == [200, 200, 429]  # once, or more often where the first takes its time
-    assert places.refused == statuses.count(429) == len(statuses) - 2
+    assert places.refusal_count == statuses.count(429) == len(statuses) - 2

@@ -46,8 +46,8 @@ def test_any_value_of_any_parameter_is_taken_or_refused_by_name(data: st.DataObj
         assert (taken.status, taken.param) == (400, name)
         return
     json.dumps(taken.upstream("m@1"), allow_nan=False).encode()
-    json.dumps(taken.recorded(), ensure_ascii=False).encode()
-    assert set(taken.constrained(calls=data.draw(st.booleans()))) <= {
+    json.dumps(taken.ledger_request(), ensure_ascii=False).encode()
+    assert set(taken.constraints(calls=data.draw(st.booleans()))) <= {
         "grammar",
         "top_p",
         "top_k",

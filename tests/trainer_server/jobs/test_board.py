@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import BROKEN_OFF, Trained
+from trainer_server.jobs.files.training_outcome import BROKEN_OFF, TrainingOutcome
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
@@ -70,7 +70,7 @@ def test_damaged_files_are_said(tmp_path: Path) -> None:
     board = JobBoard(tmp_path)
     job = board.accept("create", "p", spec=SPEC)
     (tmp_path / job.id / "trained.json").write_text("{")
-    trained = board.trained(job.id)
+    trained = board.training_outcome(job.id)
     assert trained is not None
     assert "trained.json in the server's home cannot be read" in str(trained.error)
     (tmp_path / job.id / "job.json").write_text("{")
@@ -94,11 +94,11 @@ class Watched(JobBoard):
         self.looks += 1
         return super().ids()
 
-    def changed(self) -> float:
+    def changed_at(self) -> float:
         self._polls -= 1
         if self._polls < 0:
             raise Ended
-        return super().changed()
+        return super().changed_at()
 
 
 def working(home: Path, polls: int) -> Watched:
@@ -113,19 +113,19 @@ def working(home: Path, polls: int) -> Watched:
 def test_an_idle_worker_does_not_look_through_all_jobs(tmp_path: Path) -> None:
     board = JobBoard(Home(tmp_path).jobs)
     for _ in range(3):
-        board.report(board.accept("create", "p", spec=SPEC).id, Trained())
+        board.report(board.accept("create", "p", spec=SPEC).id, TrainingOutcome())
     assert working(tmp_path, 30).looks < 5
 
 
 def test_an_accepted_job_changes_the_board(tmp_path: Path) -> None:
     board = JobBoard(tmp_path)
-    seen = [board.changed()]
+    seen = [board.changed_at()]
     for _ in range(3):
         time.sleep(0.02)  # more than a tick of the file system's clock
         board.accept("create", "p", spec=SPEC)
-        seen.append(board.changed())
+        seen.append(board.changed_at())
         board.start(board.ids()[-1])
-        assert board.changed() == seen[-1]
+        assert board.changed_at() == seen[-1]
     assert seen == sorted(set(seen))
 
 
@@ -136,7 +136,7 @@ def test_a_damaged_job_is_reported_and_the_worker_goes_on(tmp_path: Path) -> Non
     good = board.accept("step", "p", request=StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])]))
     working(tmp_path, 3)
     for job, why in ((damaged, "cannot be read"), (good, "there is no policy 'p'")):
-        trained = board.trained(job.id)
+        trained = board.training_outcome(job.id)
         assert trained is not None
         assert why in str(trained.error)
 
@@ -154,7 +154,7 @@ def test_a_job_is_either_started_or_cancelled(tmp_path: Path) -> None:
     assert statuses == [JobStatus.cancelled, JobStatus.running]
     (board.root / cancelled.id / "trained.json").unlink()  # the server was killed before it could report
     working(tmp_path, 3)
-    trained = board.trained(cancelled.id)
+    trained = board.training_outcome(cancelled.id)
     assert trained is not None
     assert trained.cancelled
 
@@ -286,11 +286,11 @@ def test_the_request_of_an_open_job_is_read_once_however_often_somebody_asks(tmp
 def test_a_job_whose_directory_was_deleted_is_not_made_again(tmp_path: Path) -> None:
     board = JobBoard(tmp_path)
     job = board.accept("create", "p", spec=SPEC)
-    board.trained(job.id)
+    board.training_outcome(job.id)
     for path in (tmp_path / job.id).iterdir():
         path.unlink()
     (tmp_path / job.id).rmdir()
-    board.report(job.id, Trained(error="out of memory"))
+    board.report(job.id, TrainingOutcome(error="out of memory"))
     assert not (tmp_path / job.id).exists()
     assert board.job(job.id) is None
     with pytest.raises(TrainingError, match=r"job\.json in the server's home cannot be read"):

@@ -17,7 +17,7 @@ from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from trainer_server.jobs import supervisor
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.service import JobService
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Conflict, Home, JobStatus, NotFound, NotStored, PolicySpec, StepResult
@@ -58,7 +58,7 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
     assert list(service.open) == [first.id, last.id]
     assert [job.id for job in service.status.jobs(status=JobStatus.queued)] == [last.id]
     assert [job.id for job in service.status.jobs(limit=2)] == [last.id, queued.id]
-    board.report(first.id, Trained(error="out of luck"))
+    board.report(first.id, TrainingOutcome(error="out of luck"))
     service.completer.start()
     try:
         await service.status.wait(first.id, 20)
@@ -92,7 +92,7 @@ async def test_a_running_job_is_cancelled_and_the_next_one_runs(
         while service.process.pid == trainer:
             await asyncio.sleep(0.01)
         assert service.process.restarts == 0, "it did not die of the job"
-        board.report(later.id, Trained(error="out of luck"))  # the new trainer is at the next job
+        board.report(later.id, TrainingOutcome(error="out of luck"))  # the new trainer is at the next job
         ended = await service.status.wait(later.id, 20)
         assert ended is not None
         assert ended.error == "out of luck"
@@ -116,7 +116,7 @@ async def test_a_job_that_made_its_version_is_not_cancelled(
         trainer = service.process.pid
         with pytest.raises(Conflict, match="made its version"):
             await service.cancellation.cancel(job.id)
-        board.report(job.id, Trained(result=StepResult(version=1)))
+        board.report(job.id, TrainingOutcome(result=StepResult(version=1)))
         ended = await service.status.wait(job.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.succeeded
@@ -190,8 +190,8 @@ async def test_a_cancelled_job_stays_cancelled_whatever_its_rendering_says(tmp_p
     service = service_of(board, home, base_model)
     job = await service.submitter.train("p", WARM_START)
     await service.cancellation.cancel(job.id)
-    board.report(job.id, Trained(error="the template does not render conversation 0"))
-    trained = board.trained(job.id)
+    board.report(job.id, TrainingOutcome(error="the template does not render conversation 0"))
+    trained = board.training_outcome(job.id)
     assert trained is not None
     assert trained.cancelled
     ended = await service.completer.outcome(job.id)

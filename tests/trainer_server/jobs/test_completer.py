@@ -13,7 +13,7 @@ from tests.support.engines.letters import LettersEngine
 from tests.support.homes.job_service import STEP, service_of
 from tests.support.homes.versions import publish
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.service import JobService
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
@@ -45,10 +45,10 @@ async def test_a_job_that_cannot_be_finished_fails_alone(
     bad = await service.submitter.create(PolicySpec(name="bad"))
     lost = await service.submitter.create(PolicySpec(name="lost"))
     good = await service.submitter.create(PolicySpec(name="good"))
-    board.report(bad.id, Trained(result=StepResult(version=0)))
-    board.report(lost.id, Trained(error="out of memory"))
+    board.report(bad.id, TrainingOutcome(result=StepResult(version=0)))
+    board.report(lost.id, TrainingOutcome(error="out of memory"))
     (home.jobs / lost.id / "job.json").write_text("{")
-    board.report(good.id, Trained(error="out of luck"))
+    board.report(good.id, TrainingOutcome(error="out of luck"))
     service.completer.start()
     try:
         job = await ended(service, good.id)
@@ -73,7 +73,7 @@ async def test_a_version_that_is_quarantined_while_it_is_made_fails_its_job(tmp_
     publish(AdapterStore(home.policies), "p", 0)
     (home.policies / "p/versions/0/quarantined.json").write_text("{")  # by hand, between two looks of the server
     job = await service.submitter.create(PolicySpec(name="p"))
-    board.report(job.id, Trained(result=StepResult(version=0)))
+    board.report(job.id, TrainingOutcome(result=StepResult(version=0)))
     service.completer.start()
     try:
         failed = await ended(service, job.id)
@@ -91,9 +91,9 @@ async def test_a_job_whose_directory_is_deleted_stops_no_other(
     service = service_of(board, home, base_model)
     deleted = await service.submitter.create(PolicySpec(name="deleted"))
     other = await service.submitter.create(PolicySpec(name="other"))
-    board.report(other.id, Trained(error="out of luck"))
+    board.report(other.id, TrainingOutcome(error="out of luck"))
     if when == "after the trainer":
-        board.report(deleted.id, Trained(error="out of memory"))
+        board.report(deleted.id, TrainingOutcome(error="out of memory"))
         shutil.rmtree(home.jobs / deleted.id)
     service.completer.start()
     try:
@@ -132,7 +132,7 @@ async def test_errors_that_may_pass_are_waited_for_and_others_are_not(
     board = Failing(home.jobs, number, times=1)
     service = service_of(board, home, base_model)
     job = await service.submitter.create(PolicySpec(name="p"))
-    board.report(job.id, Trained(error="out of luck"))
+    board.report(job.id, TrainingOutcome(error="out of luck"))
     for _ in range(1 + written):
         assert job.id in service.open
         await service.completer.end_next()
@@ -160,7 +160,7 @@ async def test_the_deletion_of_old_versions_holds_up_no_job(
     service = service_of(board, home, base_model, keep_versions=1)
     jobs = [await service.submitter.create(PolicySpec(name=name)) for name in "ab"]
     for job in jobs:
-        board.report(job.id, Trained(error="out of luck"))
+        board.report(job.id, TrainingOutcome(error="out of luck"))
     service.completer.start()
     service.retention.start()
     try:
@@ -183,7 +183,7 @@ async def test_an_error_that_nobody_expected_is_shown_and_outlived(
     service = service_of(board, home, base_model)
     service.completer._task._pause = 0.05
     job = await service.submitter.create(PolicySpec(name="p"))
-    board.report(job.id, Trained(error="out of luck"))
+    board.report(job.id, TrainingOutcome(error="out of luck"))
     whole, failures = service.completer.outcome, []
 
     async def outcome(job_id: str) -> Job | None:
@@ -222,7 +222,7 @@ async def test_the_rewards_of_a_step_are_credited_to_the_versions_that_sampled(
     ):
         job = await service.submitter.train("p", STEP)
         board.use(job.id, ["t1"])
-        board.report(job.id, Trained(result=result))
+        board.report(job.id, TrainingOutcome(result=result))
         done = await service.completer.outcome(job.id)
         assert done is not None
         assert done.result is not None
@@ -248,14 +248,14 @@ async def test_a_server_killed_before_the_end_of_a_job_means_the_version_that_it
     job = await service.submitter.train("p", STEP)
     publish(store, "p", 1, job_id=job.id)
     board.use(job.id, ["t1"])
-    board.report(job.id, Trained(result=StepResult(version=1)))
+    board.report(job.id, TrainingOutcome(result=StepResult(version=1)))
     again = service_of(JobBoard(home.jobs), home, base_model, engine)
-    assert again.served("p") == 0, "no engine has taken version 1 yet"
+    assert again.served_version("p") == 0, "no engine has taken version 1 yet"
     await service.completer.end_next()
     assert service.completer._names.resolve("p") == 1
     assert job.id in service.open, "the end is not written down"
     again = service_of(JobBoard(home.jobs), home, base_model, engine)
-    assert again.served("p") == 1
+    assert again.served_version("p") == 1
     again.completer._names.serve(("p", 1))
     await again.completer.end_next()
     done = again.board.job(job.id)
@@ -268,7 +268,7 @@ async def test_clients_learn_of_an_end_that_cannot_be_written(
 ) -> None:
     board = JobBoard(tmp_path / "home" / "jobs")
     file = board.accept("step", "p", request=STEP)
-    board.report(file.id, Trained(error="no good"))
+    board.report(file.id, TrainingOutcome(error="no good"))
     service = service_of(board, Home(tmp_path / "home"), base_model)
 
     def broken(_: Job) -> None:

@@ -28,7 +28,7 @@ from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings, comm
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.guard import guarded
+from trainer_server.wire.guard import guard_command
 
 LAUNCHER = "trainer_server.training.launch"
 
@@ -130,7 +130,7 @@ def test_two_machines_make_one_trainer(tmp_path: Path, base_model: Path) -> None
         log = tmp_path / "second.log"
         with log.open("wb") as out:
             other = subprocess.Popen(
-                [str(second) if one == str(first) else one for one in guarded(line)], stdout=out, stderr=out,
+                [str(second) if one == str(first) else one for one in guard_command(line)], stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
         try:
@@ -305,7 +305,7 @@ def test_a_job_does_not_fail_by_deaths_before_the_trainer_was_ready(
     monkeypatch.setattr(TrainerProcess, "ready", ready)
     for _ in range(3):
         trainer._count_death(1)
-    assert (board.trained(job.id) is not None) is failed
+    assert (board.training_outcome(job.id) is not None) is failed
 
 
 async def test_a_trainer_that_cannot_be_started_again_is_said_and_tried_again(

@@ -144,7 +144,7 @@ async def test_a_step_whose_teacher_stays_away_fails(tmp_path: Path, base_model:
     job = await service.submitter.train("p", request(away))
     assert not board.ready(job.id)
     await service.completer._preparation.prepare(job.id)
-    trained = board.trained(job.id)
+    trained = board.training_outcome(job.id)
     assert trained is not None
     assert "the teacher did not answer for 0 s" in str(trained.error)
     assert job.status == JobStatus.queued

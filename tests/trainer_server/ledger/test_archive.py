@@ -199,11 +199,11 @@ async def test_erased_completions_are_in_no_file(kept: Place, tmp_path: Path) ->
 
 async def test_one_at_a_time(kept: Place, tmp_path: Path) -> None:
     ledger, archive = await filled(kept, made("a", MAY)), Archive(tmp_path / "archive")
-    with archive.locked():
+    with archive.hold_lock():
         (archive.directory / ".2026-04.parquet.partial").write_bytes(b"left by nobody")
         with pytest.raises(LedgerError, match="ask again when that has ended"):
             list(archive_months(ledger, Archive(tmp_path / "archive"), NOW))
-    with archive.locked():
+    with archive.hold_lock():
         assert [path.name for path in archive.directory.iterdir()] == [".lock"], "what a killed process left is gone"
     ledger.close()
 

@@ -25,7 +25,7 @@ def test_another_process_reads_what_was_written(books: Books) -> None:
     assert spec is not None
     assert (spec.version, spec.temperature, spec.scenario) == ({"agent": 3}, 0.5, RolloutScenario(id="s"))
     assert [(given.reward, given.reason) for given in other.rewards("r")] == [(1.0, None), (2.0, "\ud83d")]
-    (listed,) = other.listed(after=0, limit=9, policy="agent", rewarded=True)[0]
+    (listed,) = other.list_rollouts(after=0, limit=9, policy="agent", rewarded=True)[0]
     assert (listed.id, listed.reward, listed.scenario, listed.policies) == ("r", 2.0, "s", ["agent"])
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.servers.postgres import DATABASES, open_books
 from trainer_server.ledger import run_list
-from trainer_server.ledger.base import Recorded
+from trainer_server.ledger.base import CompletionSummary
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.wire import RunTrace
@@ -33,8 +33,8 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
             "error": "it broke" if number % 7 == 0 else None,
         }
         book.trace(name, RunTrace.model_validate(given))
-        book.follow([Recorded(number + 1, at, "agent", number % 4, name, "complete", 3, "")])
-    book.follow([Recorded(99, 1003.0, "critic", 9, "run-07", "complete", 3, "")])
+        book.follow([CompletionSummary(number + 1, at, "agent", number % 4, name, "complete", 3, "")])
+    book.follow([CompletionSummary(99, 1003.0, "critic", 9, "run-07", "complete", 3, "")])
     yield RunList(book)
     books.close()
 

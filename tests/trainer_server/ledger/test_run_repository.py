@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_server.ledger.base import Recorded
+from trainer_server.ledger.base import CompletionSummary
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList, RunRow
 from trainer_server.ledger.run_repository import RunRepository, SentReference
@@ -19,7 +19,7 @@ from trainer_server.ledger.storage.books import Books
 from trainer_server.wire import Gone, Reward, RolloutScenario, RolloutSpec, RunTrace
 
 
-def answered(place: int, rollout: str | None = "a", **given: object) -> Recorded:
+def answered(place: int, rollout: str | None = "a", **given: object) -> CompletionSummary:
     values = {
         "created": 100.0 + place,
         "policy": "agent",
@@ -28,7 +28,7 @@ def answered(place: int, rollout: str | None = "a", **given: object) -> Recorded
         "tokens": 5,
         "text": "hi",
     }
-    return Recorded(place=place, rollout=rollout, **{**values, **given})  # type: ignore[arg-type]
+    return CompletionSummary(place=place, rollout=rollout, **{**values, **given})  # type: ignore[arg-type]
 
 
 def trace(**given: object) -> RunTrace:
@@ -82,13 +82,13 @@ def test_a_trace_comes_back_as_it_was_and_another_takes_its_place(book: RunRepos
         error="ValueError: no", reward=0.5, metrics={"far": float("inf")}, nodes=[{"node": "n", "started": 1}]
     )
     book.trace("a", given, "the answer")
-    assert book.traced("a") == given
+    assert book.find_trace("a") == given
     run = the_run(book)
     assert (run.scenario, run.reward, run.rewarded_by, run.failed) == ("s", 0.5, "reward function", "ValueError: no")
     assert the_run(book, "tr-1").id == "a"
     book.trace("a", trace(reward=0.75, reward_source="judge"))
     assert (the_run(book).failed, the_run(book).reward, the_run(book).rewarded_by) == (None, 0.75, "judge")
-    assert book.traced("nobody") is None
+    assert book.find_trace("nobody") is None
 
 
 def test_a_reward_that_is_not_finite_is_none(book: RunRepository) -> None:
@@ -136,7 +136,7 @@ def test_runs_are_kept_as_long_as_rollouts(book: RunRepository) -> None:
     with book.books.writing() as db:
         db.execute("UPDATE runs SET changed = 0")
     assert book.purge(days=1) == 1
-    assert (RunList(book).run("a"), book.traced("a")) == (None, None)
+    assert (RunList(book).run("a"), book.find_trace("a")) == (None, None)
     with book.books.reading() as db:
         left = [
             db.execute(f"SELECT count(*) FROM {name}").fetchone()[0]
@@ -152,11 +152,11 @@ def test_traces_go_by_size_the_oldest_first_and_their_runs_stay(book: RunReposit
         (size,) = db.execute("SELECT sum(length(record)) FROM run_traces").fetchone()
     assert book.shed(size) == 0
     assert book.shed(size // 2, keep={"a"}) == 2
-    assert [book.traced(name) is not None for name in "abcd"] == [True, False, False, True]
+    assert [book.find_trace(name) is not None for name in "abcd"] == [True, False, False, True]
     assert [the_run(book, name).traced for name in "abcd"] == [True, False, False, True]
     assert book.shed(0, keep={"a"}) == 1
     assert book.shed(0) == 1
-    assert book.traced("a") is None
+    assert book.find_trace("a") is None
 
 
 def test_the_revision_of_the_list_differs_after_each_change(book: RunRepository) -> None:
@@ -179,7 +179,7 @@ def test_half_a_surrogate_pair_harms_nothing(book: RunRepository) -> None:
     given = trace(completions=[{"id": "c", "message": message, "started": 1}], output={"text": "\ud83d"})
     book.trace("a", given, "\ud83d")
     book.follow([answered(1, text="\ud83d")])
-    assert book.traced("a") == given
+    assert book.find_trace("a") == given
     assert [one.id for one in RunList(book).page(RunFilter(search="\ud83d")).runs] == ["a"]
 
 

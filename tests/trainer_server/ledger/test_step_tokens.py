@@ -10,7 +10,7 @@ from trainer_server.ledger.step_tokens import (
     LeftOut,
     StepTokens,
     read_step_tokens,
-    rounded,
+    round_values,
     write_step_tokens,
 )
 
@@ -21,7 +21,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
         completion="c",
         advantage=-0.5,
         trained=[True, False],
-        logprobs=rounded([-0.12345678, math.nan]),
+        logprobs=round_values([-0.12345678, math.nan]),
         entropy=[1.0, None],
     )
     left = [LeftOut(trajectory="t", completion="d", reason="greedy"), LeftOut(trajectory="u", reason="no_reward")]

@@ -98,9 +98,11 @@ def test_what_a_layer_keeps_of_a_token(
         logps, _ = model.logprobs(row, torch.ones(len(row.target_R)))
     tokens = len(row.tokens_T)
     shape = ModelShape.find(str(narrow))
-    between = shape.layers * shape.hidden * 4  # on CPUs the residual stream is fp32; on GPUs, planned for, half of it
+    between = (
+        shape.layers * shape.hidden_size * 4
+    )  # on CPUs the residual stream is fp32; on GPUs, planned for, half of it
     expected = between if checkpointing else shape.kept_bytes_per_token
-    ends = 4 * shape.hidden + 2 * shape.hidden  # the last norm in fp32, and what the head is given
+    ends = 4 * shape.hidden_size + 2 * shape.hidden_size  # the last norm in fp32, and what the head is given
     assert sum(kept.values()) / tokens == pytest.approx(expected + ends, rel=0.1)
     del logps
 

@@ -53,7 +53,7 @@ def server(store: AdapterStore, tried: Candidate | None, ledger: Recorded | None
         store.try_candidate("agent", tried)
     names = PolicyNames(store)
     names.newest["agent"] = 3
-    names.promote("agent", store.promoted("agent"))
+    names.promote("agent", store.promoted_version("agent"))
     names.try_candidate("agent", store.candidate("agent"))
     draws = CanaryAssignments(SQLiteBooks(store.root.parent / "rollouts.sqlite"))
     made: Any = ledger or Recorded()

@@ -92,8 +92,8 @@ async def test_a_call_renews_all_leases_of_its_rollout() -> None:
     for _ in range(5):
         clock.now += 800
         await leases.pin("r", "agent", 2)
-    assert (await leases.held("r", "agent"), await leases.held("r", "judge")) == (1, 4)
-    assert await leases.held("r", "other") is None
+    assert (await leases.held_version("r", "agent"), await leases.held_version("r", "judge")) == (1, 4)
+    assert await leases.held_version("r", "other") is None
 
 
 async def test_a_rollout_that_comes_back_after_its_release_holds_one_lease() -> None:
@@ -141,8 +141,11 @@ async def test_as_many_spans_are_kept_as_a_lease_is_long() -> None:
 async def test_the_newest_version_has_a_lease_of_its_own() -> None:
     leases = LocalLeases(10.0)
     assert await leases.pin("r", "agent", 3) == 3
-    assert await leases.pin("r", "agent", 7, asked="agent@latest") == 7
-    assert (await leases.pin("r", "agent", 8), await leases.pin("r", "agent", 8, asked="agent@latest")) == (3, 7)
+    assert await leases.pin("r", "agent", 7, requested_name="agent@latest") == 7
+    assert (await leases.pin("r", "agent", 8), await leases.pin("r", "agent", 8, requested_name="agent@latest")) == (
+        3,
+        7,
+    )
     assert set(leases.versions()) == {("agent", 3), ("agent", 7)}
     await leases.release(["r"])
     assert set(leases.versions()) == set()
@@ -160,4 +163,4 @@ async def test_released_leases_are_forgotten_long_before_they_would_expire() -> 
     await leases.release({f"r{number}" for number in range(0, 1_000, 2)})
     assert leases.versions() == {("agent", 1)}
     assert held(leases) == 500
-    assert await leases.held("r1", "agent") == 1
+    assert await leases.held_version("r1", "agent") == 1

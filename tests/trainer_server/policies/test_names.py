@@ -63,7 +63,7 @@ def test_quarantine_of_what_a_name_means_steps_back(store: AdapterStore) -> None
     assert "goes on from p@1" in told
     assert names.newest == {"p": 1}
     assert names.quarantine(("p", 2), "asked again") == told
-    assert store.quarantined("p") == {2: told}
+    assert store.quarantine_reasons("p") == {2: told}
     for number in (1, 0):
         names.quarantine(("p", number), "it is damaged")
     assert names.newest == {}
@@ -73,19 +73,19 @@ def test_a_request_for_an_old_broken_version_quarantines_nothing(store: AdapterS
     names = PolicyNames(store)
     names.serve(("p", 2))
     assert "p@1 cannot be served: half" in names.refuse(("p", 1), "half")
-    assert store.quarantined("p") == {}
+    assert store.quarantine_reasons("p") == {}
     assert "quarantined" in names.refuse(("p", 2), "half")
-    assert list(store.quarantined("p")) == [2]
+    assert list(store.quarantine_reasons("p")) == [2]
 
 
 def test_a_promoted_version_is_what_the_name_means(store: AdapterStore) -> None:
     names = PolicyNames(store)
     names.serve(("p", 2))
     names.promote("p", 1)
-    assert (names.newest, names.promoted) == ({"p": 2}, {"p": 1})
+    assert (names.newest, names.promoted_versions) == ({"p": 2}, {"p": 1})
     assert [names.is_named(("p", number)) for number in range(3)] == [False, True, True]
     names.promote("p", None)
-    assert names.promoted == {}
+    assert names.promoted_versions == {}
 
 
 def test_a_promoted_version_that_is_damaged_is_promoted_no_longer(
@@ -96,7 +96,7 @@ def test_a_promoted_version_that_is_damaged_is_promoted_no_longer(
     store.promote("p", 1)
     names.promote("p", 1)
     assert "quarantined" in names.refuse(("p", 1), "half")
-    assert (names.newest, names.promoted, store.promoted("p")) == ({"p": 2}, {}, None)
+    assert (names.newest, names.promoted_versions, store.promoted_version("p")) == ({"p": 2}, {}, None)
     assert "p@1 was promoted; 'p' means the newest version now" in caplog.text
 
 
@@ -111,15 +111,15 @@ async def test_other_servers_learn_what_the_one_that_leads_decides(store: Adapte
     leads.withhold("old", "it was trained on another model")
     await leads.announce()
     await other.refresh("agent")
-    assert other.known("agent") == leads.known("agent")
-    assert other.unserved == {}
+    assert other.meaning("agent") == leads.meaning("agent")
+    assert other.unserved_policies == {}
     await other.refresh()
-    assert other.unserved == leads.unserved
+    assert other.unserved_policies == leads.unserved_policies
     leads.withhold("old", None)
     leads.promote("agent", None)
     await leads.announce()
     await other.refresh()
-    assert (other.resolve("agent"), other.unserved, other.tried) == (3, {}, {"agent"})
+    assert (other.resolve("agent"), other.unserved_policies, other.trial_policies) == (3, {}, {"agent"})
     other.serve(("agent", 9))
     await other.announce()  # it does not lead: nobody is told
     assert '"newest": 3' in str(await fleets[0].pins.meaning("agent"))

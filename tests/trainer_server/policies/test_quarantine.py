@@ -20,7 +20,7 @@ from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult
 
@@ -286,7 +286,7 @@ def test_what_such_a_job_has_made_is_kept_for_its_base_model(
     publish(AdapterStore(home / "policies"), "p", 3, job_id=job_id)
     shutil.copyfile(home / "policies/p/versions/2" / ADAPTER, home / "policies/p/versions/3" / ADAPTER)
     if told:
-        board.report(job_id, Trained(result=StepResult(version=3, metrics={})))
+        board.report(job_id, TrainingOutcome(result=StepResult(version=3, metrics={})))
     with trainer_server_on(home, other_model(base_model, tmp_path, "name")) as server, server.http() as http:
         job = ended(http, job_id)
         assert (job["status"], job["result"]["version"]) == ("succeeded", 3), job

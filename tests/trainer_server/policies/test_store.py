@@ -36,7 +36,7 @@ def test_a_folder_with_another_name_is_ignored_and_said_once(
     for _ in range(2):
         assert store.versions("p") == [0, 1, 2]
         assert store.newest("p") == 2
-        assert store.quarantined("p") == {}
+        assert store.quarantine_reasons("p") == {}
         assert store.broken_newest("p") == {}
         assert store.next_number("p") == 3
     assert caplog.text.count(f"policies/p/versions/{name} is ignored") == 1
@@ -45,7 +45,7 @@ def test_a_folder_with_another_name_is_ignored_and_said_once(
 def test_what_a_killed_server_was_deleting_is_no_version(store: AdapterStore, caplog: pytest.LogCaptureFixture) -> None:
     store.quarantine("p", 1, "it is broken")
     folder(store, "1").rename(folder(store, ".deleted-1"))
-    assert store.quarantined("p") == {}
+    assert store.quarantine_reasons("p") == {}
     assert caplog.text == "", "the server's own leftovers are nobody's concern"
     store.clean()
     assert sorted(path.name for path in folder(store, "").iterdir()) == ["0", "2"]
@@ -83,8 +83,8 @@ def test_other_damaged_files_are_said_and_do_no_harm(
     scored = store.version("p", 0)
     assert scored is not None
     assert scored.score is None
-    assert "its quarantined.json cannot be read" in store.quarantined("p")[1]
-    assert store.problem("p", 1) == store.quarantined("p")[1]
+    assert "its quarantined.json cannot be read" in store.quarantine_reasons("p")[1]
+    assert store.problem("p", 1) == store.quarantine_reasons("p")[1]
     assert store.versions("p") == [0, 2]
     assert store.next_number("p") == 3
     assert "score.json is left out" in caplog.text
@@ -117,7 +117,7 @@ def test_the_last_version_that_can_be_used_stays_and_others_go(store: AdapterSto
     store.quarantine("p", 1, "it is broken")
     store.quarantine("p", 0, "it is broken")
     store.delete("p", 1)  # none is the newest
-    assert list(store.quarantined("p")) == [0]
+    assert list(store.quarantine_reasons("p")) == [0]
 
 
 @pytest.mark.parametrize("number", [-1, 10**9, int("9" * 300)])
@@ -169,6 +169,6 @@ def test_files_that_cannot_be_opened_now_are_not_damaged(store: AdapterStore, mo
 
 def test_a_promotion_that_was_written_without_its_number_counts(store: AdapterStore) -> None:
     (store.root / "p" / "promoted.json").write_text('{"version": 1}')
-    assert (store.promoted("p"), store.promotions("p")) == (1, 1)
+    assert (store.promoted_version("p"), store.promotions("p")) == (1, 1)
     store.promote("p", 2)
-    assert (store.promoted("p"), store.promotions("p")) == (2, 2)
+    assert (store.promoted_version("p"), store.promotions("p")) == (2, 2)

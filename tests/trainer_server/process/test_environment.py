@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trainer_server.process.child import Child
-from trainer_server.process.environment import check_present, inherited
+from trainer_server.process.environment import check_present, inherited_environment
 from trainer_server.wire import ConfigError
 
 SECRETS = (
@@ -39,7 +39,7 @@ async def test_a_child_gets_what_it_needs_and_no_secret(tmp_path: Path, monkeypa
     for name in (*SECRETS, *NEEDED):
         monkeypatch.setenv(name, "")
     line = [sys.executable, "-c", "import json, os; print(json.dumps(sorted(os.environ)))"]
-    child = Child("child", line, tmp_path, inherited(["LEDGER_DSN"]))
+    child = Child("child", line, tmp_path, inherited_environment(["LEDGER_DSN"]))
     await child.start()
     assert await child.wait() == 0
     told = set(json.loads(child.tail(1)))
@@ -63,7 +63,7 @@ async def test_what_a_child_does_not_get_is_logged_before_its_own_words(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", started_and_ended)
     monkeypatch.setenv("ART_TOKEN", "")
-    child = Child("child", [sys.executable, "-c", "print('its own words')"], tmp_path, inherited())
+    child = Child("child", [sys.executable, "-c", "print('its own words')"], tmp_path, inherited_environment())
     await child.start()
     assert child.tail() == "its own words"
     assert len(child.log.read_text().splitlines()) == 2

@@ -121,7 +121,7 @@ async def test_deletion_reaches_the_archive(server: TrainerServer) -> None:
         assert http.delete("/api/policies/archived").json()["completions"] == 3
         assert files_with(server.home.root, f"{MARK}-ro-both") == []
         assert files_with(server.home.root, f"{MARK}-ro-kept")
-        with Archive(server.home.archive).locked():
+        with Archive(server.home.archive).hold_lock():
             refused = http.post("/api/rollouts/erase", json={"rollouts": ["ro-kept"]})
         assert refused.status_code == 503
         assert "ask again" in refused.json()["error"]["message"]

@@ -28,7 +28,7 @@ async def test_what_made_a_version_is_told_by_policy(tmp_path: Path) -> None:
         job("a", "step", JobStatus.failed, 2),
         job("b", "step", JobStatus.succeeded, 1),
     ):
-        log.ended(ended)
+        log.log_job(ended)
     await log.close()
     (of_a,), (of_b,) = (list((tmp_path / "progress").glob(f"{policy}-*.jsonl")) for policy in ("a", "b"))
     (row,) = [json.loads(line) for line in of_a.read_text().splitlines()]
@@ -39,7 +39,7 @@ async def test_what_made_a_version_is_told_by_policy(tmp_path: Path) -> None:
 
 async def test_without_trackers_nothing_is_made(tmp_path: Path) -> None:
     log = JobLog([], tmp_path, "server-1")
-    log.ended(job("a", "step", JobStatus.succeeded, 1))
+    log.log_job(job("a", "step", JobStatus.succeeded, 1))
     await asyncio.wait_for(log.close(), PATIENCE)
     assert list(tmp_path.iterdir()) == []
 

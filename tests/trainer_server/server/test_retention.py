@@ -63,7 +63,7 @@ def test_a_start_with_a_clock_forty_days_ahead_deletes_nothing(
         asyncio.run(server._delete_old())
     assert server.ledger.read(["c"])
     assert server.rollouts.spec("ro") is not None
-    assert server.runs.traced("ro") is not None
+    assert server.runs.find_trace("ro") is not None
     assert server.jobs.board.job(job.id) is not None
     assert (config.home.logs / "vllm.log").exists()
     server.ledger.close()
@@ -80,5 +80,5 @@ def test_traces_of_runs_that_an_open_job_names_stay(tmp_path: Path, base_model: 
     request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[trajectory])])
     server.jobs.open.add(server.jobs.board.accept("step", "agent", request=request))
     assert server._shed_traces() == 1
-    assert [server.runs.traced(run) is not None for run in ("named", "other")] == [True, False]
+    assert [server.runs.find_trace(run) is not None for run in ("named", "other")] == [True, False]
     server.ledger.close()

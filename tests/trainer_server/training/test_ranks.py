@@ -121,7 +121,7 @@ def test_a_rank_that_fails_while_layers_are_gathered_ends_the_job_and_all_ranks(
     assert done.returncode == 1
     assert "RankFailed" in done.stderr
     board = JobBoard(tmp_path / "home" / "jobs")
-    failed = board.trained(board.ids()[-1])
+    failed = board.training_outcome(board.ids()[-1])
     assert failed is not None
     assert failed.error is not None
     assert failed.error.startswith("rank 1 of 2: [Errno 28] No space left on device. The policy stays at")
@@ -140,7 +140,7 @@ def test_alone_there_is_nothing_to_divide(monkeypatch: pytest.MonkeyPatch) -> No
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     ranks = Ranks.join()
-    assert (ranks.index, ranks.count, ranks.first, ranks.sharded) == (0, 1, True, False)
+    assert (ranks.index, ranks.count, ranks.first, ranks.shards_model) == (0, 1, True, False)
     assert ranks.broadcast("job") == "job"
     value = torch.ones(2)
     ranks.all_reduce(value)

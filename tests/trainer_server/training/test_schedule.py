@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from trainer_server.training.schedule import scheduled
+from trainer_server.training.schedule import learning_rate
 from trainer_server.wire import GRPOConfig
 
 
@@ -18,7 +18,7 @@ def test_schedules_are_those_of_transformers(kind: Any, warmup: int) -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=2e-4)
     theirs = get_scheduler(kind if kind != "constant" else "constant_with_warmup", optimizer, warmup, 10)
     for update in range(11):  # beyond, transformers' cosine would rise again
-        found = scheduled(2e-4, kind, update, warmup=warmup, total=10)
+        found = learning_rate(2e-4, kind, update, warmup=warmup, total=10)
         assert found == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
         optimizer.step()
         theirs.step()

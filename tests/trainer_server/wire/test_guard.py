@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.patience import PATIENCE
-from trainer_server.wire.guard import guarded
+from trainer_server.wire.guard import guard_command
 
 STARTER = """
 import os, shlex, subprocess
@@ -22,7 +22,7 @@ subprocess.Popen(["sh", "-c", line], env={**os.environ, "STARTER": str(os.getpid
 
 
 def test_a_command_runs_and_its_status_is_returned() -> None:
-    assert subprocess.run(guarded(["sh", "-c", "exit 3"]), timeout=PATIENCE).returncode == 3
+    assert subprocess.run(guard_command(["sh", "-c", "exit 3"]), timeout=PATIENCE).returncode == 3
 
 
 def test_a_command_whose_starter_died_before_the_guard_ran_is_not_started() -> None:
@@ -47,7 +47,7 @@ os.wait()
 @pytest.mark.parametrize("ends", ["by itself", "with TERM", "with its starter"])
 def test_a_daemon_ends_with_the_command_that_started_it(ends: str) -> None:
     code = DAEMON if ends == "by itself" else f"{DAEMON}\ntime.sleep(600)"
-    line = guarded([sys.executable, "-c", code], grace=0.1)
+    line = guard_command([sys.executable, "-c", code], grace=0.1)
     if ends == "with its starter":
         starting = f"import subprocess, sys; sys.path[:0] = {sys.path!r}; from trainer_server.wire.guard import guarded"
         starting += f"; subprocess.Popen(guarded([sys.executable, '-c', {code!r}], grace=0.1)); input()"

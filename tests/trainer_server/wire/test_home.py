@@ -168,7 +168,7 @@ def test_the_server_of_connect_comes_before_the_homes_own(home: Home, monkeypatc
 def test_connecting_again_replaces_and_disconnecting_leaves_nothing(home: Home) -> None:
     home.connect(Connection("http://one", "a"))
     home.connect(Connection("http://two", "b"))
-    assert home.connected() == Connection("http://two", "b")
+    assert home.read_connection() == Connection("http://two", "b")
     assert [path.name for path in home.root.glob("connection*")] == ["connection.json"]
     assert home.disconnect()
     assert not home.disconnect()

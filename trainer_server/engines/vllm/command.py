@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.process.hardware import cpu_dtype, flavour
 from trainer_server.wire import ConfigError, EngineError, Home
 from trainer_server.wire.policies import TARGETS
@@ -100,7 +100,7 @@ def child_environment(names: Iterable[str] = ()) -> dict[str, str]:
     Args:
         names: `--engine-env`: further variables.
     """
-    return inherited(names, ("VLLM_*", "FLASHINFER_*", "DG_*"))
+    return inherited_environment(names, ("VLLM_*", "FLASHINFER_*", "DG_*"))
 
 
 def environment(

@@ -20,21 +20,21 @@ from trainer_server.engines.connection import (
     Answer,
     AnswerStream,
     EngineConnection,
-    Unanswered,
+    RequestFailure,
     Unreadable,
 )
 from trainer_server.engines.vllm.replies import (
-    Detokenized,
     LeftOut,
     Models,
-    Prompted,
     PromptScores,
+    PromptTokens,
     TextReply,
-    Tokenized,
+    TextTokens,
+    TokenText,
     VLLMReply,
-    parsed,
+    make_refusal,
+    parse_json,
     read,
-    refused,
 )
 from trainer_server.wire import EngineError
 from trainer_server.wire.json_size import off_loop
@@ -75,7 +75,7 @@ _AWAY = (502, 503, 504)
 """HTTP statuses of a proxy in front of vLLM, or of a vLLM that is starting."""
 
 
-def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_thought(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message with its thought in the field `reasoning`, the only one that vLLM's /tokenize knows."""
     renamed = dict(message)
     if (thought := renamed.pop("reasoning_content", None)) is not None:
@@ -140,8 +140,8 @@ class VLLMClient:
     async def health(self) -> Health:
         """Asks whether vLLM's front end and its engine loop are alive. Does not raise."""
         try:
-            answer = await self._connection.ask("GET", "/health", timeout=_HEALTH_TIMEOUT)
-        except Unanswered as error:
+            answer = await self._connection.request("GET", "/health", timeout=_HEALTH_TIMEOUT)
+        except RequestFailure as error:
             return Health.silent if error.timed_out or error.out_of_files else Health.away
         return Health.alive if answer.status == 200 else Health.away
 
@@ -311,29 +311,29 @@ class VLLMClient:
                 asked = self._connection.stream("POST", path, body=body, most_bytes=_most_bytes(body))
                 answer = await stack.enter_async_context(asked)
                 refusal = b"" if answer.status == 200 else await answer.read()
-            except Unanswered as error:
-                raise self._lost(error) from error
+            except RequestFailure as error:
+                raise self._engine_error(error) from error
             if answer.status != 200:
                 await self._raise_refusal(answer.status, refusal, body["model"])
             yield answer
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         """See Engine.render."""
-        body = {**chat, "messages": [_renamed(message) for message in chat["messages"]]}
+        body = {**chat, "messages": [_rename_thought(message) for message in chat["messages"]]}
         if self._harmony and generation:  # /tokenize renders with the chat template, which chat requests do not use
             asked = {**body, "max_tokens": 1, "return_token_ids": True}
-            return list((await self._ask("/v1/chat/completions", asked, Prompted))["prompt_token_ids"])
+            return list((await self._query_tokenizer("/v1/chat/completions", asked, PromptTokens))["prompt_token_ids"])
         asked = {**body, "add_generation_prompt": generation}
-        return list((await self._ask("/tokenize", asked, Tokenized))["tokens"])
+        return list((await self._query_tokenizer("/tokenize", asked, TextTokens))["tokens"])
 
     async def tokenize(self, text: str) -> list[int]:
         """See Engine.tokenize."""
         asked = {"prompt": text, "add_special_tokens": False}
-        return list((await self._ask("/tokenize", asked, Tokenized))["tokens"])
+        return list((await self._query_tokenizer("/tokenize", asked, TextTokens))["tokens"])
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
         """See Engine.detokenize."""
-        return str((await self._ask("/detokenize", {"tokens": list(tokens)}, Detokenized))["prompt"])
+        return str((await self._query_tokenizer("/detokenize", {"tokens": list(tokens)}, TokenText))["prompt"])
 
     async def prompt_logprobs(self, tokens: Sequence[int], count: int) -> list[float | None]:
         """How likely the base model finds the last tokens of a text, at temperature 1.
@@ -357,7 +357,7 @@ class VLLMClient:
         last = zip(tokens[-count:], by_token[-count:], strict=True)
         return [((entry or {}).get(str(token)) or {}).get("logprob") for token, entry in last]
 
-    async def served(self) -> list[str]:
+    async def list_models(self) -> list[str]:
         """Names of the models that it serves, without adapters.
 
         Raises:
@@ -388,9 +388,9 @@ class VLLMClient:
             raise AdapterLost(f"{self.url} does not hold {model}: {message}")
         if status >= 500 and await self.health() == Health.away:
             raise EngineLost(f"{self.url} is dying: {message}")
-        raise refused(message, status)
+        raise make_refusal(message, status)
 
-    async def _ask(self, path: str, body: dict[str, Any], form: type[BaseModel]) -> dict[str, Any]:
+    async def _query_tokenizer(self, path: str, body: dict[str, Any], form: type[BaseModel]) -> dict[str, Any]:
         """Asks vLLM's tokenizer, which is the same for all adapters. form: that of the answer."""
         answer = await self._post(path, {"model": self._base, **body}, _RENDER_TIMEOUT)
         if answer.status == 404:
@@ -418,11 +418,11 @@ class VLLMClient:
 
     async def _answer(self, method: str, path: str, timeout: float, **sent: Mapping[str, Any]) -> Answer:
         try:
-            return await self._connection.ask(method, path, timeout=timeout, **sent)
-        except Unanswered as error:
-            raise self._lost(error) from error
+            return await self._connection.request(method, path, timeout=timeout, **sent)
+        except RequestFailure as error:
+            raise self._engine_error(error) from error
 
-    def _lost(self, error: Unanswered) -> EngineError:
+    def _engine_error(self, error: RequestFailure) -> EngineError:
         if isinstance(error, Unreadable):
             return MalformedAnswer(f"{self.url}: {error.why}")
         if error.out_of_files:
@@ -452,7 +452,7 @@ async def _message(body: bytes) -> str:
     """The message in vLLM's error answer; the beginning of the body where it has another form."""
 
     def message() -> str:
-        answer = parsed(body, _MESSAGE_VALUES)
+        answer = parse_json(body, _MESSAGE_VALUES)
         return beginning(str((answer.get("error") or answer).get("message") or answer), _MOST_MESSAGE)
 
     try:

@@ -123,7 +123,7 @@ class VLLMEngine:
         return cls(_client(url, settings.api_key, settings), base, shares=settings.share_gpu)
 
     @classmethod
-    def launched(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
+    def with_child(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
         """An engine for a vLLM that this server starts on a Unix socket.
 
         Args:

@@ -58,7 +58,7 @@ def status(cache: Path) -> Installation | None:
     return Installation(directory(cache), facts["flavour"], facts["requirement"])
 
 
-def unused(cache: Path) -> str | None:
+def find_unused(cache: Path) -> str | None:
     """A line about an installation in a home directory's `cache`, where nothing looks for it; None if there is none."""
     for home in dict.fromkeys((Home.find().root, Home.find("~/.art-langgraph").root)):
         other = directory(home / "cache")
@@ -77,7 +77,7 @@ def engine_python(cache: Path) -> Path:
     installation = status(cache)
     if installation is None:
         text = f"vLLM is not installed in {directory(cache)}. Install it: art-langgraph engine install"
-        raise EngineError(". Or: ".join(filter(None, (text, unused(cache)))))
+        raise EngineError(". Or: ".join(filter(None, (text, find_unused(cache)))))
     _require_libraries(installation.flavour)
     return directory(cache) / "bin" / "python"
 

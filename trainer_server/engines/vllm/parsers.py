@@ -67,13 +67,19 @@ class Parsers:
 
 
 def choose_parsers(
-    files: ModelFiles, known: Registry | None, *, tools: str = AUTO, reasoning: str = AUTO, args: Sequence[str] = ()
+    files: ModelFiles,
+    vllm_registry: Registry | None,
+    *,
+    tools: str = AUTO,
+    reasoning: str = AUTO,
+    args: Sequence[str] = (),
 ) -> Parsers:
     """Chooses the parsers for a model.
 
     Args:
         files: The model's files.
-        known: Names of the installed vLLM; None: not known, so that the best choice of the table is taken unchecked.
+        vllm_registry: Names of the installed vLLM; None: not known, so that the best choice of the table is taken
+            unchecked.
         tools: `--tool-call-parser`: `auto`, `none`, or a name.
         reasoning: `--reasoning-parser`: `auto`, `none`, or a name.
         args: `--engine-args`. A parser or a chat template that they name overrides the choice.
@@ -85,15 +91,17 @@ def choose_parsers(
     if template := argument(args, "--chat-template"):
         files = ModelFiles(files.directory, _template(template))
     family = next((family for family in FAMILIES if family.fits(files)), None)
-    chosen = _given(TOOL_FLAG, tools, args, known.tool_parsers if known else None, files)
-    chosen = chosen or _tools(files, family, known)
+    chosen = _explicit_choice(TOOL_FLAG, tools, args, vllm_registry.tool_parsers if vllm_registry else None, files)
+    chosen = chosen or _tools(files, family, vllm_registry)
     strict = argument(args, "--tool-strict-level") in ("function", "parameter")
     return Parsers(
         tools=chosen,
-        reasoning=_given(REASONING_FLAG, reasoning, args, known.reasoning_parsers if known else None, files)
-        or _reasoning(files, family, known),
+        reasoning=_explicit_choice(
+            REASONING_FLAG, reasoning, args, vllm_registry.reasoning_parsers if vllm_registry else None, files
+        )
+        or _reasoning(files, family, vllm_registry),
         family=family.name if family else None,
-        constrains_calls=strict or (known is not None and chosen.name in known.constraining),
+        constrains_calls=strict or (vllm_registry is not None and chosen.name in vllm_registry.constraining),
     )
 
 
@@ -143,8 +151,8 @@ def argument(args: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def _given(
-    flag: str, name: str, args: Sequence[str], known: Mapping[str, Sequence[str]] | None, files: ModelFiles
+def _explicit_choice(
+    flag: str, name: str, args: Sequence[str], parser_tokens: Mapping[str, Sequence[str]] | None, files: ModelFiles
 ) -> Choice | None:
     """What the user said; None: the choice is ours."""
     if in_args := argument(args, flag):
@@ -155,9 +163,9 @@ def _given(
         return Choice(None, f"{flag} none was given")
     else:
         why = f"{flag} names it"
-    if known is not None and not any(argument(args, plugin) for plugin in _PLUGINS):
-        _check(flag, name, known)
-        if token := _lacking(known[name], files):
+    if parser_tokens is not None and not any(argument(args, plugin) for plugin in _PLUGINS):
+        _check(flag, name, parser_tokens)
+        if token := _lacking(parser_tokens[name], files):
             raise ConfigError(
                 f"{flag} {name}: this parser needs the token {token}, which the model's tokenizer lacks, so that vLLM "
                 f"would not start. Name another parser, or leave {flag} out to have one chosen"
@@ -174,16 +182,20 @@ def _lacking(tokens: Sequence[str], files: ModelFiles) -> str | None:
     return next((token for token in tokens if files.has_token(token) is False), None)
 
 
-def _check(flag: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
+def _check(flag: str, name: str, parser_names: Collection[str]) -> None:
+    if name not in parser_names:
+        near = difflib.get_close_matches(name, parser_names, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"{flag} {name}: the installed vLLM has no such parser.{hint} It has: {', '.join(known)}")
+        raise ConfigError(
+            f"{flag} {name}: the installed vLLM has no such parser.{hint} It has: {', '.join(parser_names)}"
+        )
 
 
-def _tools(files: ModelFiles, family: Family | None, known: Registry | None) -> Choice:
+def _tools(files: ModelFiles, family: Family | None, vllm_registry: Registry | None) -> Choice:
     if family and family.tools:
-        return _first(family.tools, known.tool_parsers if known else None, known, files, _reason(family))
+        return _first(
+            family.tools, vllm_registry.tool_parsers if vllm_registry else None, vllm_registry, files, _reason(family)
+        )
     if not files.template:
         return Choice(None, "the model has no chat template")
     if not files.shows_tools:
@@ -193,8 +205,8 @@ def _tools(files: ModelFiles, family: Family | None, known: Registry | None) -> 
     )
 
 
-def _reasoning(files: ModelFiles, family: Family | None, known: Registry | None) -> Choice:
-    names = known.reasoning_parsers if known else None
+def _reasoning(files: ModelFiles, family: Family | None, vllm_registry: Registry | None) -> Choice:
+    names = vllm_registry.reasoning_parsers if vllm_registry else None
     if family and family.reasoning is not None:
         if not family.reasoning:
             return Choice(
@@ -203,11 +215,11 @@ def _reasoning(files: ModelFiles, family: Family | None, known: Registry | None)
         if family.thinks not in files.template:
             return Choice(None, f"the chat template writes no {family.thinks}")
         why = f"the chat template writes {family.thinks}" if family.thinks else f"the model is {files.model_type}"
-        return _first(family.reasoning, names, known, files, why)
+        return _first(family.reasoning, names, vllm_registry, files, why)
     for thoughts in THOUGHTS:
         if thoughts.fits(files):
             why = f"the chat template writes {' and '.join(thoughts.writes)}"
-            return _first(thoughts.reasoning, names, known, files, why)
+            return _first(thoughts.reasoning, names, vllm_registry, files, why)
     if "</think>" in files.template:
         return Choice(
             None,
@@ -223,30 +235,30 @@ def _reason(family: Family) -> str:
 
 
 def _first(
-    wanted: Sequence[str],
+    preferences: Sequence[str],
     names: Mapping[str, Sequence[str]] | None,
-    known: Registry | None,
+    vllm_registry: Registry | None,
     files: ModelFiles,
     why: str,
 ) -> Choice:
     """The first parser that the installed vLLM has and that the tokenizer allows."""
-    version = known.version if known else "?"
-    name = wanted[0] if names is None else next((name for name in wanted if name in names), None)
+    version = vllm_registry.version if vllm_registry else "?"
+    name = preferences[0] if names is None else next((name for name in preferences if name in names), None)
     if name is None:
-        return Choice(None, f"{why}, and the installed vLLM {version} has no parser for it ({', '.join(wanted)})")
+        return Choice(None, f"{why}, and the installed vLLM {version} has no parser for it ({', '.join(preferences)})")
     if names and (token := _lacking(names[name], files)):
         return Choice(None, f"{why}, but {token} is no token of the tokenizer, as the parser {name} needs it")
-    if name != wanted[0]:
-        why = f"{why}; {wanted[0]} would fit better, and the installed vLLM {version} does not have it"
+    if name != preferences[0]:
+        why = f"{why}; {preferences[0]} would fit better, and the installed vLLM {version} does not have it"
     return Choice(name, why)
 
 
-def _template(given: str) -> str:
+def _template(value: str) -> str:
     """A chat template as vLLM's --chat-template takes it: a file, or the template itself."""
-    path = Path(given).expanduser()
-    if any(mark in given for mark in "{}\n"):
-        return given
+    path = Path(value).expanduser()
+    if any(mark in value for mark in "{}\n"):
+        return value
     try:
         return path.read_text()
     except OSError as error:
-        raise ConfigError(f"--engine-args --chat-template {given}: {error.strerror}") from None
+        raise ConfigError(f"--engine-args --chat-template {value}: {error.strerror}") from None

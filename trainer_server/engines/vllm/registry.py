@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.engines.vllm.install import PLUGINS, directory, engine_python
-from trainer_server.process.environment import inherited
+from trainer_server.process.environment import inherited_environment
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import EngineError
 
@@ -60,7 +60,7 @@ def registry(cache: Path) -> Registry:
         answer = json.loads(kept.read_text())
         if answer.pop("installed") == installed:
             return _read(answer)
-    asked = _read(_ask(python))
+    asked = _read(_query_vllm(python))
     write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
     return asked
 
@@ -88,9 +88,9 @@ def installed_key(cache: Path) -> list[str]:
     return [*distributions, f"question {zlib.crc32(question):x}"]
 
 
-def _ask(python: Path) -> dict[str, Any]:
+def _query_vllm(python: Path) -> dict[str, Any]:
     variables = {
-        **inherited(patterns=("VLLM_*",)),
+        **inherited_environment(patterns=("VLLM_*",)),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         "PYTHONPATH": str(PLUGINS),

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
-from trainer_server.engines.connection import MOST_BYTES, AnswerStream, Unanswered, Unreadable
+from trainer_server.engines.connection import MOST_BYTES, AnswerStream, RequestFailure, Unreadable
 from trainer_server.wire import EngineError
 from trainer_server.wire.json_size import MOST_VALUES, TooManyDigits, TooManyValues, count_values, off_loop
 from trainer_server.wire.jsonl import LineTooLong, explain, lines_of
@@ -175,12 +175,12 @@ class TextAnswer(_Answer):
     choices: Listed[_TextChoice]
 
 
-class _Scored(_Form):
+class _TokenScore(_Form):
     logprob: float
 
 
 class _ScoredChoice(_Form):
-    prompt_logprobs: Listed[Alternatives[_Scored] | None] | None = None
+    prompt_logprobs: Listed[Alternatives[_TokenScore] | None] | None = None
 
 
 class PromptScores(_Form):
@@ -189,19 +189,19 @@ class PromptScores(_Form):
     choices: Listed[_ScoredChoice] = Field(min_length=1, max_length=1)
 
 
-class Tokenized(_Form):
+class TextTokens(_Form):
     """Token ids of a text."""
 
     tokens: Listed[TokenId]
 
 
-class Prompted(_Form):
+class PromptTokens(_Form):
     """A chat completion that was asked for the token ids of its prompt."""
 
     prompt_token_ids: Listed[TokenId]
 
 
-class Detokenized(_Form):
+class TokenText(_Form):
     """The text of token ids."""
 
     prompt: str
@@ -238,10 +238,10 @@ def read(raw: bytes | str, form: type[BaseModel], most_values: int = MOST_VALUES
         ValueError: It is no JSON.
         MalformedAnswer: It has more values, numbers that JSON has not, or another form; the message says where.
     """
-    return _checked(parsed(raw, most_values), form)
+    return _check_form(parse_json(raw, most_values), form)
 
 
-def parsed(raw: bytes | str, most_values: int = MOST_VALUES) -> Any:
+def parse_json(raw: bytes | str, most_values: int = MOST_VALUES) -> Any:
     """The value of what vLLM sent; see `read`."""
     if len(raw) > most_values:  # each value has a character of its own
         try:
@@ -256,7 +256,7 @@ def parsed(raw: bytes | str, most_values: int = MOST_VALUES) -> Any:
         raise MalformedAnswer("it is nested too deeply to be read") from None
 
 
-def _checked(body: Any, form: type[BaseModel]) -> dict[str, Any]:
+def _check_form(body: Any, form: type[BaseModel]) -> dict[str, Any]:
     try:
         form.model_validate(body)
     except ValidationError as error:
@@ -264,7 +264,7 @@ def _checked(body: Any, form: type[BaseModel]) -> dict[str, Any]:
     return dict(body)
 
 
-def refused(message: str, status: int) -> RequestRefused:
+def make_refusal(message: str, status: int) -> RequestRefused:
     """What an error answer of vLLM means to a request.
 
     Args:
@@ -285,7 +285,7 @@ def _streamed_error(error: object, *, begun: bool) -> EngineError:
     said = error if isinstance(error, dict) else {}
     message, status = beginning(str(said.get("message") or error), _MOST_MESSAGE), said.get("code")
     if not begun and type(status) is int and 400 <= status < 500:
-        return refused(message, status)
+        return make_refusal(message, status)
     return EngineLost(message)
 
 
@@ -334,10 +334,10 @@ class VLLMReply:
 
     def _read_chunk(self, text: str, *, begun: bool) -> dict[str, Any]:
         """begun: as that of `_streamed_error`."""
-        chunk = parsed(text)
+        chunk = parse_json(text)
         if isinstance(chunk, dict) and "error" in chunk:
             raise _streamed_error(chunk["error"], begun=begun)
-        return _checked(chunk, self._chunk)
+        return _check_form(chunk, self._chunk)
 
     @contextmanager
     def _errors_as_lost(self) -> Iterator[None]:
@@ -349,7 +349,7 @@ class VLLMReply:
             raise MalformedAnswer(f"{self._url}: {error.why}") from None
         except LineTooLong as error:
             raise MalformedAnswer(f"{self._url}: {error}") from None
-        except Unanswered as error:
+        except RequestFailure as error:
             raise EngineLost(f"{self._url}: {error}") from error
         except ValueError as error:
             raise EngineLost(f"{self._url} answered no JSON: {error}") from error

@@ -42,7 +42,7 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         )
     many = len(settings.gpus) > 1
     return [
-        VLLMEngine.launched(settings, name=f"engine-{at}" if many else "engine", gpus=gpus)
+        VLLMEngine.with_child(settings, name=f"engine-{at}" if many else "engine", gpus=gpus)
         for at, gpus in enumerate(settings.gpus or (None,))
     ]
 

@@ -43,14 +43,14 @@ class VLLMTeacher:
 
     def __init__(self, url: str, api_key: str | None, model: str | None = None) -> None:
         self.url, self._api_key, self._model = url, api_key, model
-        self._client = self._named(model or "")
+        self._client = self._client_for(model or "")
         self.refusal: str | None = None
 
     async def close(self) -> None:
         """Closes all connections."""
         await self._client.close()
 
-    def _named(self, model: str) -> VLLMClient:
+    def _client_for(self, model: str) -> VLLMClient:
         return VLLMClient(self.url, self._api_key, base=model, cpu=False, option="--teacher-url", key=KEY_VARIABLE)
 
     async def check(self, engine: Engine, completions: Sequence[Completion]) -> None:
@@ -66,14 +66,14 @@ class VLLMTeacher:
             TeacherLost: It does not answer.
         """
         if self._model is None:
-            served = await self._served()
+            served = await self._list_models()
             if len(served) != 1:
                 raise TrainingError(
                     f"the teacher at {self.url} serves {', '.join(served) or 'nothing'}: name one of its models, "
                     'Distillation(teacher="…", model="…")'
                 )
             await self._client.close()
-            self._model, self._client = served[0], self._named(served[0])
+            self._model, self._client = served[0], self._client_for(served[0])
         try:
             for text in PROBES:
                 here = await engine.tokenize(text)
@@ -119,10 +119,10 @@ class VLLMTeacher:
             self.refusal = self.refusal or str(refusal)
             return None
 
-    async def _served(self) -> list[str]:
+    async def _list_models(self) -> list[str]:
         try:
             with _as_teacher_lost():
-                return await self._client.served()
+                return await self._client.list_models()
         except TeacherLost:
             raise
         except EngineError as error:

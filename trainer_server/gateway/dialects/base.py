@@ -44,7 +44,7 @@ class Exchange(Protocol):
     """The request as a body of `/v1/chat/completions`."""
     prompt: str | list[int] | None
     """The prompt of a text completion, which has no messages: a text, or token ids. None: a chat request."""
-    dropped: list[str]
+    dropped_names: list[str]
     """Parameters, and fields of messages, that the engine does not get because they change nothing about the answer."""
     note: dict[str, Any]
     """What the ledger keeps of the request, besides the parts of the chat request."""
@@ -165,7 +165,7 @@ def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts
 
 
-def joined(parts: Iterable[str]) -> str | None:
+def join_texts(parts: Iterable[str]) -> str | None:
     """The text of an assistant message that came in several parts; None if it has none."""
     texts = list(parts)
     return "".join(texts) if texts else None

@@ -20,7 +20,7 @@ class ChatExchange(DataStream):
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.chat = dict(body)
-        self.dropped: list[str] = []
+        self.dropped_names: list[str] = []
         self.note: dict[str, Any] = {}
         options = body.get("stream_options")
         self._wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))

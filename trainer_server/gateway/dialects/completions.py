@@ -62,7 +62,7 @@ class TextExchange(DataStream):
     names: Mapping[str, str] = MappingProxyType({"top_logprobs": "logprobs"})
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        self.dropped = check_names(body, _PARAMETERS, _REMEDIES)
+        self.dropped_names = check_names(body, _PARAMETERS, _REMEDIES)
         given = {name: value for name, value in body.items() if value is not None}
         self.prompt: str | list[int] | None = _prompt(given.get("prompt"))
         self._echo = given.get("echo", False) is True
@@ -157,17 +157,17 @@ class TextExchange(DataStream):
         }
 
 
-def _prompt(given: object) -> str | list[int]:
+def _prompt(value: object) -> str | list[int]:
     """Reads `prompt`: a text, a list of token ids, or a list of one of these."""
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str | list):
-        given = given[0]
-    if isinstance(given, str) and given:
-        return given
-    if isinstance(given, list) and given and all(type(token) is int and 0 <= token < 2**31 for token in given):
-        return given
-    if isinstance(given, list) and all(isinstance(prompt, str | list) for prompt in given) and len(given) > 1:
-        refuse("prompt", f"{len(given)} prompts: send one request for each", unsupported=True)
-    refuse("prompt", f"must be a text, or a list of token ids, and not empty: not {given!r:.100}")
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str | list):
+        value = value[0]
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(type(token) is int and 0 <= token < 2**31 for token in value):
+        return value
+    if isinstance(value, list) and all(isinstance(prompt, str | list) for prompt in value) and len(value) > 1:
+        refuse("prompt", f"{len(value)} prompts: send one request for each", unsupported=True)
+    refuse("prompt", f"must be a text, or a list of token ids, and not empty: not {value!r:.100}")
 
 
 class TextDialect:

@@ -32,12 +32,12 @@ def digests(messages: Sequence[Mapping[str, Any]], scope: str) -> list[bytes]:
     beginnings: list[bytes] = []
     digest = hashlib.sha256(scope.encode()).digest()
     for message in messages:
-        digest = extended(digest, message)
+        digest = extend_digest(digest, message)
         beginnings.append(digest)
     return beginnings
 
 
-def extended(digest: bytes, message: Mapping[str, Any]) -> bytes:
+def extend_digest(digest: bytes, message: Mapping[str, Any]) -> bytes:
     """The digest of a conversation with one more message."""
     return hashlib.sha256(digest + canonical(message).encode()).digest()
 
@@ -67,7 +67,7 @@ def thoughts(message: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys(text.strip() for text in texts if isinstance(text, str) and text.strip()))
 
 
-def said(message: Mapping[str, Any]) -> Iterator[str]:
+def visible_texts(message: Mapping[str, Any]) -> Iterator[str]:
     """The texts of a message without its thoughts, stripped, in the order in which templates render them."""
     content = message.get("content")
     parts = [content] if isinstance(content, str) else [_text(part) for part in content or ()]

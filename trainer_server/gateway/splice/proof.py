@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
-from trainer_server.gateway.splice.messages import holds, said, thoughts
+from trainer_server.gateway.splice.messages import holds, thoughts, visible_texts
 from trainer_server.gateway.splice.turns import Match, Tokens
 from trainer_server.wire import Continuation
 
@@ -61,47 +61,53 @@ class _Answer(NamedTuple):
 
 
 async def splice(
-    match: Match, messages: Sequence[Mapping[str, Any]], rendered: Tokens, template: Template, *, keep_thoughts: bool
+    match: Match,
+    messages: Sequence[Mapping[str, Any]],
+    rendered_prompt: Tokens,
+    template: Template,
+    *,
+    keep_thoughts: bool,
 ) -> Tokens | Continuation:
     """Puts an earlier turn's tokens in place of what the template renders for them.
 
     Args:
         match: The turn that the request continues.
         messages: Of the request.
-        rendered: The request's prompt as the template renders it.
+        rendered_prompt: The request's prompt as the template renders it.
         template: The engine's.
         keep_thoughts: Whether the prompt may have thoughts of earlier turns that the rendered one leaves out.
 
     Returns:
-        The prompt; or `extended` where `rendered` begins with the turn's tokens; or why the prompt is rendered anew.
+        The prompt; or `extended` where `rendered_prompt` begins with the turn's tokens; or why the prompt is rendered
+        anew.
     """
     turn = match.turn
-    own = turn.prompt + turn.sampled
-    if turn.sampled and rendered[: len(own)] == own:
+    own = turn.prompt + turn.sampled_tokens
+    if turn.sampled_tokens and rendered_prompt[: len(own)] == own:
         return Continuation.extended
     if turn.unavailable_reason:
         return turn.unavailable_reason
-    end_token = turn.sampled[-1]
+    end_token = turn.sampled_tokens[-1]
     if not await template.ends(turn.message, end_token) or holds(turn.message, await template.text_of([end_token])):
         return Continuation.unlike
     known = [thought for message in messages[: match.length - 1] for thought in thoughts(message)]
-    answer = await _find_answer(turn.rendered, rendered, end_token, template.text_of, known)
+    answer = await _find_answer(turn.rendered_prompt, rendered_prompt, end_token, template.text_of, known)
     if answer is None:
         return Continuation.changed
-    text = await template.text_of(rendered[answer.start : answer.end])
-    if not _in_order(said(turn.message), text):
+    text = await template.text_of(rendered_prompt[answer.start : answer.end])
+    if not _in_order(visible_texts(turn.message), text):
         return Continuation.unlike
     if turn.single:
-        sampled = await template.text_of(turn.sampled[:-1])
-        if _rest(said(turn.message), sampled) != _rest(said(turn.message), text):
+        sampled = await template.text_of(turn.sampled_tokens[:-1])
+        if _rest(visible_texts(turn.message), sampled) != _rest(visible_texts(turn.message), text):
             return Continuation.unlike
     if not keep_thoughts and (answer.dropped or not _in_order(thoughts(turn.message), text)):
         return Continuation.thoughts
-    return own + rendered[answer.end + 1 :]
+    return own + rendered_prompt[answer.end + 1 :]
 
 
 async def _find_answer(
-    then: Tokens, now: Tokens, end_token: int, text_of: TextOf, known: Sequence[str]
+    then: Tokens, now: Tokens, end_token: int, text_of: TextOf, earlier_thoughts: Sequence[str]
 ) -> _Answer | None:
     """Finds an answer in a rendered prompt: it begins where the earlier rendered prompt ended.
 
@@ -110,7 +116,7 @@ async def _find_answer(
         now: The prompt that has the answer in it.
         end_token: The token that ended the answer.
         text_of: Decodes tokens.
-        known: Thoughts of the messages before the answer.
+        earlier_thoughts: Thoughts of the messages before the answer.
 
     Returns:
         None: what the template renders before the answer is not what it rendered then, apart from thoughts.
@@ -123,7 +129,7 @@ async def _find_answer(
     for part_then, part_now in zip(before, parts_now, strict=False):
         start += len(part_now)
         if part_then != part_now:
-            if not _thoughts_dropped(await text_of(part_then), await text_of(part_now), known):
+            if not _thoughts_dropped(await text_of(part_then), await text_of(part_now), earlier_thoughts):
                 return None
             dropped = True
     part = parts_now[len(before)]
@@ -144,7 +150,7 @@ def _parts(tokens: Tokens, end_token: int) -> list[Tokens]:
     return [*parts, tokens[start:]]
 
 
-def _thoughts_dropped(longer: str, shorter: str, known: Sequence[str]) -> bool:
+def _thoughts_dropped(longer: str, shorter: str, earlier_thoughts: Sequence[str]) -> bool:
     """Whether a text is another one without known thoughts and the tags around them, which stand in one place."""
     dropped = len(longer) - len(shorter)
     start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(longer, shorter, strict=False)))
@@ -152,7 +158,7 @@ def _thoughts_dropped(longer: str, shorter: str, known: Sequence[str]) -> bool:
         if dropped <= 0 or longer[at + dropped :] != shorter[at:]:
             return False
         block = longer[at : at + dropped]
-        for thought in known:
+        for thought in earlier_thoughts:
             block = block.replace(thought, "")
         if not _TAGS.sub("", block):
             return True

@@ -134,7 +134,7 @@ class Prompt:
         if self._conversation is None or not self._matches or self._splicer.mode == SpliceMode.off:
             return None
         messages = self._conversation.messages
-        spliced = self._unavailable_reason(engine, messages) or await self._spliced(engine, request, messages)
+        spliced = self._unavailable_reason(engine, messages) or await self._splice(engine, request, messages)
         if isinstance(spliced, Continuation):
             self.continuation = spliced
             return None
@@ -149,25 +149,25 @@ class Prompt:
         self._sent, self.continuation = None, Continuation.refused
         return True
 
-    def check(self, reported: Sequence[int], engine_url: str) -> str | None:
+    def check(self, reported_tokens: Sequence[int], engine_url: str) -> str | None:
         """Compares the prompt that an engine reports with the one that it was sent.
 
         Args:
-            reported: What the engine says it was prompted with.
+            reported_tokens: What the engine says it was prompted with.
             engine_url: The engine.
 
         Returns:
             Why the answer must not be trained; None: the reported prompt is the one that was answered.
         """
-        if self._sent is None or array("I", reported) == self._sent:
+        if self._sent is None or array("I", reported_tokens) == self._sent:
             return None
         self.continuation = Continuation.unsupported
-        if array("I", reported) == self._rendered:
+        if array("I", reported_tokens) == self._rendered:
             self._splicer.unable(engine_url, "does not take tokens as a prompt")
             return None
-        return f"the engine was prompted with {len(self._sent)} tokens, and reports {len(reported)} others"
+        return f"the engine was prompted with {len(self._sent)} tokens, and reports {len(reported_tokens)} others"
 
-    def answered(self, completion: Completion, answer: Answer) -> None:
+    def remember_turn(self, completion: Completion, answer: Answer) -> None:
         """Remembers the turn for prompts that will continue it.
 
         Args:
@@ -184,13 +184,13 @@ class Prompt:
             rendered = prompt if self._sent is None or self._rendered is None else self._rendered
             unavailable_reason = self._unfit(completion, answer)
             sampled = array("I", completion.token_ids)
-            single = bool(completion.message.get("tool_calls")) and not self._chat.asked.parallel_tool_calls
+            single = bool(completion.message.get("tool_calls")) and not self._chat.options.parallel_tool_calls
             turn = Turn(completion.id, prompt, sampled, rendered, completion.message, unavailable_reason, single)
         self._splicer.remember(self._conversation, turn)
 
     def _unavailable_reason(self, engine: Engine, messages: Messages) -> Continuation | None:
         """Why the prompt cannot be spliced, whatever the template renders."""
-        asked = self._chat.asked
+        asked = self._chat.options
         if not self._splicer.able(engine):
             return Continuation.unsupported
         if not only_text(messages):
@@ -201,7 +201,7 @@ class Prompt:
             return Continuation.thoughts
         return None
 
-    async def _spliced(self, engine: Engine, request: Mapping[str, Any], messages: Messages) -> Tokens | Continuation:
+    async def _splice(self, engine: Engine, request: Mapping[str, Any], messages: Messages) -> Tokens | Continuation:
         """The spliced prompt of the longest turn that has one; else why the longest turn has none."""
         body = {name: request[name] for name in _RENDERED if request.get(name)}
         if effort := request.get("reasoning_effort"):
@@ -215,11 +215,11 @@ class Prompt:
                 self._splicer.unable(engine.url, "cannot render a prompt without answering it")
             return Continuation.unsupported
 
-    async def _longest(self, engine: Engine, rendered: Tokens, messages: Messages) -> Tokens | Continuation:
+    async def _longest(self, engine: Engine, rendered_prompt: Tokens, messages: Messages) -> Tokens | Continuation:
         keep_thoughts, template = self._splicer.mode == SpliceMode.thoughts, self._splicer.template(engine)
         reasons: list[Continuation] = []
         for match in self._matches:
-            spliced = await splice(match, messages, rendered, template, keep_thoughts=keep_thoughts)
+            spliced = await splice(match, messages, rendered_prompt, template, keep_thoughts=keep_thoughts)
             if not isinstance(spliced, Continuation):
                 return spliced
             reasons.append(spliced)
@@ -229,7 +229,7 @@ class Prompt:
 
     def _unfit(self, completion: Completion, answer: Answer) -> Continuation | None:
         """Why no prompt can have what was sampled: the request made it another text than the template's form of it."""
-        asked = self._chat.asked
+        asked = self._chat.options
         ended = completion.finish_reason in _ANSWERED and not completion.truncated
         if not ended or isinstance(answer.stop_reason, str) or asked.stop_token_ids or asked.ignore_eos:
             return Continuation.cut

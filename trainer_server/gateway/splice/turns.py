@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from trainer_server.gateway.splice.messages import digests, extended
+from trainer_server.gateway.splice.messages import digests, extend_digest
 from trainer_server.wire import Continuation
 
 TOKENS_OF_A_MIB = 2**18
@@ -30,9 +30,9 @@ class Turn:
     """Id of the completion."""
     prompt: Tokens
     """What the engine was prompted with."""
-    sampled: Tokens
+    sampled_tokens: Tokens
     """What it sampled, up to and including the token that ended the turn."""
-    rendered: Tokens
+    rendered_prompt: Tokens
     """The prompt as the chat template renders it. The same as `prompt`, unless that was spliced."""
     message: Mapping[str, Any]
     """The answer, as the client got it."""
@@ -44,8 +44,8 @@ class Turn:
     @property
     def size(self) -> int:
         """Tokens that it keeps in memory."""
-        own = 0 if self.rendered is self.prompt else len(self.rendered)
-        return len(self.prompt) + len(self.sampled) + own + _OVERHEAD
+        own = 0 if self.rendered_prompt is self.prompt else len(self.rendered_prompt)
+        return len(self.prompt) + len(self.sampled_tokens) + own + _OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +74,9 @@ class Conversation:
         lengths = range(len(self.messages) - 1, 0, -1)
         return [(k, self._keys[k - 1]) for k in lengths if self.messages[k - 1].get("role") == "assistant"]
 
-    def answered(self, message: Mapping[str, Any]) -> bytes:
+    def answer_key(self, message: Mapping[str, Any]) -> bytes:
         """The key of the conversation with its answer."""
-        return extended(self._keys[-1], message)
+        return extend_digest(self._keys[-1], message)
 
 
 class Turns:
@@ -95,9 +95,9 @@ class Turns:
 
     def add(self, conversation: Conversation, turn: Turn) -> None:
         """Remembers a turn: the conversation that was answered, and the answer."""
-        key, rollout = conversation.answered(turn.message), conversation.rollout
+        key, rollout = conversation.answer_key(turn.message), conversation.rollout
         if known := self._drop(key):
-            same = (known.prompt, known.sampled) == (turn.prompt, turn.sampled)
+            same = (known.prompt, known.sampled_tokens) == (turn.prompt, turn.sampled_tokens)
             if not same or known.unavailable_reason == Continuation.ambiguous:
                 turn = dataclasses.replace(turn, unavailable_reason=Continuation.ambiguous)
         self._turns[key] = turn, rollout

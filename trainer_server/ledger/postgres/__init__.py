@@ -1,9 +1,9 @@
 """The ledger and the books in a PostgreSQL database. Needs psycopg: `pip install 'art-langgraph[postgres]'`."""
 
 from trainer_server.ledger.postgres.books import PostgresBooks
-from trainer_server.ledger.postgres.database import shown
+from trainer_server.ledger.postgres.database import database_label
 from trainer_server.ledger.postgres.election import Election
 from trainer_server.ledger.postgres.fleet import postgres_fleet
 from trainer_server.ledger.postgres.ledger import PostgresLedger
 
-__all__ = ["Election", "PostgresBooks", "PostgresLedger", "postgres_fleet", "shown"]
+__all__ = ["Election", "PostgresBooks", "PostgresLedger", "database_label", "postgres_fleet"]

@@ -40,14 +40,14 @@ class AsyncTransactions:
         self._threads = ThreadPoolExecutor(_THREADS, part)
         self._closed = False
 
-    async def ask(self, work: Callable[[Db], T]) -> T:
+    async def run(self, work: Callable[[Db], T]) -> T:
         """What `work` returns, which is one transaction. It may be run again after a failure of which nobody knows
         whether it was committed.
 
         Raises:
             LedgerError: The database does not answer, or refuses.
         """
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._ask, work)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
 
     def close(self) -> None:
         """Frees its resources. Transactions that are tried again and again end."""
@@ -55,11 +55,11 @@ class AsyncTransactions:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._database.close()
 
-    def _ask(self, work: Callable[[Db], T]) -> T:
+    def _run(self, work: Callable[[Db], T]) -> T:
         deadline = time.monotonic() + _PATIENCE
         while True:
             try:
-                with self._database.opened("asked") as db, db.transaction():
+                with self._database.connection("asked") as db, db.transaction():
                     return work(db)
             except LedgerError as error:
                 cause = error.__cause__

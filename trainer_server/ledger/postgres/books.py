@@ -133,17 +133,17 @@ class PostgresBooks:
     def __init__(self, url: str) -> None:
         self._database = Database(url, "rollouts", [_FIRST, _OUTCOMES, _LOCK, _OWNERS])
 
-    def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
-        return " & ".join(f"'{word}'{':*' if begins else ''}" for word, begins in wanted)
+    def words(self, terms: Sequence[tuple[str, bool]]) -> str:
+        return " & ".join(f"'{word}'{':*' if begins else ''}" for word, begins in terms)
 
     @contextmanager
     def reading(self) -> Iterator[_Connection]:
-        with self._database.opened("read") as db:
+        with self._database.connection("read") as db:
             yield _Connection(db)
 
     @contextmanager
     def writing(self) -> Iterator[_Connection]:
-        with self._database.opened("written") as db, db.transaction():
+        with self._database.connection("written") as db, db.transaction():
             db.execute("LOCK TABLE books_lock IN EXCLUSIVE MODE")  # unlike a SELECT, it waits without a snapshot
             yield _Connection(db)
 
@@ -162,14 +162,14 @@ class _Connection:
         self._db = db
 
     def execute(self, query: str, values: Sequence[Any] = (), /) -> Any:
-        return self._db.execute(_marked(query), _storable(values))
+        return self._db.execute(_convert_marks(query), _storable(values))
 
     def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> None:
         with self._db.cursor() as cursor:
-            cursor.executemany(_marked(query), [_storable(row) for row in rows])
+            cursor.executemany(_convert_marks(query), [_storable(row) for row in rows])
 
 
-def _marked(query: str) -> Any:
+def _convert_marks(query: str) -> Any:
     return query.replace("%", "%%").replace("?", "%s")
 
 

@@ -46,7 +46,7 @@ _MIGRATING = 0x6172_7401
 """Key of the advisory lock that is held while tables are made."""
 
 
-def shown(url: str) -> str:
+def database_label(url: str) -> str:
     """A database as messages name it: without user, password and options.
 
     Raises:
@@ -87,10 +87,10 @@ class Database:
     """
 
     def __init__(self, url: str, part: str, migrations: Sequence[str]) -> None:
-        self.shown = shown(url)
+        self.label = database_label(url)
         self._url = url
         with self.errors("opened"), self.connect() as db:
-            _bring_up(db, part, migrations, self.shown)
+            _bring_up(db, part, migrations, self.label)
         self._pool = ConnectionPool(
             url,
             kwargs={"autocommit": True, "connect_timeout": int(_WAIT), "client_encoding": "utf8"},
@@ -113,22 +113,22 @@ class Database:
         return db
 
     @contextmanager
-    def opened(self, done: str = "read or written") -> Iterator[Db]:
+    def connection(self, action: str = "read or written") -> Iterator[Db]:
         """A connection, in use by nobody else until the block ends. Raises LedgerError if the database fails.
 
         Args:
-            done: What is done with the database, for the message.
+            action: What is done with the database, for the message.
         """
-        with self.errors(done), self._pool.connection() as db:
+        with self.errors(action), self._pool.connection() as db:
             yield db
 
     @contextmanager
-    def errors(self, done: str) -> Iterator[None]:
+    def errors(self, action: str) -> Iterator[None]:
         """Makes LedgerErrors of those of the database."""
         try:
             yield
         except psycopg.Error as error:
-            raise LedgerError(f"{self.shown} cannot be {done}: {reason(error)}") from error
+            raise LedgerError(f"{self.label} cannot be {action}: {reason(error)}") from error
 
     def overwrite(self, *tables: str) -> None:
         """Leaves nothing of what was deleted in the files of tables, which are written anew.
@@ -136,12 +136,12 @@ class Database:
         Raises:
             LedgerError: The database fails, or another transaction still sees what was deleted.
         """
-        with self.opened("changed; ask again") as db:
+        with self.connection("changed; ask again") as db:
             left = rewrite(db, tables)
         if left:
             told = "; ".join(f"{table}: {why}" for table, why in left.items())
             raise LedgerError(
-                f"what was deleted is not yet gone from all files of {self.shown}. {told}. Ask again when that has "
+                f"what was deleted is not yet gone from all files of {self.label}. {told}. Ask again when that has "
                 "ended"
             )
 

@@ -60,9 +60,9 @@ class Election:
         self._watch: threading.Thread | None = None
 
     @property
-    def shown(self) -> str:
+    def label(self) -> str:
         """The database as messages name it."""
-        return self._database.shown
+        return self._database.label
 
     def stand(self, *, patient: bool = False) -> bool:
         """Tries to be elected. Raises LedgerError if the database cannot be asked.
@@ -73,27 +73,27 @@ class Election:
         with self._database.errors("asked which server is elected"):
             return self._stand(patient)
 
-    def elected(self) -> str:
+    def leader_name(self) -> str:
         """Names the server that was elected last. Raises LedgerError."""
-        with self._database.opened("asked which server is elected") as db:
+        with self._database.connection("asked which server is elected") as db:
             row = db.execute("SELECT name FROM elected").fetchone()
         return str(row[0]) if row else "another server"
 
     def announce(self, url: str) -> None:
         """Tells the other servers where this one is reached, from now on. Raises LedgerError."""
         self._url = url
-        with self._database.opened("told where the elected server is reached") as db:
+        with self._database.connection("told where the elected server is reached") as db:
             db.execute("UPDATE elected SET url = %s WHERE name = %s", (url, self._name))
 
     def address(self) -> str | None:
         """Where the server is reached that was elected last; None: it did not tell. Raises LedgerError."""
-        with self._database.opened("asked which server is elected") as db:
+        with self._database.connection("asked which server is elected") as db:
             row = db.execute("SELECT url FROM elected").fetchone()
         return row[0] if row else None
 
     def local_host(self) -> str:
         """The address of this machine from which it reaches the database, or its name. Raises LedgerError."""
-        with self._database.opened("reached") as db, socket.socket(fileno=os.dup(db.fileno())) as connection:
+        with self._database.connection("reached") as db, socket.socket(fileno=os.dup(db.fileno())) as connection:
             if connection.family == socket.AF_UNIX:
                 return socket.gethostname()
             return str(connection.getsockname()[0])
@@ -112,13 +112,13 @@ class Election:
                 problem = str(error)
             time.sleep(_POLL_INTERVAL)
 
-    def watch(self, lost: Callable[[str], None]) -> None:
+    def watch(self, on_loss: Callable[[str], None]) -> None:
         """Looks from now on whether this server is still elected.
 
         Args:
-            lost: Called once, on a thread, with the reason, when it is not.
+            on_loss: Called once, on a thread, with the reason, when it is not.
         """
-        self._watch = threading.Thread(target=self._watched, args=(lost,), name="election", daemon=True)
+        self._watch = threading.Thread(target=self._watch_election, args=(on_loss,), name="election", daemon=True)
         self._watch.start()
 
     def resign(self) -> None:
@@ -129,15 +129,15 @@ class Election:
         self._drop()
         self._database.close()
 
-    def _watched(self, lost: Callable[[str], None]) -> None:
+    def _watch_election(self, on_loss: Callable[[str], None]) -> None:
         heard = time.monotonic()
         while not self._ended.wait(_POLL_INTERVAL):
             try:
                 if self._db is None:
                     if not self._stand():
-                        lost(f"another server was elected while {self.shown} was away: {self.elected()}")
+                        on_loss(f"another server was elected while {self.label} was away: {self.leader_name()}")
                         return
-                    log.warning("%s is back, and this server is elected still", self.shown)
+                    log.warning("%s is back, and this server is elected still", self.label)
                 else:
                     self._db.execute("SELECT 1")
                 heard = time.monotonic()
@@ -145,7 +145,7 @@ class Election:
                 self._drop()
                 if time.monotonic() - heard > _TERM:
                     why = reason(error) if isinstance(error, psycopg.Error) else str(error)
-                    lost(f"{self.shown} was away for {_TERM:.0f} s, and another server may be elected: {why}")
+                    on_loss(f"{self.label} was away for {_TERM:.0f} s, and another server may be elected: {why}")
                     return
 
     def _stand(self, patient: bool = False) -> bool:

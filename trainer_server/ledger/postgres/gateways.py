@@ -109,7 +109,7 @@ class PostgresGateways:
             back = {(policy, version): number for policy, version, cleared, number in rows if cleared and number}
             return Beat(expelled, slots, back)
 
-        return await self._transactions.ask(work)
+        return await self._transactions.run(work)
 
     async def claim(self, key: Key, capacity: int, *, clear: bool) -> Claim:
         def work(db: Db) -> Claim:
@@ -126,21 +126,21 @@ class PostgresGateways:
                 return self._hold(db, key)
             empty = db.execute(f"SELECT policy, version FROM slots WHERE cleared_by = %s AND NOT {_HELD}", (self._id,))
             if emptied := empty.fetchall():
-                return Claim(emptied=tuple((policy, version) for policy, version in emptied))
+                return Claim(empty_slots=tuple((policy, version) for policy, version in emptied))
             if clear:
                 db.execute(_LEAST_NEEDED, (self._id,))
             return Claim()
 
-        return await self._transactions.ask(work)
+        return await self._transactions.run(work)
 
-    async def settle(self, closed: Collection[Key]) -> None:
+    async def settle(self, closed_keys: Collection[Key]) -> None:
         def work(db: Db) -> None:
             if self._locked(db):
                 inside = "(policy, version) IN (SELECT * FROM unnest(%s::text[], %s::integer[]))"
-                values = (self._id, *_arrays(closed))
+                values = (self._id, *_arrays(closed_keys))
                 db.execute(f"UPDATE slots SET cleared_by = NULL WHERE cleared_by = %s AND NOT {inside}", values)
 
-        await self._transactions.ask(work)
+        await self._transactions.run(work)
 
     async def give_back(self, key: Key, number: int) -> None:
         def work(db: Db) -> None:
@@ -148,14 +148,14 @@ class PostgresGateways:
             query = "DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s) AND number = %s"
             db.execute(query, (self._id, *key, number))
 
-        await self._transactions.ask(work)
+        await self._transactions.run(work)
 
     async def drop(self, key: Key) -> None:
         def work(db: Db) -> None:
             self._locked(db)
             db.execute("DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s)", (self._id, *key))
 
-        await self._transactions.ask(work)
+        await self._transactions.run(work)
 
     async def close(self, key: Key) -> str | None:
         def work(db: Db) -> str | None:
@@ -173,16 +173,16 @@ class PostgresGateways:
                 return "another server is unloading it; ask again"
             return None
 
-        return await self._transactions.ask(work)
+        return await self._transactions.run(work)
 
     async def holders(self, key: Key) -> int:
         def work(db: Db) -> int:
             self._locked(db)
             return _number(db, "SELECT count(*) FROM holds WHERE (policy, version) = (%s, %s)", key)
 
-        return await self._transactions.ask(work)
+        return await self._transactions.run(work)
 
-    async def emptied(self, key: Key) -> None:
+    async def delete_slot(self, key: Key) -> None:
         def work(db: Db) -> None:
             if self._locked(db):
                 values = (*key, self._id)
@@ -190,7 +190,7 @@ class PostgresGateways:
                     f"DELETE FROM slots WHERE (policy, version) = (%s, %s) AND cleared_by = %s AND NOT {_HELD}", values
                 )
 
-        await self._transactions.ask(work)
+        await self._transactions.run(work)
 
     async def clear(self) -> None:
         def work(db: Db) -> None:
@@ -198,7 +198,7 @@ class PostgresGateways:
             db.execute("DELETE FROM gateways")
             db.execute("DELETE FROM slots")
 
-        await self._transactions.ask(work)
+        await self._transactions.run(work)
 
     async def leave(self) -> None:
         def work(db: Db) -> None:
@@ -206,7 +206,7 @@ class PostgresGateways:
             db.execute("DELETE FROM gateways WHERE id = %s", (self._id,))
 
         try:
-            await self._transactions.ask(work)
+            await self._transactions.run(work)
         except LedgerError as error:
             log.warning("the others have to wait until they notice that this server has ended: %s", error)
         finally:

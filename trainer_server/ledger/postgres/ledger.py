@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
+from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary, LedgerError
 from trainer_server.ledger.postgres.database import Database, Db, is_away, reason
 from trainer_server.ledger.postgres.old_months import OldMonth
 from trainer_server.ledger.storage.group_commit import GroupCommit
@@ -94,12 +94,12 @@ class PostgresLedger:
         query = "SELECT DISTINCT policy, version FROM completions WHERE policy IS NOT NULL AND id = ANY(%s)"
         return {(policy, version) for policy, version in self._rows(query, _texts(ids))}
 
-    def recorded(self, after: int, limit: int) -> list[Recorded]:
+    def recorded(self, after: int, limit: int) -> list[CompletionSummary]:
         query = (
             "SELECT place, created, policy, version, rollout, status, tokens, text FROM completions "
             "WHERE place > %s ORDER BY place LIMIT %s"
         )
-        return [Recorded(*row) for row in self._rows(query, after, limit)]
+        return [CompletionSummary(*row) for row in self._rows(query, after, limit)]
 
     def newest(self) -> float | None:
         ((created,),) = self._rows("SELECT max(created) FROM completions")
@@ -108,7 +108,7 @@ class PostgresLedger:
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
         kept = _texts(keep)
         before = time.time() - days * 86400
-        with self._database.opened("purged") as db:
+        with self._database.connection("purged") as db:
             deleted = delete_in_slices(lambda rows: len(_delete_oldest(db, kept, before, rows)))
             if most_bytes is not None:
                 size = f"SELECT coalesce(sum(pg_column_size(record) + {_OVERHEAD}), 0) FROM completions"
@@ -141,7 +141,7 @@ class PostgresLedger:
         return dict[str, str | None](self._rows(query, _texts(rollouts), _texts(completions), named))
 
     def erase(self, completions: Sequence[str]) -> bool:
-        with self._database.opened("changed; ask again") as db:
+        with self._database.connection("changed; ask again") as db:
             db.execute("DELETE FROM completions WHERE id = ANY(%s)", (_texts(completions),))
         self._database.overwrite("completions")
         return True
@@ -151,7 +151,7 @@ class PostgresLedger:
         self._database.close()
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        with self._database.opened() as db:
+        with self._database.connection() as db:
             return db.execute(query, values).fetchall()
 
     def _write(self, completions: Sequence[Completion]) -> None:
@@ -170,7 +170,7 @@ class PostgresLedger:
             except psycopg.Error as error:
                 self._drop_writer()
                 if not is_away(error) or time.monotonic() > deadline:
-                    raise LedgerError(f"{self._database.shown} cannot be written: {reason(error)}") from error
+                    raise LedgerError(f"{self._database.label} cannot be written: {reason(error)}") from error
             time.sleep(_PAUSE)
 
     def _drop_writer(self) -> None:
@@ -208,12 +208,12 @@ def columns_of(completion: Completion) -> dict[str, Any]:
         "rollout": None if completion.rollout is None else _text(completion.rollout),
         "status": completion.status.value,
         "tokens": len(completion.token_ids),
-        "text": _text(_asked(completion))[:_TEXT],
+        "text": _text(_request_text(completion))[:_TEXT],
         "record": storable(to_json(completion)),
     }
 
 
-def _asked(completion: Completion) -> str:
+def _request_text(completion: Completion) -> str:
     """The content of the last message of the request."""
     messages = completion.request.get("messages")
     last = messages[-1] if isinstance(messages, list) and messages else None

@@ -45,7 +45,7 @@ class _Table:
     columns: tuple[str, ...]
     place: str = "rowid"
     """The column of SQLite by whose order rows are read."""
-    numbered: str | None = None
+    number_column: str | None = None
     """The column of PostgreSQL that numbers new rows."""
 
 
@@ -73,7 +73,7 @@ _BOOKS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TableDigest:
     """What was moved of a table.
 
     Args:
@@ -85,7 +85,9 @@ class Moved:
     digest: str
 
 
-def move(home: Home, source: str, url: str, told: ReportProgress = lambda table, done, rows: None) -> dict[str, Moved]:
+def move(
+    home: Home, source: str, url: str, on_progress: ReportProgress = lambda table, done, rows: None
+) -> dict[str, TableDigest]:
     """Copies a home's ledger and books, and compares them. No server may use the home or the database. Afterwards, the
     files can be `put_away`.
 
@@ -93,7 +95,7 @@ def move(home: Home, source: str, url: str, told: ReportProgress = lambda table,
         home: The home.
         source: Its server's id, by which a move that goes on knows what it has brought.
         url: `postgresql://…`, as libpq reads it. The database must be empty, but for an earlier part of the same move.
-        told: Is told of progress.
+        on_progress: Is told of progress.
 
     Returns:
         By table: what was moved.
@@ -109,16 +111,16 @@ def move(home: Home, source: str, url: str, told: ReportProgress = lambda table,
     PostgresBooks(url).close()
     database = Database(url, "moves", [_MOVES])
     try:
-        with closing(_opened(ledger_file)) as ledger, closing(_opened(books_file)) as books:
+        with closing(_open_sqlite(ledger_file)) as ledger, closing(_open_sqlite(books_file)) as books:
             with database.errors("written"), database.connect() as db:
-                _refuse_others(db, source, database.shown)
-                _copy(ledger, db, _COMPLETIONS, source, _add_completions, told)
+                _refuse_others(db, source, database.label)
+                _copy(ledger, db, _COMPLETIONS, source, _add_completions, on_progress)
                 _take_place(ledger, db)
                 for table in _BOOKS:
-                    _copy(books, db, table, source, _add, told)
+                    _copy(books, db, table, source, _add, on_progress)
             with database.errors("read"), database.connect() as db:
-                moved = {"completions": _compared(ledger, db, _COMPLETIONS, told)}
-                return moved | {table.name: _compared(books, db, table, told) for table in _BOOKS}
+                moved = {"completions": _compare_table(ledger, db, _COMPLETIONS, on_progress)}
+                return moved | {table.name: _compare_table(books, db, table, on_progress) for table in _BOOKS}
     finally:
         database.close()
 
@@ -137,18 +139,18 @@ def _file(path: Path) -> Path:
     raise ConfigError(f"{path.parent} has no {path.name}: name the home of a server whose ledger is in SQLite")
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _open_sqlite(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, timeout=30)
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # then all of it is in the file that gets another name
     return db
 
 
-def _refuse_others(db: Db, source: str, shown: str) -> None:
+def _refuse_others(db: Db, source: str, label: str) -> None:
     """Raises ConfigError for a database that has rows which this move did not bring."""
     for table in (_COMPLETIONS, *_BOOKS):
         begun = db.execute("SELECT 1 FROM moves WHERE source = %s AND rows_of = %s", (source, table.name)).fetchone()
         if begun is None and db.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone():
-            raise ConfigError(f"{shown} has {table.name} of another server already: move to an empty database")
+            raise ConfigError(f"{label} has {table.name} of another server already: move to an empty database")
 
 
 def _copy(
@@ -157,13 +159,13 @@ def _copy(
     table: _Table,
     home: str,
     add: Callable[[Db, _Table, Sequence[Any]], None],
-    told: ReportProgress,
+    on_progress: ReportProgress,
 ) -> None:
     """Copies what was not copied yet of a table."""
     row = db.execute("SELECT place, moved FROM moves WHERE source = %s AND rows_of = %s", (home, table.name)).fetchone()
     place, moved = row or (-(2**62), 0)
     (count,) = source.execute(f"SELECT count(*) FROM {table.name}").fetchone()
-    told(table.name, moved, count)
+    on_progress(table.name, moved, count)
     columns, order = ", ".join(table.columns), table.place or ", ".join(table.columns)
     while True:
         if table.place:
@@ -179,15 +181,15 @@ def _copy(
         place, moved = rows[-1][0], moved + len(rows)
         with db.transaction():
             add(db, table, [[storable(cell) if isinstance(cell, str) else cell for cell in row[1:]] for row in rows])
-            if table.numbered:
-                last = f"SELECT setval(pg_get_serial_sequence('{table.name}', '{table.numbered}'), %s)"
+            if table.number_column:
+                last = f"SELECT setval(pg_get_serial_sequence('{table.name}', '{table.number_column}'), %s)"
                 db.execute(last, (place,))
             db.execute(
                 "INSERT INTO moves VALUES (%s, %s, %s, %s) ON CONFLICT (source, rows_of) "
                 "DO UPDATE SET place = excluded.place, moved = excluded.moved",
                 (home, table.name, place, moved),
             )
-        told(table.name, moved, count)
+        on_progress(table.name, moved, count)
 
 
 def _add(db: Db, table: _Table, rows: Sequence[Any]) -> None:
@@ -213,7 +215,7 @@ def _take_place(source: sqlite3.Connection, db: Db) -> None:
     db.execute("UPDATE places SET last = greatest(last, %s)", source.execute(query).fetchone())
 
 
-def _compared(source: sqlite3.Connection, db: Db, table: _Table, told: ReportProgress) -> Moved:
+def _compare_table(source: sqlite3.Connection, db: Db, table: _Table, on_progress: ReportProgress) -> TableDigest:
     """Reads a table on both sides. Raises ConfigError if they differ."""
     names = ["place" if table is _COMPLETIONS and name == "rowid" else name for name in table.columns]
     here = _digest(source.execute(f"SELECT {', '.join(table.columns)} FROM {table.name}"))
@@ -226,11 +228,11 @@ def _compared(source: sqlite3.Connection, db: Db, table: _Table, told: ReportPro
             f"{table.name}: the home has {here.rows} rows of digest {here.digest[:12]}…, and the database {there.rows} "
             f"of {there.digest[:12]}…. Nothing of the home was changed: move to an empty database, with no server on it"
         )
-    told(f"{table.name} compared", here.rows, here.rows)
+    on_progress(f"{table.name} compared", here.rows, here.rows)
     return here
 
 
-def _digest(rows: Iterator[Any] | Any) -> Moved:
+def _digest(rows: Iterator[Any] | Any) -> TableDigest:
     total = count = 0
     for row in rows:
         plain = [
@@ -238,4 +240,4 @@ def _digest(rows: Iterator[Any] | Any) -> Moved:
         ]
         total += int.from_bytes(hashlib.sha256(json.dumps(plain).encode()).digest())
         count += 1
-    return Moved(count, f"{total % 2**256:064x}")
+    return TableDigest(count, f"{total % 2**256:064x}")

@@ -41,19 +41,19 @@ class PostgresPins:
             assert row is not None
             return int(row[0])
 
-        return await self._transactions.ask(work)
+        return await self._transactions.run(work)
 
-    async def held(self, rollout: str, name: str) -> int | None:
+    async def held_version(self, rollout: str, name: str) -> int | None:
         query = "SELECT version FROM leases WHERE rollout = %s AND name = %s AND expires >= clock_timestamp()"
-        row = await self._transactions.ask(lambda db: db.execute(query, (_id(rollout), name)).fetchone())
+        row = await self._transactions.run(lambda db: db.execute(query, (_id(rollout), name)).fetchone())
         return int(row[0]) if row else None
 
     async def release(self, rollouts: Collection[str]) -> None:
         ids = [_id(rollout) for rollout in rollouts]
-        await self._transactions.ask(lambda db: db.execute("DELETE FROM leases WHERE rollout = ANY(%s)", (ids,)))
+        await self._transactions.run(lambda db: db.execute("DELETE FROM leases WHERE rollout = ANY(%s)", (ids,)))
 
     async def purge(self) -> None:
-        await self._transactions.ask(lambda db: db.execute("DELETE FROM leases WHERE expires < clock_timestamp()"))
+        await self._transactions.run(lambda db: db.execute("DELETE FROM leases WHERE expires < clock_timestamp()"))
 
     async def publish(self, meanings: Mapping[str, str | None]) -> None:
         gone = [policy for policy, meaning in meanings.items() if meaning is None]
@@ -67,15 +67,15 @@ class PostgresPins:
                 )
                 cursor.executemany(query, known)
 
-        await self._transactions.ask(work)
+        await self._transactions.run(work)
 
     async def meaning(self, policy: str) -> str | None:
         query = "SELECT meaning FROM meanings WHERE policy = %s"
-        row = await self._transactions.ask(lambda db: db.execute(query, (_id(policy),)).fetchone())
+        row = await self._transactions.run(lambda db: db.execute(query, (_id(policy),)).fetchone())
         return str(row[0]) if row else None
 
     async def meanings(self) -> dict[str, str]:
-        rows = await self._transactions.ask(lambda db: db.execute("SELECT policy, meaning FROM meanings").fetchall())
+        rows = await self._transactions.run(lambda db: db.execute("SELECT policy, meaning FROM meanings").fetchall())
         return {str(policy): str(meaning) for policy, meaning in rows}
 
 

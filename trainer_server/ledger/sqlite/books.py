@@ -133,25 +133,25 @@ class SQLiteBooks:
             create_private(path)
         except OSError as error:
             raise LedgerError(f"the rollouts at {path} cannot be opened: {error}") from error
-        with self._opened() as db:
+        with self._connect() as db:
             SCHEMA.bring_up(db, path)
 
-    def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
-        return " ".join(f'"{word}"{"*" if begins else ""}' for word, begins in wanted)
+    def words(self, terms: Sequence[tuple[str, bool]]) -> str:
+        return " ".join(f'"{word}"{"*" if begins else ""}' for word, begins in terms)
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        with self._opened() as db:
+        with self._connect() as db:
             db.execute("PRAGMA query_only = 1")
             yield db
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, self._opened() as db, db:
+        with self._lock, self._connect() as db, db:
             yield db
 
     def overwrite(self) -> bool:
-        with self._lock, self._opened() as db:
+        with self._lock, self._connect() as db:
             with db:
                 db.execute("INSERT INTO run_texts (run_texts) VALUES ('optimize')")  # its index keeps deleted words
             return overwrite_deleted(db)
@@ -160,7 +160,7 @@ class SQLiteBooks:
         pass
 
     @contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def _connect(self) -> Iterator[sqlite3.Connection]:
         try:
             with closing(sqlite3.connect(self._path, timeout=30)) as db:
                 db.execute("PRAGMA synchronous=FULL")

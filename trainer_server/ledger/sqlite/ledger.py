@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from trainer_server.ledger.base import RETENTION_DAYS, LedgerError, Recorded
+from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary, LedgerError
 from trainer_server.ledger.sqlite.old_months import OldMonth, keep_place
 from trainer_server.ledger.storage.group_commit import GroupCommit
 from trainer_server.ledger.storage.slices import delete_in_slices
@@ -88,7 +88,7 @@ class SQLiteLedger:
         )
         return set(rows)
 
-    def recorded(self, after: int, limit: int) -> list[Recorded]:
+    def recorded(self, after: int, limit: int) -> list[CompletionSummary]:
         statement = (
             "SELECT rowid, created, policy, version, rollout, status, "
             "coalesce(json_array_length(record, '$.token_ids'), 0), "
@@ -97,7 +97,7 @@ class SQLiteLedger:
         )
         with self._reading() as db:
             db.text_factory = _readable  # SQLite makes bytes that are no UTF-8 of half a surrogate pair
-            return [Recorded(*row) for row in db.execute(statement, (after, limit))]
+            return [CompletionSummary(*row) for row in db.execute(statement, (after, limit))]
 
     def newest(self) -> float | None:
         with self._reading() as db:

@@ -52,11 +52,11 @@ class Books(Protocol):
     has_words: str
     """A condition on `runs.number`: the run's text has words. Its value is made by `words`."""
 
-    def words(self, wanted: Sequence[tuple[str, bool]]) -> str:
+    def words(self, terms: Sequence[tuple[str, bool]]) -> str:
         """The value of `has_words`: all these words, in any order.
 
         Args:
-            wanted: Words, at least one, and for each whether any word counts that begins so; see `words_of`.
+            terms: Words, at least one, and for each whether any word counts that begins so; see `words_of`.
         """
         ...
 

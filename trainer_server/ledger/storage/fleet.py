@@ -20,13 +20,13 @@ class Claim:
 
     Args:
         granted: Whether this server holds the slot from now on.
-        emptied: Slots that were cleared for this server, and that no server holds any more. It must unload their
-            adapters and say so (`emptied`).
+        empty_slots: Slots that were cleared for this server, and that no server holds any more. It must unload their
+            adapters and say so (`empty_slots`).
         expelled: Whether the others took this server for dead, so that it holds nothing any more: it must beat first.
     """
 
     granted: bool = False
-    emptied: tuple[Key, ...] = ()
+    empty_slots: tuple[Key, ...] = ()
     expelled: bool = False
 
 
@@ -75,7 +75,7 @@ class SharedGateways(Protocol):
         """
         ...
 
-    async def settle(self, closed: Collection[Key]) -> None:
+    async def settle(self, closed_keys: Collection[Key]) -> None:
         """Slots that were to be cleared for this server may be held again, but for those that it has closed."""
         ...
 
@@ -99,7 +99,7 @@ class SharedGateways(Protocol):
         """How many servers hold a slot."""
         ...
 
-    async def emptied(self, key: Key) -> None:
+    async def delete_slot(self, key: Key) -> None:
         """The engines have the version no more. Deletes its slot, if it was cleared or closed by this server."""
         ...
 
@@ -120,7 +120,7 @@ class SharedPins(Protocol):
         """The version that a rollout holds by a name; from now on the given one, if it holds none. Renews the lease."""
         ...
 
-    async def held(self, rollout: str, name: str) -> int | None:
+    async def held_version(self, rollout: str, name: str) -> int | None:
         """The version that a rollout holds by a name; None: it holds none."""
         ...
 

@@ -46,9 +46,9 @@ class GivesMonths(Protocol):
         ...
 
 
-def month_of(created: float) -> str:
+def month_of(moment: float) -> str:
     """The month of a Unix time, such as `2026-08` (UTC)."""
-    return f"{datetime.fromtimestamp(created, UTC):%Y-%m}"
+    return f"{datetime.fromtimestamp(moment, UTC):%Y-%m}"
 
 
 def beginning(month: str, *, later: int = 0) -> float:

@@ -58,12 +58,12 @@ class AuditLog:
     Args:
         home: Where the files are.
         most_bytes: Size of a file after which another one is begun.
-        kept: Older files that are kept.
+        kept_files: Older files that are kept.
     """
 
-    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept: int = _KEPT) -> None:
+    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept_files: int = _KEPT) -> None:
         self.directory = home.audit
-        self._most_bytes, self._kept = most_bytes, kept
+        self._most_bytes, self._kept = most_bytes, kept_files
 
     def add(
         self,

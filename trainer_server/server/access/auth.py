@@ -56,8 +56,8 @@ class KnownHosts(Layer):
             )
         await self.app(scope, receive, send)
 
-    def _known(self, given: str, server: tuple[str, int | None] | None) -> bool:
-        if (host := _host(given)) is None:
+    def _known(self, header: str, server: tuple[str, int | None] | None) -> bool:
+        if (host := _host(header)) is None:
             return False
         if host in self._hosts:
             return True
@@ -73,10 +73,10 @@ def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return getattr(address, "ipv4_mapped", None) or address  # a socket that takes both has addresses of IPv6 only
 
 
-def _host(given: str) -> str | None:
+def _host(header: str) -> str | None:
     """The host in a Host header, without a port, in lower case; None if it is none."""
     try:
-        return urlsplit(f"//{given}").hostname
+        return urlsplit(f"//{header}").hostname
     except ValueError:
         return None
 
@@ -122,7 +122,7 @@ class BearerAuth(Layer):
             raise _refusal(given, token)
 
 
-def _refusal(given: str, token: Token | None) -> APIError:
+def _refusal(secret: str, token: Token | None) -> APIError:
     if token is not None and token.expires is not None:
         day = datetime.fromtimestamp(token.expires, UTC)
         message = (
@@ -130,7 +130,7 @@ def _refusal(given: str, token: Token | None) -> APIError:
             "create another one (art-langgraph tokens create)"
         )
         return APIError(401, message, code="token_expired")
-    what = "the bearer token is wrong, or was revoked" if given else "the bearer token is missing"
+    what = "the bearer token is wrong, or was revoked" if secret else "the bearer token is missing"
     return APIError(
         401,
         f"{what}: send `Authorization: Bearer <token>` (or `x-api-key: <token>`), with the server's own key, which it "

@@ -260,15 +260,15 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
             elif self._timer is None:
                 self._unsent = math.inf
                 patience = KEEP_ALIVE if self._answered else HEADER_TIMEOUT
-                self._timer = self.loop.call_later(patience, self._run_out)
+                self._timer = self.loop.call_later(patience, self._on_timeout)
 
-        def _run_out(self) -> None:
+        def _on_timeout(self) -> None:
             unsent = self.transport.get_write_buffer_size()
             if not 0 < unsent < self._unsent:
                 self.transport.abort()
             else:  # an answer on its way to a slow client
                 self._unsent = unsent
-                self._timer = self.loop.call_later(HEADER_TIMEOUT, self._run_out)
+                self._timer = self.loop.call_later(HEADER_TIMEOUT, self._on_timeout)
 
         def _measure(self, size: int) -> None:
             self._size += size
@@ -323,7 +323,7 @@ def patient_protocol(most: int) -> type[asyncio.Protocol]:
     return PatientProtocol
 
 
-class Stopped:
+class StopHandler:
     """Answers 503 to requests whose task is cancelled, which uvicorn does when it has waited for them long enough.
 
     Plain ASGI. uvicorn itself would answer them with a text that no client understands.
@@ -335,13 +335,13 @@ class Stopped:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun = False
 
-        async def sent(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             nonlocal begun
             begun = True
             await send(message)
 
         try:
-            await self.app(scope, receive, sent)
+            await self.app(scope, receive, pass_on)
         except asyncio.CancelledError:
             if scope["type"] != "http":
                 raise

@@ -42,13 +42,13 @@ class Quotas:
         """By whom is counted, and by limit: tokens that are left, and when that was so."""
 
     @contextmanager
-    def admitted(self, token: Token) -> Iterator[None]:
+    def admit(self, token: Token) -> Iterator[None]:
         """Counts one request while the context is open.
 
         Raises:
             APIError: 429, the token has no requests, or no tokens, left.
         """
-        who, most = _counted(token), token.requests_in_flight
+        who, most = _account_of(token), token.requests_in_flight
         shared = f", those of {token.owner!r} counted together" if token.owner else ""
         if most is not None and self._in_flight[who] >= most:
             message = (
@@ -56,7 +56,7 @@ class Quotas:
                 "when one of them has ended"
             )
             raise APIError(429, message, code="quota_requests", retry_after=1)
-        if token.tokens_per_minute is not None and (left := self._refilled(who, token.tokens_per_minute)) <= 0:
+        if token.tokens_per_minute is not None and (left := self._tokens_left(who, token.tokens_per_minute)) <= 0:
             wait = math.ceil((1 - left) * 60 / token.tokens_per_minute)
             message = (
                 f"the token {token.name!r} has used its {token.tokens_per_minute:,} tokens of the last minute (prompts "
@@ -73,7 +73,7 @@ class Quotas:
             if not self._in_flight[who]:
                 del self._in_flight[who]
 
-    def recorded(self, completions: Sequence[Completion]) -> None:
+    def count_tokens(self, completions: Sequence[Completion]) -> None:
         """Counts the tokens of an answer: those of its prompt once, and those of all choices.
 
         Args:
@@ -83,25 +83,25 @@ class Quotas:
         if token is None or not completions:
             return
         used = len(completions[0].prompt_token_ids) + sum(len(completion.token_ids) for completion in completions)
-        who = _counted(token)
+        who = _account_of(token)
         limits = {*self._left[who], *([token.tokens_per_minute] if token.tokens_per_minute else [])}
         for most in limits:
-            self._left[who][most] = self._refilled(who, most) - used, self._clock()
+            self._left[who][most] = self._tokens_left(who, most) - used, self._clock()
         if not limits:
             del self._left[who]
 
-    def _refilled(self, who: str, most: int) -> float:
+    def _tokens_left(self, who: str, most: int) -> float:
         """The tokens of a limit that are left now, negative where an answer took more."""
         left, then = self._left[who].setdefault(most, (float(most), self._clock()))
         return min(float(most), left + (self._clock() - then) * most / 60)
 
 
-def _counted(token: Token) -> str:
+def _account_of(token: Token) -> str:
     """By whom a token's requests are counted: its owner, or the token itself."""
     return token.digest if token.owner is None else f"owner {token.owner}"
 
 
-class Metered(Layer):
+class QuotaLayer(Layer):
     """Answers 429 to model requests, those below `/v1/` that are posted, beyond the limits of their token.
 
     Args:
@@ -118,5 +118,5 @@ class Metered(Layer):
         if token is None or scope["method"] != "POST" or not scope["path"].startswith("/v1/"):
             await self.app(scope, receive, send)
             return
-        with self._quotas.admitted(token):
+        with self._quotas.admit(token):
             await self.app(scope, receive, send)

@@ -50,7 +50,7 @@ class RequestIds:
         request = given if _ID.fullmatch(given) else f"req-{uuid.uuid4().hex}"
         began, status = time.perf_counter(), 0
 
-        async def named(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -59,13 +59,13 @@ class RequestIds:
 
         with about(request=request, rollout=_rollout(scope["path"], headers)):
             try:
-                await self.app(scope, receive, named)
+                await self.app(scope, receive, pass_on)
             except Exception as error:  # at the edge of a request: it is logged with its id, and answered
                 log.exception("the server failed on %s %s", scope["method"], scope["path"][:_MOST_PATH])
                 if status:
                     raise  # in the middle of an answer: the connection is closed, which the client notices
                 said = f"the server failed on this request: {type(error).__name__}. Its log has more, under {request}"
-                await APIError(500, said, code="fault").response(scope["path"])(scope, receive, named)
+                await APIError(500, said, code="fault").response(scope["path"])(scope, receive, pass_on)
             finally:
                 if self._logged:
                     facts = {"method": scope["method"], "path": scope["path"][:_MOST_PATH], "status": status}

@@ -38,9 +38,9 @@ class Scope(StrEnum):
     train = "train"
     admin = "admin"
 
-    def covers(self, needed: Scope) -> bool:
+    def covers(self, other: Scope) -> bool:
         """Whether this scope has the rights of another one."""
-        return needed in _RIGHTS[self]
+        return other in _RIGHTS[self]
 
 
 _RIGHTS = {
@@ -259,7 +259,7 @@ class Keyring:
             self._used[token.digest] = self._clock()
         return token
 
-    def named(self, name: str) -> Token | None:
+    def find_by_name(self, name: str) -> Token | None:
         """The token with a name, also an expired one; None: there is none, or it was revoked."""
         fixed = next((token for token in self._fixed if token.name == name), None)
         if fixed is not None or self._book is None:

@@ -11,7 +11,7 @@ from trainer_server.server.metrics.counters import ROUTE
 from trainer_server.wire.watching import tracing
 
 
-class Traced(Layer):
+class TraceLayer(Layer):
     """Continues the trace of a request's `traceparent`.
 
     Requests without it begin a trace where they ask for a completion; others, such as those of probes and pages, have
@@ -30,14 +30,14 @@ class Traced(Layer):
         about = {"http.request.method": method, "url.path": path, "url.scheme": scope.get("scheme")}
         with tracing.span(method, about, kind="server", parent=parent) as span:
 
-            async def noted(message: Message) -> None:
+            async def pass_on(message: Message) -> None:
                 if message["type"] == "http.response.start":
                     span.set({"http.response.status_code": message["status"]})
                     if message["status"] >= 500:
                         span.fail(str(message["status"]))
                 await send(message)
 
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, pass_on)
             if (token := token_of(scope)) is not None:
                 span.set({"art.token": token.name, "enduser.id": token.owner})
             if (route := scope.get("state", {}).get(ROUTE)) is not None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer_server.ledger.run_list import RunRow
 from trainer_server.server.dashboard.sources import Sources
-from trainer_server.server.dashboard.trained import StepOfRun, steps_of, why_never_sent
+from trainer_server.server.dashboard.step_history import StepOfRun, steps_of, why_never_sent
 from trainer_server.wire import Completion, GivenReward, NotFound, RolloutSpec, RunTrace
 from trainer_server.wire.watching.run_tree import CallItem, Item, calls, tree
 
@@ -126,7 +126,7 @@ def facts_of(sources: Sources, run_id: str) -> RunFacts:
     return RunFacts(
         id=run_id,
         row=row,
-        trace=server.runs.traced(run_id),
+        trace=server.runs.find_trace(run_id),
         completions=completions,
         spec=spec or RolloutSpec(),
         rewards=server.rollouts.rewards(run_id),

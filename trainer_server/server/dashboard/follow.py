@@ -92,10 +92,10 @@ class Follower:
                 continue
             sent: list[SentReference] = []
             if isinstance(file.request, StepRequest):
-                sent = self._sent(file.request)
+                sent = self._find_sent_runs(file.request)
             self._runs.step(job_id, file.policy, sent)
 
-    def _sent(self, request: StepRequest) -> list[SentReference]:
+    def _find_sent_runs(self, request: StepRequest) -> list[SentReference]:
         """The runs in the request of a step. The ledger tells by a completion which run a reference is of."""
         references = [reference for group in request.groups for reference in group.trajectories]
         first = [reference.completions[0] for reference in references if reference.completions]

@@ -27,7 +27,7 @@ def running_jobs(board: JobBoard) -> list[OpenJob]:
             continue
         started = board.started_at(job_id)
         phase: JobPhase
-        if board.trained(job_id) is not None:
+        if board.training_outcome(job_id) is not None:
             phase = "load"
         elif started is not None or job.status is JobStatus.running:
             phase = "train"

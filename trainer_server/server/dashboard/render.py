@@ -46,19 +46,19 @@ _ODD = re.compile(f"[{UNSEEN}\ud800-\udfff]")
 """Characters that are named by their number: those that cannot be seen, and halves of surrogate pairs."""
 
 
-def shown(text: object, most: int = MOST) -> Markup:
+def render_text(text: object, most: int = MOST) -> Markup:
     """A text of a user or a model as HTML: escaped, with characters that cannot be seen named, and cut where it is
     long. What was cut can be opened up to ten times `most`."""
     whole = text if isinstance(text, str) else "" if text is None else as_json(text)
     first, rest = whole[:most], whole[most:]
     if not rest:
-        return _marked(first)
+        return _mark_odd(first)
     more = rest[: 9 * most]
     left = len(rest) - len(more)
     end = Markup('<p class="note">… {} more characters: the API has them</p>').format(f"{left:,}") if left else ""
     summary = f"{len(rest):,} more characters"
     return Markup('{}<details class="more"><summary>{}</summary><span class="text">{}</span>{}</details>').format(
-        _marked(first), summary, _marked(more), end
+        _mark_odd(first), summary, _mark_odd(more), end
     )
 
 
@@ -67,12 +67,12 @@ def label(text: object, most: int) -> Markup:
     seen when the pointer rests on it."""
     whole = text if isinstance(text, str) else "" if text is None else as_json(text)
     if len(whole) <= most:
-        return _marked(whole)
+        return _mark_odd(whole)
     title = _ODD.sub(lambda odd: f"U+{ord(odd[0]):04X}", whole[:1_000])
-    return Markup('<span title="{}">{}…</span>').format(title, _marked(whole[: most - 1]))
+    return Markup('<span title="{}">{}…</span>').format(title, _mark_odd(whole[: most - 1]))
 
 
-def _marked(text: str) -> Markup:
+def _mark_odd(text: str) -> Markup:
     parts = []
     at = 0
     for odd in _ODD.finditer(text):
@@ -141,7 +141,7 @@ _templates = Environment(
     lstrip_blocks=True,
 )
 _templates.filters |= {
-    "shown": shown,
+    "shown": render_text,
     "label": label,
     "number": number,
     "when": when,

@@ -107,7 +107,7 @@ class Sessions:
     def _token_of(self, value: str) -> Token | None:
         end, _, rest = value.partition(".")
         signature, _, name = rest.partition(".")
-        token = self._keys.named(name) if name else None
+        token = self._keys.find_by_name(name) if name else None
         if token is None or not hmac.compare_digest(signature.encode(), self._signature(end, token).encode()):
             return None
         return token if end.isdecimal() and float(end) > self._clock() else None

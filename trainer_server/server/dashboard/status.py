@@ -57,12 +57,14 @@ def status_of(sources: Sources) -> ServerStatus:
     waiting = max(0, admission.under_way - admission.running)
     return ServerStatus(
         time=time.time(),
-        started=server.started,
+        started=server.start_time,
         model=server.identity.base.name,
         ready=server.ready,
         trainer=server.jobs.process.running,
         engines=engines,
-        line=LineStatus(running=admission.running, waiting=waiting, most=admission.most, refused=admission.refused),
+        line=LineStatus(
+            running=admission.running, waiting=waiting, most=admission.most, refused=admission.refusal_count
+        ),
         jobs=running_jobs(server.jobs.board),
         policies=policies,
         traffic=_traffic(server),
@@ -99,20 +101,20 @@ def _last_steps(sources: Sources) -> dict[str, Job]:
     return last_steps
 
 
-def _policy(sources: Sources, known: Policy, last_step: Job | None) -> PolicyStatus:
-    figures = sources.figures(known.name)
+def _policy(sources: Sources, policy: Policy, last_step: Job | None) -> PolicyStatus:
+    figures = sources.figures(policy.name)
 
     def recent_groups() -> list[Outcome]:
-        return sources.runs.groups(known.name, sorted(outcome.version for outcome in figures.training)[-RECENT:])
+        return sources.runs.groups(policy.name, sorted(outcome.version for outcome in figures.training)[-RECENT:])
 
-    groups = sources.unless_changed(f"groups of {known.name}", sources.runs.revision(), recent_groups)
-    newest = sources.server.store.version(known.name, known.latest)
+    groups = sources.unless_changed(f"groups of {policy.name}", sources.runs.revision(), recent_groups)
+    newest = sources.server.store.version(policy.name, policy.latest)
     return PolicyStatus(
-        name=known.name,
-        newest=known.latest,
-        promoted=known.promoted,
-        candidate=known.candidate.version if known.candidate else None,
-        share=known.candidate.share if known.candidate else None,
+        name=policy.name,
+        newest=policy.latest,
+        promoted=policy.promoted,
+        candidate=policy.candidate.version if policy.candidate else None,
+        share=policy.candidate.share if policy.candidate else None,
         held_out=_outcome(figures.held_out),
         training=_outcome(figures.training),
         score=newest.score if newest else None,
@@ -142,8 +144,8 @@ def _traffic(server: Server) -> list[Traffic]:
                 running=running.get(policy, 0),
                 total=server.counters.rates.completions[policy],
                 completions=rate.completions,
-                tokens=rate.sampled,
-                tokens_now=moment.get(policy, Rate()).sampled,
+                tokens=rate.sampled_tokens,
+                tokens_now=moment.get(policy, Rate()).sampled_tokens,
                 prompt_tokens=rate.prompt,
             )
         )
@@ -200,14 +202,14 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
         add(server.jobs.failure, f"{_LOGS}, trainer.log; open jobs stay queued until it works again")
     elif not (server.jobs.process.running or server.jobs.process.asleep):
         add("the trainer process does not run", f"it is started again by itself; {_LOGS}, trainer.log")
-    for name, why in server.names.unserved.items():
+    for name, why in server.names.unserved_policies.items():
         add(f"the policy {name!r} is not served: {why}", "serve with the settings that it needs, or leave it")
     for known in server.store.policies():
         for why in known.quarantined.values():
             add(why, f"go on from another version: `art-langgraph promote {known.name}@N`, `art-langgraph fork`")
-    if server.admission.refused:
+    if server.admission.refusal_count:
         add(
-            f"{server.admission.refused} chats were refused since the start, as the line was full",
+            f"{server.admission.refusal_count} chats were refused since the start, as the line was full",
             "send fewer requests at once (max_concurrency), or raise the limit of open files (ulimit -n)",
         )
     for policy in policies:

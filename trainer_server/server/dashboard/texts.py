@@ -37,7 +37,7 @@ class TokenTexts:
         if new and self._file.exists():
             await asyncio.to_thread(self._read, new)
         elif new and self._engines.live:
-            await self._ask(new[:_ASKED])
+            await self._decode_tokens(new[:_ASKED])
         return [self._known.get(token) for token in tokens]
 
     def _read(self, tokens: Sequence[int]) -> None:
@@ -54,14 +54,14 @@ class TokenTexts:
                 text = piece or text
             self._known[token] = text
 
-    async def _ask(self, tokens: Sequence[int]) -> None:
+    async def _decode_tokens(self, tokens: Sequence[int]) -> None:
         engine, turns = self._engines.live[0], asyncio.Semaphore(16)
 
-        async def ask(token: int) -> None:
+        async def decode(token: int) -> None:
             async with turns:
                 self._known[token] = await engine.detokenize([token])
 
-        answers = await asyncio.gather(*map(ask, tokens), return_exceptions=True)
+        answers = await asyncio.gather(*map(decode, tokens), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, EngineError):
                 raise answer

@@ -65,29 +65,29 @@ def shade(value: float, most: float) -> int:
 
 
 def shown_tokens(
-    row: Completion, texts: Sequence[str | None], measured: CompletionInStep | None, first: int
+    row: Completion, texts: Sequence[str | None], measurement: CompletionInStep | None, first: int
 ) -> list[ShownToken]:
     """Tokens of a completion.
 
     Args:
         row: The completion.
         texts: Of these tokens.
-        measured: What a step measured; None: nothing is known.
+        measurement: What a step measured; None: nothing is known.
         first: Place of the first of these tokens.
     """
     shown = []
     for place, text in enumerate(texts, first):
         logprob = row.logprobs[place] if place < len(row.logprobs) else None
-        trainer = _at(measured.logprobs, place) if measured else None
+        trainer = _at(measurement.logprobs, place) if measurement else None
         shown.append(
             ShownToken(
                 text=text,
                 id=row.token_ids[place],
                 logprob=logprob,
                 gap=None if trainer is None or logprob is None or row.constrained else trainer - logprob,
-                entropy=_at(measured.entropy, place) if measured else None,
-                advantage=measured.advantage if measured else None,
-                trained=bool(measured.trained[place]) if measured and place < len(measured.trained) else None,
+                entropy=_at(measurement.entropy, place) if measurement else None,
+                advantage=measurement.advantage if measurement else None,
+                trained=bool(measurement.trained[place]) if measurement and place < len(measurement.trained) else None,
             )
         )
     return shown

@@ -87,7 +87,7 @@ class ToLeader(Layer):
             await self._pass_on(scope, receive, send, None)
             return
         work = asyncio.create_task(self._pass_on(scope, _again(body, receive), send, body))
-        watch = asyncio.create_task(_disconnected(receive))
+        watch = asyncio.create_task(_wait_disconnect(receive))
         try:
             await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
             if work.done():
@@ -107,7 +107,7 @@ class ToLeader(Layer):
             try:
                 url = await asyncio.to_thread(self._leader)
                 if url is not None:
-                    return await self._ask(url, scope, receive, send, body)
+                    return await self._relay(url, scope, receive, send, body)
             except LedgerError as error:
                 why = str(error)
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -119,7 +119,7 @@ class ToLeader(Layer):
             await asyncio.sleep(_POLL_INTERVAL)
         raise APIError(503, f"{why}. Ask again", code="no_leader", retry_after=2)
 
-    async def _ask(self, url: str, scope: Scope, receive: Receive, send: Send, body: bytes | None) -> None:
+    async def _relay(self, url: str, scope: Scope, receive: Receive, send: Send, body: bytes | None) -> None:
         """Passes an answer on.
 
         Raises:
@@ -205,7 +205,7 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -26,11 +26,11 @@ _AWAY = 4.0
 def watch(election: Election) -> None:
     """Has this server stop when it is elected no longer, as if it were told to."""
 
-    def lost(why: str) -> None:
+    def stop_server(why: str) -> None:
         log.error("stopping: %s", why)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    election.watch(lost)
+    election.watch(stop_server)
 
 
 class Succession:

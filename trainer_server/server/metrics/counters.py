@@ -63,12 +63,12 @@ class Counters:
             registry=registry,
         )
 
-    def ended(self, job: Job) -> None:
+    def count_job(self, job: Job) -> None:
         """Counts the seconds of a job that has ended."""
         for phase, seconds in job.seconds.items():
             self.job_seconds.labels(job.policy, job.kind, phase).inc(seconds)
 
-    def recorded(self, completions: Sequence[Completion]) -> None:
+    def count_completions(self, completions: Sequence[Completion]) -> None:
         """Counts completions that are in the ledger."""
         for completion in completions:
             policy = completion.policy or ""
@@ -93,7 +93,7 @@ class RequestTimer(Layer):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, status = time.perf_counter(), 0  # 0: the client left before there was one
 
-        async def noted(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -101,7 +101,7 @@ class RequestTimer(Layer):
 
         state = scope.setdefault("state", {})
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, pass_on)
         finally:
             route, method = state.get(ROUTE, OTHER), scope["method"] if scope["method"] in _METHODS else OTHER
             self._counters.requests.labels(method, route, str(status)).observe(time.perf_counter() - began)

@@ -19,7 +19,7 @@ class Rate:
     completions: float = 0.0
     prompt: float = 0.0
     """Tokens of prompts."""
-    sampled: float = 0.0
+    sampled_tokens: float = 0.0
     """Sampled tokens."""
 
 
@@ -38,13 +38,13 @@ class Rates:
         self.completions: Counter[str | None] = Counter()
         """Completions by policy, since the start of the server."""
 
-    def add(self, policy: str | None, prompt: int, sampled: int) -> None:
+    def add(self, policy: str | None, prompt: int, sampled_tokens: int) -> None:
         """Counts a completion.
 
         Args:
             policy: Who answered; None: the base model.
             prompt: Tokens of the prompt.
-            sampled: Sampled tokens.
+            sampled_tokens: Sampled tokens.
         """
         with self._lock:
             self.completions[policy] += 1
@@ -53,7 +53,7 @@ class Rates:
                 self._seconds.append((now, defaultdict(lambda: [0, 0, 0])))
                 self._forget(now)
             counted = self._seconds[-1][1][policy]
-            for place, value in enumerate((1, prompt, sampled)):
+            for place, value in enumerate((1, prompt, sampled_tokens)):
                 counted[place] += value
 
     def of(self, seconds: int = SPAN) -> dict[str | None, Rate]:

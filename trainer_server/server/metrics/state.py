@@ -35,7 +35,7 @@ class State(Collector):
         yield _gauge("art_trainer_running", "Whether the trainer runs.", self._server.jobs.process.running)
         line = self._server.admission
         yield _gauge("art_chats_under_way", "Chats at engines and in line.", line.under_way)
-        yield _gauge("art_chats_refused", "Chats that were refused as the line was full.", line.refused)
+        yield _gauge("art_chats_refused", "Chats that were refused as the line was full.", line.refusal_count)
         if (gpus := self._server.gpus) is not None:
             yield _gauge("art_gpus", "GPUs that are paid for.", gpus)
         if (price := self._server.config.gpu_hour_price) is not None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.access.audited import note
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import PolicyDep, ServerDep, get_version, refuse_promoted, refuse_unserved
 from trainer_server.server.server import Server
 from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, EngineError, NotFound, NotStored
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/api/policies/{name}/candidate", tags=["policies"])
 @router.get("")
 async def show_candidate(policy: PolicyDep, server: ServerDep) -> CanaryCounts:
     """The candidate, how many rollouts began since, and how many of them it answers."""
-    return await _counted(server, policy.name)
+    return await _read_counts(server, policy.name)
 
 
 @router.put("")
@@ -33,7 +33,7 @@ async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: Server
     refuse_unserved(server, name)
     async with server.creating[name]:
         await asyncio.to_thread(refuse_promoted, server, name, spec.after)
-        beside = server.names.promoted.get(name)
+        beside = server.names.promoted_versions.get(name)
         if beside is None:
             message = f"no version of {name!r} is promoted: promote the one that answers the other rollouts first"
             raise Conflict(message, code="not_promoted", param="name")
@@ -54,7 +54,7 @@ async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: Server
                     await _try(server, name, candidate)
             except (EngineError, NoFreeSlot) as error:
                 raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
-    return await _counted(server, name)
+    return await _read_counts(server, name)
 
 
 @router.delete("", status_code=204)
@@ -78,6 +78,6 @@ async def _try(server: Server, name: str, candidate: Candidate | None) -> None:
     await server.names.announce()
 
 
-async def _counted(server: Server, name: str) -> CanaryCounts:
+async def _read_counts(server: Server, name: str) -> CanaryCounts:
     rollouts, taken = await asyncio.to_thread(server.canary.counts, name)
     return CanaryCounts(candidate=server.names.candidates.get(name), rollouts=rollouts, taken=taken)

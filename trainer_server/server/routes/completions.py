@@ -12,7 +12,7 @@ from pydantic import FailFast
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.records import read_few
-from trainer_server.server.access.audited import note
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
 from trainer_server.wire import Added, Completion, Completions, NotFound

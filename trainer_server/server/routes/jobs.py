@@ -28,7 +28,7 @@ async def show_job(
     job_id: Annotated[str, Path(max_length=100)], server: ServerDep, wait: Annotated[float, Query(ge=0, le=60)] = 0.0
 ) -> Job:
     """One job; `wait`: seconds to wait for it to become final."""
-    job = await server.jobs.status.wait(_checked(job_id), wait)
+    job = await server.jobs.status.wait(_check_id(job_id), wait)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}", code="not_found")
     return job if job.status.final else job.model_copy(update={"held_up": server.trouble})
@@ -37,10 +37,10 @@ async def show_job(
 @router.post("/{job_id}/cancel")
 async def cancel_job(job_id: Annotated[str, Path(max_length=100)], server: ServerDep) -> Job:
     """Cancels a queued or running step or warm start, and answers once it has ended. 409 for one that has ended."""
-    return await server.jobs.cancellation.cancel(_checked(job_id))
+    return await server.jobs.cancellation.cancel(_check_id(job_id))
 
 
-def _checked(job_id: str) -> str:
+def _check_id(job_id: str) -> str:
     """Raises NotFound for what is no id of a job: ids are names of directories."""
     if not re.fullmatch(r"job-[A-Za-z0-9-]+", job_id):
         raise NotFound(f"there is no job {job_id!r}", code="not_found")

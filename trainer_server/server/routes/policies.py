@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.access.audited import note
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.sources import SourcesDep
 from trainer_server.server.dependencies import (
     PolicyDep,
@@ -48,7 +48,7 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
         log.warning("a policy was not created: %s", message)
         raise APIError(400, message, param="name")
     if spec.fork_of:
-        spec = await asyncio.to_thread(_forked, server, spec, spec.fork_of)
+        spec = await asyncio.to_thread(_complete_fork, server, spec, spec.fork_of)
     if spec.rank > server.config.max_rank:
         raise APIError(
             400,
@@ -80,9 +80,9 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
     return await asyncio.to_thread(get_policy, server, spec.name)
 
 
-def _difference(known: PolicySpec, asked: PolicySpec) -> str:
+def _difference(old: PolicySpec, new: PolicySpec) -> str:
     """The values of a policy that are not those that were asked for."""
-    has, wanted = known.model_dump(mode="json"), asked.model_dump(mode="json")
+    has, wanted = old.model_dump(mode="json"), new.model_dump(mode="json")
     return ", ".join(f"{name} is {has[name]!r}, not {wanted[name]!r}" for name in has if has[name] != wanted[name])
 
 
@@ -121,8 +121,8 @@ async def promote_version(promotion: Promotion, policy: PolicyDep, server: Serve
     """Promotes a version: the policy's name means it from now on, and `name@latest` the newest one. Without a version,
     the name means the newest again. A trial of a candidate ends. Rollouts that have begun keep their version."""
     name, version = policy.name, promotion.version
-    before = server.names.promoted.get(name)
-    note(request.scope, target=f"{_shown(name, version)} (before: {_shown(name, before)})")
+    before = server.names.promoted_versions.get(name)
+    note(request.scope, target=f"{_version_label(name, version)} (before: {_version_label(name, before)})")
     refuse_unserved(server, name)
     async with server.creating[name]:
         await asyncio.to_thread(refuse_promoted, server, name, promotion.after)
@@ -142,7 +142,7 @@ async def promote_version(promotion: Promotion, policy: PolicyDep, server: Serve
     return await asyncio.to_thread(get_policy, server, name)
 
 
-def _shown(name: str, version: int | None) -> str:
+def _version_label(name: str, version: int | None) -> str:
     return f"{name}@{'latest' if version is None else version}"
 
 
@@ -180,7 +180,7 @@ async def _wait(server: Server, job_id: str, name: str) -> str | None:
     raise APIError(503, f"policy {name!r} waits for the jobs before it; ask again", code="busy", retry_after=10)
 
 
-def _forked(server: Server, spec: PolicySpec, fork: Fork) -> PolicySpec:
+def _complete_fork(server: Server, spec: PolicySpec, fork: Fork) -> PolicySpec:
     """The spec of a fork, completed by what it takes from its source."""
     source = get_policy(server, fork.policy).spec
     refuse_unserved(server, fork.policy)

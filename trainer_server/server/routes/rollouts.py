@@ -14,7 +14,7 @@ from trainer_server.gateway.body import check_values
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of, rows_of
 from trainer_server.ledger.run_repository import ReportedRun
-from trainer_server.server.access.audited import note
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.rollout_paths import RolloutRoute
@@ -63,7 +63,7 @@ async def list_rollouts(
     page before). `policy`: only those in which it had answered when they got their reward. `rewarded`: only those with
     a reward, or without."""
     rollouts, last = await asyncio.to_thread(
-        server.rollouts.listed, after=after, limit=limit, policy=policy, rewarded=rewarded
+        server.rollouts.list_rollouts, after=after, limit=limit, policy=policy, rewarded=rewarded
     )
     return RolloutList(rollouts=rollouts, next=last)
 
@@ -134,7 +134,7 @@ async def get_trace(rollout: str, sources: SourcesDep, request: Request) -> Resp
     row = await asyncio.to_thread(sources.runs.run, rollout)
     if row is not None:  # its id may be another one than that of the path
         await sources.server.owners.check(request.scope, [row.id], begins=False)
-    trace = await asyncio.to_thread(_traced, sources, row.id if row else rollout)
+    trace = await asyncio.to_thread(_get_trace, sources, row.id if row else rollout)
     return Response(to_json(trace), media_type="application/json")
 
 
@@ -223,11 +223,11 @@ def _read(kind: type[M], body: bytes) -> M:
         raise Unprocessable(f"a trace is a JSON object: {error}", code="invalid_trace", param="body") from None
 
 
-def _as_trace(given: dict[str, Any]) -> RunTrace:
+def _as_trace(data: dict[str, Any]) -> RunTrace:
     """The trace in a JSON object. Raises APIError or Unprocessable for an object that is none."""
-    check_values(given, halves=True, infinite=True)
+    check_values(data, halves=True, infinite=True)
     try:
-        return RunTrace.model_validate(given, context=ARRIVAL)
+        return RunTrace.model_validate(data, context=ARRIVAL)
     except ValidationError as error:
         raise _unprocessable(error) from None
 
@@ -244,8 +244,8 @@ def _answer(trace: RunTrace) -> str:
     return str(next((text for text in reversed(answers) if text), ""))
 
 
-def _traced(sources: Sources, rollout: str) -> RunTrace:
-    if (trace := sources.server.runs.traced(rollout)) is None:
+def _get_trace(sources: Sources, rollout: str) -> RunTrace:
+    if (trace := sources.server.runs.find_trace(rollout)) is None:
         raise NotFound(
             f"no client told what {rollout!r:.200} did: clients tell it when a run has ended. The ledger has the "
             "completions: GET /api/rollouts/ID",

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request
 
 from trainer_server.ledger.base import ErasesCompletions
-from trainer_server.server.access.audited import note
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import ServerDep, get_policy, refuse_unserved
 from trainer_server.server.server import Server
 from trainer_server.wire import Job, NotFound, SFTRequest, StepRequest

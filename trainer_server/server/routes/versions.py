@@ -12,7 +12,7 @@ from trainer_server.engines.adapter_files import FileName, adapter_files
 from trainer_server.gateway.errors import APIError
 from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
-from trainer_server.server.access.audited import note
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy, get_version
 from trainer_server.wire import (
     AdapterFiles,
@@ -100,7 +100,7 @@ def list_files(version: VersionDep, server: ServerDep) -> AdapterFiles:
     try:
         return adapter_files(server.store.directory(version.policy, version.version))
     except OSError as error:
-        raise _gone(version, error) from None
+        raise _files_error(version, error) from None
 
 
 @router.get("/{number}/files/{file}")
@@ -112,7 +112,7 @@ def get_file(version: VersionDep, file: FileName, server: ServerDep) -> FileResp
         path = directory / known.name
         return FileResponse(path, headers={"ETag": f'"{known.sha256}"'}, stat_result=path.stat())
     except OSError as error:
-        raise _gone(version, error) from None
+        raise _files_error(version, error) from None
 
 
 @router.get("/{number}/export")
@@ -135,7 +135,7 @@ async def export_version(
         raise
 
 
-def _gone(version: Version, error: OSError) -> NotFound:
+def _files_error(version: Version, error: OSError) -> NotFound:
     return NotFound(
         f"the files of {version.policy}@{version.version} cannot be read: {error.strerror}", code="not_found"
     )

@@ -96,14 +96,14 @@ def _tensors(writer: GGUFWriter, model: Any, architecture: str, kind: GGMLQuanti
             raise ConfigError(f"GGUF knows no place for {name!r} in a {architecture}. {_OTHERWISE}")
         values = weight.float().numpy()
         if architecture == "llama" and ".self_attn.q_proj." in name:
-            values = _interleaved(values, config.num_attention_heads)
+            values = _interleave(values, config.num_attention_heads)
         if architecture == "llama" and ".self_attn.k_proj." in name:
-            values = _interleaved(values, config.num_key_value_heads)
+            values = _interleave(values, config.num_key_value_heads)
         stored = GGMLQuantizationType.F32 if values.ndim == 1 else kind  # llama.cpp wants vectors whole
         writer.add_tensor(gguf_name, gguf.quants.quantize(values, stored), raw_dtype=stored)
 
 
-def _interleaved(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+def _interleave(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
     """Rows of a projection in the order of llama.cpp's rotary embedding: pairs side by side, not half a head apart."""
     return values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 

@@ -31,7 +31,7 @@ _TOKENIZER = (
 """Files that a tokenizer, its chat template, and the processors of images and other media consist of."""
 
 
-def merged(model: Path, adapter: Path, *, trust_remote_code: bool = False) -> Any:
+def merge_adapter(model: Path, adapter: Path, *, trust_remote_code: bool = False) -> Any:
     """The base model with the adapter in its weights, in the dtype that it is published in, on the CPU."""
     base = AutoModelForCausalLM.from_pretrained(model, dtype="auto", trust_remote_code=trust_remote_code)
     try:
@@ -54,7 +54,7 @@ def export(model: Path, adapter: Path, out: Path, format: str, *, name: str, tru
     Raises:
         ConfigError: The format cannot hold the model.
     """
-    whole = merged(model, adapter, trust_remote_code=trust_remote_code)
+    whole = merge_adapter(model, adapter, trust_remote_code=trust_remote_code)
     out.mkdir(parents=True)
     if format == "gguf":
         write_gguf(whole, model, out / "model.gguf", name=name)

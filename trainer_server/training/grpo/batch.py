@@ -33,7 +33,7 @@ class Sample:
 
     completion: Completion
     advantage: float
-    trained: tuple[bool, ...]
+    trained_mask: tuple[bool, ...]
     """By sampled token: False for those that a grammar forced."""
     group: int = 0
     """Samples of one group stay together in a minibatch, where there are enough groups."""
@@ -62,10 +62,10 @@ class Batch:
 
     version: the newest one of the policy, which is trained. samples: what is trained. rewards: of all trajectories that
     have one. rewards_by_version: those of trajectories that one version of the policy sampled alone. *_skipped: what is
-    not trained, by reason. lengths: sampled tokens of each of the policy's completions. truncated: how many of these
-    were cut by the limit of tokens. continuations: of the completions in the ledger, how many continue an earlier turn
-    in which way. prefix_drift: of all of them. tokens_unscored: sampled tokens that are left out because the teacher
-    gave them no score. left_out: each trajectory and completion that is not trained, with the reason.
+    not trained, by reason. lengths: sampled tokens of each of the policy's completions. truncated_count: how many of
+    these were cut by the limit of tokens. continuations: of the completions in the ledger, how many continue an earlier
+    turn in which way. prefix_drift: of all of them. tokens_unscored: sampled tokens that are left out because the
+    teacher gave them no score. left_out: each trajectory and completion that is not trained, with the reason.
     """
 
     version: int = 0
@@ -78,22 +78,22 @@ class Batch:
     trajectories_skipped: Counter[str] = field(default_factory=Counter)
     completions_skipped: Counter[str] = field(default_factory=Counter)
     lengths: list[int] = field(default_factory=list)
-    truncated: int = 0
+    truncated_count: int = 0
     continuations: Counter[str] = field(default_factory=Counter)
     prefix_drift: float | None = None
     tokens_unscored: int = 0
     left_out: list[LeftOut] = field(default_factory=list)
 
-    def keeping(self, samples: list[Sample], skipped: Counter[str]) -> Batch:
-        """The same batch with these samples only. skipped: the completions that this leaves out, by reason."""
+    def keeping(self, samples: list[Sample], skip_counts: Counter[str]) -> Batch:
+        """The same batch with these samples only. skip_counts: the completions that this leaves out, by reason."""
         kept = {(sample.trajectory_id, sample.completion.id) for sample in samples}
         lost = [(sample.trajectory_id, sample.completion.id) for sample in self.samples]
-        reason = " or ".join(skipped)
+        reason = " or ".join(skip_counts)
         left_out = [LeftOut(trajectory=a, completion=b, reason=reason) for a, b in lost if (a, b) not in kept]
         return dataclasses.replace(
             self,
             samples=samples,
-            completions_skipped=self.completions_skipped + skipped,
+            completions_skipped=self.completions_skipped + skip_counts,
             left_out=[*self.left_out, *left_out],
         )
 
@@ -139,7 +139,7 @@ class Batch:
             "completions_skipped": dict(self.completions_skipped),
             "completion_length_mean": statistics.fmean(self.lengths) if self.lengths else None,
             "completion_length_max": max(self.lengths, default=None),
-            "completions_truncated": self.truncated / len(self.lengths) if self.lengths else None,
+            "completions_truncated": self.truncated_count / len(self.lengths) if self.lengths else None,
             "tokens_sampled": sum(self.lengths),
             "constrained": sum(sample.constrained for sample in self.samples),
             "prefix_drift": self.prefix_drift,
@@ -191,7 +191,7 @@ def gather_batch(
     batch = Batch(
         version,
         lengths=[len(completion.token_ids) for completion in own],
-        truncated=sum(completion.truncated for completion in own),
+        truncated_count=sum(completion.truncated for completion in own),
         continuations=Counter(
             completion.continuation for completion in completions.values() if completion.continuation
         ),
@@ -217,7 +217,7 @@ def gather_batch(
     baselines = [group.baseline for group in groups]
     values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
-    places, rewarded = itertools.count(), _Rewarded()
+    places, rewarded = itertools.count(), _Rewards()
     place_of: dict[str, int] = {}
     for number, (scored, rewards, baseline) in enumerate(scored_groups):
         dead = zero_variance(rewards, baseline) or not config.rewards_count
@@ -248,23 +248,23 @@ def gather_batch(
                 if reason or completion is None:
                     batch.skip(trajectory.id, completion_id, reason or "missing")
                     continue
-                sample = Sample(completion, advantage, _trained(completion), number, place, trajectory.id)
-                if not any(sample.trained):
+                sample = Sample(completion, advantage, _trained_mask(completion), number, place, trajectory.id)
+                if not any(sample.trained_mask):
                     batch.skip(trajectory.id, completion_id, "forced")
                     continue
                 if config.rewards_count and not dead:
                     rewarded.add(number, trajectory, completion_id, completions)
-                taught = _taught(sample, trajectory.hint, config, teaching)
-                batch.tokens_unscored += sum(sample.trained)
+                taught = _add_teaching(sample, trajectory.hint, config, teaching)
+                batch.tokens_unscored += sum(sample.trained_mask)
                 if isinstance(taught, Sample):
                     batch.samples.append(taught)
-                    batch.tokens_unscored -= sum(taught.trained)
+                    batch.tokens_unscored -= sum(taught.trained_mask)
                 else:
                     batch.skip(trajectory.id, completion_id, taught)
     return batch
 
 
-class _Rewarded:
+class _Rewards:
     """The rewards of the completions that a step trains."""
 
     def __init__(self) -> None:
@@ -322,7 +322,7 @@ def _is_flat(group: GroupRef) -> bool:
     return zero_variance([ref.reward for ref in group.trajectories if ref.reward is not None], group.baseline)
 
 
-def _taught(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teaching) -> Sample | str:
+def _add_teaching(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teaching) -> Sample | str:
     """A sample with what its teacher needs or said; or why it is skipped. Tokens that got no score are not trained."""
     if hint is not None:
         prompt = teaching.prompt(sample.completion.id, hint)
@@ -332,13 +332,13 @@ def _taught(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teac
     if sample.completion.sampling.temperature != 1.0:
         return "teacher_temperature"
     scores = np.array(teaching.scores.get(sample.completion.id) or [None], dtype=np.float64)
-    if len(scores) != len(sample.trained):
+    if len(scores) != len(sample.trained_mask):
         return "teacher_missing"
     scores[~np.isfinite(scores)] = np.nan
-    trained = tuple((np.array(sample.trained) & ~np.isnan(scores)).tolist())
+    trained = tuple((np.array(sample.trained_mask) & ~np.isnan(scores)).tolist())
     if not any(trained):
         return "teacher_missing"
-    return dataclasses.replace(sample, trained=trained, teacher_logprobs=scores.tolist())
+    return dataclasses.replace(sample, trained_mask=trained, teacher_logprobs=scores.tolist())
 
 
 def minibatches(
@@ -423,7 +423,7 @@ def _why_skipped(
     return None
 
 
-def _trained(completion: Completion) -> tuple[bool, ...]:
+def _trained_mask(completion: Completion) -> tuple[bool, ...]:
     """Under a grammar, a token that was sampled with log-probability 0 was forced: there was nothing to choose."""
     if "grammar" not in completion.constrained:
         return (True,) * len(completion.token_ids)

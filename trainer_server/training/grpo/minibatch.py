@@ -40,7 +40,7 @@ class Minibatch:
         ranks: int,
     ) -> Minibatch:
         """index_S: which samples of the batch belong to it. share, ranks: see `packed`."""
-        packing = packed([samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks)
+        packing = pack_samples([samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks)
         places = np.array(index_S)
         rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]
         token_weight_S = torch.zeros(len(samples), dtype=torch.float64)
@@ -69,7 +69,7 @@ def highest_entropy(
     return active_F
 
 
-def packed(samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 1) -> Packing:
+def pack_samples(samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 1) -> Packing:
     """Rows of at most `budget` tokens.
 
     Args:

@@ -58,7 +58,7 @@ class LossResult:
 
 
 def grpo_loss(
-    logp_R: torch.Tensor, given: Readouts, config: GRPOConfig, entropy_R: torch.Tensor | None = None
+    logp_R: torch.Tensor, readouts: Readouts, config: GRPOConfig, entropy_R: torch.Tensor | None = None
 ) -> LossResult:
     """−Σ token_weight · importance_weight · gain, and what `beta` and `entropy_coef` add to it.
 
@@ -71,38 +71,38 @@ def grpo_loss(
 
     Args:
         logp_R: Log-probabilities of the sampled tokens under the current weights, with a gradient.
-        given: The rest of what is known of the read-outs.
+        readouts: The rest of what is known of the read-outs.
         config: Of the step.
         entropy_R: Entropies at the read-outs, with a gradient; needed with `entropy_coef`.
     """
-    old_R = torch.where(given.old_logp_R.isnan(), logp_R.detach(), given.old_logp_R)
+    old_R = torch.where(readouts.old_logp_R.isnan(), logp_R.detach(), readouts.old_logp_R)
     log_ratio_R = logp_R - old_R
     if config.importance_sampling_level == "sequence":
-        log_ratio_R = _by_completion(log_ratio_R, given.completion_R, mean=True)
+        log_ratio_R = _by_completion(log_ratio_R, readouts.completion_R, mean=True)
     ratio_R = log_ratio_R.exp()
-    advantage_R, teacher_gap_R = given.advantage_R, None
-    if given.teacher_logp_R is not None:
-        teacher_gap_R = logp_R.detach() - given.teacher_logp_R
+    advantage_R, teacher_gap_R = readouts.advantage_R, None
+    if readouts.teacher_logp_R is not None:
+        teacher_gap_R = logp_R.detach() - readouts.teacher_logp_R
         weight = 1.0 if config.distill is None else config.distill.weight
         advantage_R = advantage_R - weight * teacher_gap_R.masked_fill(teacher_gap_R.isnan(), 0.0)
     gain = loss_named(config.loss_type).gain(ratio_R, logp_R, advantage_R, config)
-    importance_weight_R = _importance_weight(logp_R.detach(), old_R, given, config)
+    importance_weight_R = _importance_weight(logp_R.detach(), old_R, readouts, config)
     token_loss_R = -gain.gain_R * importance_weight_R
-    if given.active_R is not None:
-        token_loss_R = token_loss_R * given.active_R
+    if readouts.active_R is not None:
+        token_loss_R = token_loss_R * readouts.active_R
     kl_R = None
     if config.beta > 0:
-        if given.reference_logp_R is None:
+        if readouts.reference_logp_R is None:
             raise ValueError("beta > 0 needs reference_logp_R")
-        log_gap_R = given.reference_logp_R - logp_R
+        log_gap_R = readouts.reference_logp_R - logp_R
         kl_R = log_gap_R.exp() - log_gap_R - 1
         token_loss_R = token_loss_R + config.beta * (kl_R * ratio_R if config.use_bias_correction_kl else kl_R)
-    loss = (token_loss_R * given.token_weight_R.to(token_loss_R.dtype)).sum()
+    loss = (token_loss_R * readouts.token_weight_R.to(token_loss_R.dtype)).sum()
     if config.entropy_coef:
         if entropy_R is None:
             raise ValueError("entropy_coef needs entropy_R")
-        active_entropy_R = entropy_R if given.active_R is None else entropy_R * given.active_R
-        loss = loss - config.entropy_coef * given.entropy_scale * active_entropy_R.sum()
+        active_entropy_R = entropy_R if readouts.active_R is None else entropy_R * readouts.active_R
+        loss = loss - config.entropy_coef * readouts.entropy_scale * active_entropy_R.sum()
     nowhere_R = torch.zeros_like(ratio_R, dtype=torch.bool)
     return LossResult(
         loss=loss,
@@ -115,7 +115,9 @@ def grpo_loss(
     )
 
 
-def _importance_weight(logp_R: torch.Tensor, old_R: torch.Tensor, given: Readouts, config: GRPOConfig) -> torch.Tensor:
+def _importance_weight(
+    logp_R: torch.Tensor, old_R: torch.Tensor, readouts: Readouts, config: GRPOConfig
+) -> torch.Tensor:
     """π_old/π_sampler of each token or completion, truncated or masked at its bounds (truncated importance sampling).
 
     0 for completions with a negative advantage that the policy has left behind (`off_policy_mask_threshold`).
@@ -123,17 +125,19 @@ def _importance_weight(logp_R: torch.Tensor, old_R: torch.Tensor, given: Readout
     importance_weight_R = torch.ones_like(old_R)
     cap, floor, mode = config.importance_sampling_cap, config.importance_sampling_floor, config.importance_sampling_mode
     if cap is not None or floor is not None:
-        log_weight_R = torch.where(given.sampled_logp_R.isnan(), torch.zeros_like(old_R), old_R - given.sampled_logp_R)
+        log_weight_R = torch.where(
+            readouts.sampled_logp_R.isnan(), torch.zeros_like(old_R), old_R - readouts.sampled_logp_R
+        )
         if mode.startswith("sequence"):
-            log_weight_R = _by_completion(log_weight_R, given.completion_R)
+            log_weight_R = _by_completion(log_weight_R, readouts.completion_R)
         weight_R = log_weight_R.exp()
         bounded_R = weight_R.clamp(floor, cap)
         truncate = mode.endswith("truncate")
         importance_weight_R = bounded_R if truncate else torch.where(bounded_R == weight_R, weight_R, 0.0)
     if config.off_policy_mask_threshold is not None:  # arXiv:2512.02556
-        sampled_R = torch.where(given.sampled_logp_R.isnan(), old_R, given.sampled_logp_R)
-        fallen_R = _by_completion(sampled_R - logp_R, given.completion_R, mean=True)
-        kept_R = (given.advantage_R >= 0) | (fallen_R <= config.off_policy_mask_threshold)
+        sampled_R = torch.where(readouts.sampled_logp_R.isnan(), old_R, readouts.sampled_logp_R)
+        fallen_R = _by_completion(sampled_R - logp_R, readouts.completion_R, mean=True)
+        kept_R = (readouts.advantage_R >= 0) | (fallen_R <= config.off_policy_mask_threshold)
         importance_weight_R = importance_weight_R * kept_R
     return importance_weight_R
 

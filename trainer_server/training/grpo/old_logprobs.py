@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 import torch
 
 from trainer_server.training.grpo.batch import Batch, Sample
-from trainer_server.training.grpo.minibatch import packed
+from trainer_server.training.grpo.minibatch import pack_samples
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Row
@@ -51,7 +51,7 @@ def trainable_samples(
     for version, samples in constrained.items():
         with with_version(version) as available:
             if available:
-                kept += recomputed(model, samples, config, ranks)
+                kept += recompute_logprobs(model, samples, config, ranks)
             else:
                 skipped["version_gone"] += len(samples)
     return kept, skipped
@@ -73,7 +73,7 @@ def compared_with_sampler(
                 return torch.cat(
                     [
                         torch.tensor(sample.old_logprobs) - torch.tensor(sample.completion.logprobs)
-                        for sample in recomputed(model, chosen, config, ranks)
+                        for sample in recompute_logprobs(model, chosen, config, ranks)
                     ]
                 )
     return torch.empty(0)
@@ -116,9 +116,9 @@ def old_logprobs(
     return logp_F, entropy_F
 
 
-def recomputed(model: PolicyModel, samples: Sequence[Sample], config: GRPOConfig, ranks: Ranks) -> list[Sample]:
+def recompute_logprobs(model: PolicyModel, samples: Sequence[Sample], config: GRPOConfig, ranks: Ranks) -> list[Sample]:
     """Samples with the log-probs of their tokens under the weights that are in place."""
-    rows = packed(samples, config.token_budget, share=model.share, ranks=ranks.count).rows
+    rows = pack_samples(samples, config.token_budget, share=model.share, ranks=ranks.count).rows
     logp_F, _ = old_logprobs(model, rows, Tokens.of(samples, -1), ranks)
     by_sample = logp_F.split([len(sample.completion.token_ids) for sample in samples])
     return [

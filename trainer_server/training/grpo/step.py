@@ -35,7 +35,7 @@ from trainer_server.training.grpo.token_traces import TokenTraces
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import ALONE, Ranks
-from trainer_server.training.schedule import scheduled
+from trainer_server.training.schedule import learning_rate
 from trainer_server.training.update_check import UpdateCheck
 from trainer_server.wire import GRPOConfig, TrainingError
 
@@ -80,7 +80,7 @@ def optimise(
     if config.num_iterations * len(parts) > 1 or config.top_entropy_quantile < 1:
         logp_F, entropy_F = old_logprobs(model, rows, tokens, ranks)
         measured.compare(logp_F - tokens.expected_logp_F)
-        traces.known(logp_F, entropy_F, tokens.trained_index(rows))
+        traces.set_all(logp_F, entropy_F, tokens.trained_index(rows))
         tokens = replace(tokens, old_logp_F=torch.where(tokens.old_logp_F.isnan(), logp_F, tokens.old_logp_F))
         if config.top_entropy_quantile < 1:
             active_F = highest_entropy(parts, tokens, entropy_F, config.top_entropy_quantile)
@@ -108,7 +108,7 @@ def optimise(
         if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
             raise TrainingError(f"the loss is {losses[-1]} and the gradient norm {norms[-1]}: no version was made")
         measured.check_gap(config)
-        optimizer.param_groups[0]["lr"] = scheduled(
+        optimizer.param_groups[0]["lr"] = learning_rate(
             config.lr, config.lr_scheduler_type, update, warmup=config.warmup_steps, total=config.max_steps
         )
         optimizer.step()
@@ -142,7 +142,7 @@ def _backward(
     minibatch: Minibatch,
     tokens: Tokens,
     config: GRPOConfig,
-    measured: StepMetrics,
+    step_metrics: StepMetrics,
     traces: TokenTraces,
     ranks: Ranks,
 ) -> tuple[float, float]:
@@ -162,7 +162,7 @@ def _backward(
             if counts:
                 loss += result.loss.item()
                 traces.add(tokens.index_R(row), logp_R, entropy_R)
-                measured.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
+                step_metrics.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
     ranks.all_reduce(loss)
     return loss.item(), forward
 
@@ -172,7 +172,7 @@ def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:
     return {
         "tokens_total": sum(part.packing.total for part in parts),
         "tokens_unique": sum(part.packing.unique for part in parts),
-        "tokens_repeated": sum(part.packing.repeated for part in parts),
+        "tokens_repeated": sum(part.packing.repeats for part in parts),
         "rows": sum(len(part.rows) for part in parts),
     }
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from trainer_server.training.grpo.batch import Sample
-from trainer_server.training.grpo.old_logprobs import old_logprobs, recomputed
+from trainer_server.training.grpo.old_logprobs import old_logprobs, recompute_logprobs
 from trainer_server.training.grpo.tokens import Tokens
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Row
@@ -65,7 +65,7 @@ def teacher_logprobs(
                 teacher_logp_F[span] = torch.tensor(sample.teacher_logprobs)
     hinted = [(span, sample) for span, sample in zip(spans, samples, strict=True) if sample.hinted_prompt is not None]
     if hinted:
-        scored = recomputed(model, [_reading_the_hint(sample) for _, sample in hinted], config, ranks)
+        scored = recompute_logprobs(model, [_reading_the_hint(sample) for _, sample in hinted], config, ranks)
         for (span, _), sample in zip(hinted, scored, strict=True):
             teacher_logp_F[span] = torch.tensor(sample.old_logprobs)
     taught = ~teacher_logp_F.isnan() & tokens.trained_F

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, rounded
+from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, round_values
 from trainer_server.training.grpo.batch import Sample
 from trainer_server.training.ranks import Ranks
 
@@ -28,7 +28,7 @@ class TokenTraces:
         self._seen_F = torch.zeros(count)
         self._whole = False
 
-    def known(self, logp_F: torch.Tensor, entropy_F: torch.Tensor, index: torch.Tensor) -> None:
+    def set_all(self, logp_F: torch.Tensor, entropy_F: torch.Tensor, index: torch.Tensor) -> None:
         """Takes what all ranks have computed before the weights moved.
 
         Args:
@@ -68,9 +68,9 @@ class TokenTraces:
                     trajectory=sample.trajectory_id,
                     completion=sample.completion.id,
                     advantage=sample.advantage,
-                    trained=list(sample.trained),
-                    logprobs=rounded(logp.tolist()),
-                    entropy=rounded(entropy.tolist()),
+                    trained=list(sample.trained_mask),
+                    logprobs=round_values(logp.tolist()),
+                    entropy=round_values(entropy.tolist()),
                 )
                 for sample, logp, entropy in parts
             ],

@@ -49,14 +49,14 @@ class Tokens:
         """The tokens of these samples, in their order. version: the one that is trained."""
         lengths_S = torch.tensor([len(sample.completion.token_ids) for sample in samples], dtype=torch.long)
 
-        def concatenated(parts: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
+        def concatenate(parts: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
             return torch.from_numpy(np.concatenate(parts)).to(dtype) if parts else torch.empty(0, dtype=dtype)
 
         def by_token(values: list[bool]) -> torch.Tensor:
             return torch.tensor(values, dtype=torch.bool).repeat_interleave(lengths_S)
 
-        trained_F = concatenated([np.array(sample.trained) for sample in samples], torch.bool)
-        given_F = concatenated([np.array(sample.completion.logprobs) for sample in samples], torch.float32)
+        trained_F = concatenate([np.array(sample.trained_mask) for sample in samples], torch.bool)
+        given_F = concatenate([np.array(sample.completion.logprobs) for sample in samples], torch.float32)
         sampled_logp_F = given_F.masked_fill(by_token([sample.constrained for sample in samples]), torch.nan)
         current_F = by_token([sample.completion.version == version for sample in samples])
         old_logp_F = sampled_logp_F.masked_fill(current_F, torch.nan)

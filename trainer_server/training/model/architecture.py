@@ -63,7 +63,7 @@ def _rope_kinds(parameters: Any) -> Iterator[str]:
             yield from _rope_kinds(value)
 
 
-def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
+def try_attention(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     """Puts `attention` into the model and computes small rows with it. Where they are wrong, gives the reason and puts
     the model's own attention back; None: it stays.
 
@@ -89,7 +89,7 @@ def tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("default")
-            reason = _tried(base, attention, layout, head)
+            reason = _find_fault(base, attention, layout, head)
         shares = reason is None
     except TrainingError as error:
         reason = str(error)
@@ -115,7 +115,7 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
 
-def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
+def _find_fault(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     """Why rows computed with `attention` are wrong, or None. Leaves `attention` in place."""
     device = base.get_input_embeddings().weight.device
     vocabulary = base.get_input_embeddings().weight.shape[0]
@@ -129,7 +129,7 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     if base.config._attn_implementation != attention:
         return "its attention cannot be exchanged"
 
-    def hidden(row: Any) -> Any:
+    def hidden_states(row: Any) -> Any:
         outputs = base.get_decoder()(
             input_ids=torch.from_numpy(row.tokens_T).to(device)[None],
             position_ids=torch.from_numpy(row.depth_T).to(device)[None],
@@ -139,7 +139,7 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
         return outputs.last_hidden_state[0]
 
     (row,) = pack([random_tokens(12, 0)[:-1]], [random_tokens(12, 0)[-1:].repeat(2)], budget=99).rows
-    if (hidden(row) - expected_TE).norm() > 0.2 * expected_TE.norm():
+    if (hidden_states(row) - expected_TE).norm() > 0.2 * expected_TE.norm():
         return "packed rows give other hidden states than its own attention"
 
     # Two branches of four tokens on a prompt of six; those of the first are exchanged.
@@ -147,7 +147,7 @@ def _tried(base: Any, attention: str, layout: Any, head: Any) -> str | None:
     for seed in (1, 2):
         first, second = (np.concatenate([[at], random_tokens(4, seed * (1 - at) + 3)]) for at in (0, 1))
         (row,) = pack([random_tokens(6, 0)] * 2, [first, second], budget=99).rows
-        states.append(hidden(row))
+        states.append(hidden_states(row))
     moved_T = (states[0] - states[1]).abs().amax(1)
     if moved_T[10:].max() > 0.02 * moved_T[6:10].max():  # not 0: experts compute other batches then
         return "tokens of one branch reach another"

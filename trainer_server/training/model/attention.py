@@ -60,7 +60,7 @@ class Bucket:
     valid_P: torch.Tensor
     depth_BN: torch.Tensor
     length_B: torch.Tensor
-    shared: int
+    shared_keys: int
     """Keys, counted from the root, that every query of the bucket sees."""
     masks: dict[tuple[int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
@@ -81,12 +81,12 @@ class Bucket:
             valid_P=valid.flatten().nonzero()[:, 0].to(device),
             depth_BN=depth.to(device),
             length_B=lengths.to(device),
-            shared=int(depth.min()) + 1,
+            shared_keys=int(depth.min()) + 1,
         )
 
     def mask_(self, score_BKGNL: torch.Tensor, window: int | None) -> None:
         """Puts −∞ where nothing is visible. A path is indexed by depth: a window is one of positions."""
-        start = self.shared if window is None else 0
+        start = self.shared_keys if window is None else 0
         if (window, score_BKGNL.dtype) not in self.masks:
             depth_L = torch.arange(start, score_BKGNL.shape[-1], device=score_BKGNL.device)
             depth_BN1 = self.depth_BN[:, :, None]
@@ -133,29 +133,29 @@ class Layout:
     buckets: list[Bucket]
     trunk: int = 0
     """Tokens of the row that were computed before, whose keys and values are in `given`."""
-    given: Trunk | None = None
-    kept: Trunk | None = None
+    trunk_cache: Trunk | None = None
+    pass_cache: Trunk | None = None
     """Where this pass puts the keys and values of its tokens; None: nowhere."""
 
     @classmethod
-    def of(cls, row: Row, device: torch.device, given: Trunk | None = None) -> Layout:
+    def of(cls, row: Row, device: torch.device, trunk_cache: Trunk | None = None) -> Layout:
         """The layout of a row.
 
         Args:
             row: The row.
             device: Where it is computed.
-            given: What a pass over its trunk has kept: the rest is laid out. None: all of it is.
+            trunk_cache: What a pass over its trunk has kept: the rest is laid out. None: all of it is.
         """
-        trunk = row.trunk if given is not None else 0
+        trunk = row.trunk if trunk_cache is not None else 0
         runs = [Run(max(run.start, trunk), run.stop, run.path_L) for run in row.runs if run.stop > trunk]
         tiles = [tile for run in runs for tile in _tiles(run)]
-        return cls([Bucket.of(alike, row, device, trunk) for alike in _alike(tiles)], trunk, given)
+        return cls([Bucket.of(alike, row, device, trunk) for alike in _alike(tiles)], trunk, trunk_cache)
 
     @classmethod
     def of_trunk(cls, row: Row, device: torch.device) -> Layout:
         """The layout of a pass over a row's trunk alone, which keeps its keys and values."""
         tiles = _tiles(Run(0, row.trunk, np.arange(row.trunk)))
-        return cls([Bucket.of(alike, row, device, 0) for alike in _alike(tiles)], kept={})
+        return cls([Bucket.of(alike, row, device, 0) for alike in _alike(tiles)], pass_cache={})
 
 
 def _tiles(run: Run) -> list[Run]:
@@ -287,10 +287,12 @@ def _attend(
     scale: float | None,
     sinks_H: Sinks,
 ) -> torch.Tensor:
-    if tree.kept is not None:
-        tree.kept[layer] = key, value
-    if tree.given is not None:
-        key, value = (torch.cat([trunk, own], 2) for trunk, own in zip(tree.given[layer], (key, value), strict=True))
+    if tree.pass_cache is not None:
+        tree.pass_cache[layer] = key, value
+    if tree.trunk_cache is not None:
+        key, value = (
+            torch.cat([trunk, own], 2) for trunk, own in zip(tree.trunk_cache[layer], (key, value), strict=True)
+        )
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scale is None else scale
     out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale, sinks_H)

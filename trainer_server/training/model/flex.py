@@ -82,11 +82,11 @@ def block_mask(end_T: torch.Tensor, depth_T: torch.Tensor, window: int | None) -
         full_NN &= most_N[:, None] - least_N[None] < window
     part_NN = some_NN & ~full_NN
     return BlockMask.from_kv_blocks(
-        *_listed(part_NN), *_listed(full_NN), BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length)
+        *_list_blocks(part_NN), *_list_blocks(full_NN), BLOCK_SIZE=BLOCK, mask_mod=visible, seq_lengths=(length, length)
     )
 
 
-def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _list_blocks(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """How many key blocks each query block sees, and which, those first."""
     counts = blocks_NN.sum(1, dtype=torch.int32)
     order = blocks_NN.to(torch.int8).argsort(dim=1, descending=True, stable=True).to(torch.int32)
@@ -97,10 +97,10 @@ def _listed(blocks_NN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _kernel(device: str) -> Callable[..., Any]:
     """FlexAttention, compiled where that is worth it."""
     plain: Any = flex_attention
-    return plain if device == "cpu" else compiled(plain)  # type: ignore[no-any-return]
+    return plain if device == "cpu" else compile_strict(plain)  # type: ignore[no-any-return]
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+def compile_strict(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function compiled with dynamic shapes, that never runs otherwise.
 
     Raises:
@@ -131,7 +131,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled_only
 
 
-def _padded(x_1HTD: torch.Tensor, tokens: int) -> torch.Tensor:
+def _pad(x_1HTD: torch.Tensor, tokens: int) -> torch.Tensor:
     """With zeros up to so many tokens, and to the narrowest head."""
     missing = max(0, _NARROWEST - x_1HTD.shape[3]), tokens - x_1HTD.shape[2]
     return torch.nn.functional.pad(x_1HTD, (0, missing[0], 0, missing[1])) if any(missing) else x_1HTD
@@ -150,7 +150,7 @@ def _attend(
     tokens, size = query.shape[2], value.shape[3]
     scale = query.shape[3] ** -0.5 if scale is None else scale
     options = {"block_mask": tree.mask(window), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
-    query, key, value = (_padded(heads, len(tree.end_T)) for heads in (query, key, value))
+    query, key, value = (_pad(heads, len(tree.end_T)) for heads in (query, key, value))
     kernel = _kernel(query.device.type)
     if sinks_H is None:
         out: torch.Tensor = kernel(query, key, value, **options)

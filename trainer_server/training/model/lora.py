@@ -25,7 +25,7 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
     Raises:
         TrainingError: As `adapted`.
     """
-    targets = adapted(base, spec.targets)
+    targets = adapted_targets(base, spec.targets)
     return LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
@@ -37,7 +37,7 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
     )
 
 
-def adapted(base: Any, targets: Sequence[str]) -> list[str]:
+def adapted_targets(base: Any, targets: Sequence[str]) -> list[str]:
     """The targets that get an adapter in this model, of those that it has.
 
     In a mixture of experts these are the layers of attention. PEFT would turn the names of MLP layers into parameters
@@ -59,7 +59,7 @@ def adapted(base: Any, targets: Sequence[str]) -> list[str]:
     raise TrainingError(f"{said} has no layers of these names")
 
 
-def unadapted(base: Any) -> list[str]:
+def unadapted_layers(base: Any) -> list[str]:
     """Names of linear layers of the decoder that no policy adapts, whatever its targets are; experts are left out.
 
     Args:

@@ -24,13 +24,19 @@ from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import (
     check_repeatable,
     check_trainable,
-    tried,
+    try_attention,
     unpackable,
     without_dropout,
 )
 from trainer_server.training.model.head import HeadLogprobs
-from trainer_server.training.model.lora import adapted, has_experts, lora_config, unadapted, use_fused_lora
-from trainer_server.training.model.quantization import Quantization, quantized, with_gradients
+from trainer_server.training.model.lora import (
+    adapted_targets,
+    has_experts,
+    lora_config,
+    unadapted_layers,
+    use_fused_lora,
+)
+from trainer_server.training.model.quantization import Quantization, quantization_options, with_gradients
 from trainer_server.training.model.residual import keep_fp32
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import ALONE, Ranks, shard
@@ -75,7 +81,9 @@ class PolicyModel:
             TrainingError: The model or the combination of options cannot be trained.
         """
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        options: dict[str, Any] = {} if quantization is None else quantized(quantization, self.device, dtype, ranks)
+        options: dict[str, Any] = (
+            {} if quantization is None else quantization_options(quantization, self.device, dtype, ranks)
+        )
         config = with_gradients(AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code))
         base: Any = AutoModelForCausalLM.from_pretrained(
             path, config=config, dtype=dtype, trust_remote_code=trust_remote_code, **options
@@ -87,7 +95,7 @@ class PolicyModel:
         if self.device.type == "cpu":
             keep_fp32(base)
         self._base = base
-        self._unadapted = unadapted(base)
+        self._unadapted = unadapted_layers(base)
         self._movable = quantization is None
         self._peft: PeftModel | None = None
         self._adapter = ""
@@ -96,7 +104,7 @@ class PolicyModel:
         self.unshared_because: str | None = None
         """Why rows may not branch: completions then share a row only where one continues the other, and the model's own
         forward pass computes it. None: they may."""
-        if ranks.sharded:  # before it comes to a GPU, which may not hold all of it
+        if ranks.shards_model:  # before it comes to a GPU, which may not hold all of it
             shard(base.get_decoder().layers)
         if not rest:
             self.wake()
@@ -129,7 +137,9 @@ class PolicyModel:
         if not self._examined:
             check_repeatable(self._base)
             text = self._base.config.get_text_config()
-            self.unshared_because = unpackable(text) or tried(self._base, self._attention, self._layout, HeadLogprobs)
+            self.unshared_because = unpackable(text) or try_attention(
+                self._base, self._attention, self._layout, HeadLogprobs
+            )
             self._examined = True
             if self.unshared_because is not None:
                 log.warning("completions do not share rows, which costs time: %s", self.unshared_because)
@@ -152,10 +162,10 @@ class PolicyModel:
         elif shape not in self._peft.peft_config:
             self._peft.add_adapter(shape, lora_config(self._base, spec))
         if shape != self._adapter and has_experts(self._base):
-            targets = ", ".join(adapted(self._base, spec.targets))
+            targets = ", ".join(adapted_targets(self._base, spec.targets))
             log.warning("%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, targets)
         elif shape != self._adapter and self._unadapted:
-            targets, left_out = ", ".join(adapted(self._base, spec.targets)), ", ".join(self._unadapted)
+            targets, left_out = ", ".join(adapted_targets(self._base, spec.targets)), ", ".join(self._unadapted)
             log.warning("%s: %s get an adapter, %s none", type(self._base).__name__, targets, left_out)
         use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
@@ -263,5 +273,5 @@ class PolicyModel:
         self._base.get_decoder()(
             input_ids=tokens_1T[:, :trunk], position_ids=depth_1T[:, :trunk], use_cache=False, tree=layout
         )
-        assert layout.kept is not None
-        return layout.kept
+        assert layout.pass_cache is not None
+        return layout.pass_cache

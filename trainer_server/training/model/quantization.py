@@ -16,12 +16,12 @@ _DEQUANTIZED = ("fp8", "mxfp4", "compressed-tensors")
 """Methods whose weights transformers can load as if they had never been quantized."""
 
 
-def quantized(bits: Quantization, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> dict[str, Any]:
+def quantization_options(bits: Quantization, device: torch.device, dtype: torch.dtype, ranks: Ranks) -> dict[str, Any]:
     """Arguments of `from_pretrained`: NF4 with doubly quantised scales (arXiv:2305.14314), or LLM.int8
     (arXiv:2208.07339). Raises TrainingError where that is not possible."""
     if device.type != "cuda":
         raise TrainingError(f"a base model in {bits} needs an NVIDIA GPU; train without --quantization here")
-    if ranks.sharded:
+    if ranks.shards_model:
         raise TrainingError("a base model in fewer bits cannot be divided: choose --quantization or --trainer-shard")
     if find_spec("bitsandbytes") is None:
         raise TrainingError("--quantization needs bitsandbytes: pip install bitsandbytes")

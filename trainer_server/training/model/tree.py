@@ -71,14 +71,14 @@ class Row:
 class Packing:
     """The rows of a batch.
 
-    total: tokens that separate sequences would compute. unique: tokens of one single tree. repeated: what splitting
+    total: tokens that separate sequences would compute. unique: tokens of one single tree. repeats: what splitting
     over the budget computes again. too_long: completions whose single path exceeds the budget, in no row.
     """
 
     rows: tuple[Row, ...]
     total: int
     unique: int
-    repeated: int
+    repeats: int
     too_long: tuple[int, ...]
 
 

@@ -77,7 +77,7 @@ class Paths:
             answers += [ids[start:stop] for start, stop in row.loss_spans]
         return cls(prompts, answers)
 
-    def packed(self, budget: int, *, share: bool, ranks: int) -> tree.Packing:
+    def pack(self, budget: int, *, share: bool, ranks: int) -> tree.Packing:
         """Rows of at most `budget` tokens; a longer path has a row of its own, so that none is left out.
 
         Args:

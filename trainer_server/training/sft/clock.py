@@ -24,31 +24,31 @@ class Clock:
     Args:
         limit: Seconds that the warm start may take; None: any.
         ranks: The processes that train together.
-        spent: Seconds that it has taken before.
+        spent_seconds: Seconds that it has taken before.
     """
 
-    def __init__(self, limit: float | None, ranks: Ranks, spent: float = 0.0) -> None:
+    def __init__(self, limit: float | None, ranks: Ranks, spent_seconds: float = 0.0) -> None:
         self._limit, self._ranks = limit, ranks
-        self._started = time.monotonic() - spent
+        self._started = time.monotonic() - spent_seconds
 
     @property
-    def elapsed(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Seconds since the beginning, by this process's clock."""
         return time.monotonic() - self._started
 
     @property
-    def left(self) -> float | None:
+    def seconds_left(self) -> float | None:
         """Seconds that are left, by this process's clock; None: there is no limit."""
-        return None if self._limit is None else max(0.0, self._limit - self.elapsed)
+        return None if self._limit is None else max(0.0, self._limit - self.elapsed_seconds)
 
-    def look(self, needed: float) -> Moment:
+    def look(self, needed_seconds: float) -> Moment:
         """The moment before an update; the same for all ranks, which all call it.
 
         Args:
-            needed: Seconds that the update and the measurement after it will take.
+            needed_seconds: Seconds that the update and the measurement after it will take.
         """
         if self._limit is None:
             return Moment(0.0, over=False)
-        own = [self.elapsed / self._limit, self.elapsed + needed > self._limit]
+        own = [self.elapsed_seconds / self._limit, self.elapsed_seconds + needed_seconds > self._limit]
         share, over = json.loads(str(self._ranks.broadcast(json.dumps(own))))
         return Moment(share, over)

@@ -30,7 +30,7 @@ class HeldOut:
 
     def __init__(self, model: PolicyModel, rows: Sequence[Row], config: SFTConfig, ranks: Ranks) -> None:
         self._model, self._ranks = model, ranks
-        self._rows = Paths.of(rows).packed(config.token_budget, share=model.share, ranks=ranks.count).rows
+        self._rows = Paths.of(rows).pack(config.token_budget, share=model.share, ranks=ranks.count).rows
         self._tokens = sum(row.loss_tokens for row in rows)
         self._best: list[torch.Tensor] = []
         self.losses: list[float] = []

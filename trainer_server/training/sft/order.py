@@ -48,7 +48,7 @@ class Order:
         self._cost, self._seconds = 0.0, 0.0
         self.passes = 0
         """How many passes over all rows have begun; 0 while rows are taken as there is time for them."""
-        self.imitated: set[int] = set()
+        self.imitated_rows: set[int] = set()
         """Indices of the rows that were taken."""
 
     @property
@@ -70,18 +70,18 @@ class Order:
         if not self._queue:
             self._queue.extend(self._portion(seconds) if self.fits else self._pass())
         taken = self._queue.popleft()
-        self.imitated.update(taken)
+        self.imitated_rows.update(taken)
         return taken
 
-    def took(self, taken: Sequence[int], seconds: float) -> None:
+    def took(self, row_indices: Sequence[int], seconds: float) -> None:
         """Notes what an update took.
 
         Args:
-            taken: Its rows, as `take` gave them.
+            row_indices: Its rows, as `take` gave them.
             seconds: What it took.
         """
         if self._costs:
-            self._cost += sum(self._costs[index] for index in taken)
+            self._cost += sum(self._costs[index] for index in row_indices)
             self._seconds += seconds
 
     def _pass(self) -> list[list[int]]:

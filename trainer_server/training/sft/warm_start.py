@@ -25,7 +25,7 @@ from trainer_server.training.checkpoint import make_optimizer
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import ALONE, Ranks
-from trainer_server.training.schedule import scheduled
+from trainer_server.training.schedule import learning_rate
 from trainer_server.training.sft.batches import Paths
 from trainer_server.training.sft.clock import Clock
 from trainer_server.training.sft.held_out import HeldOut
@@ -70,7 +70,7 @@ def warm_start(
     Raises:
         TrainingError: A loss or gradient is not finite, or the weights cannot be used; see `check_weights`.
     """
-    clock = Clock(config.max_seconds, ranks, spent=demonstrations.seconds if config.fit_to_time else 0.0)
+    clock = Clock(config.max_seconds, ranks, spent_seconds=demonstrations.seconds if config.fit_to_time else 0.0)
     torch.manual_seed(config.seed)  # of what follows the warm start: it draws from the order's generator alone
     rows, counts = demonstrations.rows, _counts(demonstrations)
     if not rows:
@@ -97,13 +97,13 @@ def warm_start(
         if moment.over and update:
             stopped = "max_seconds"
             break
-        taken = order.take(clock.left)
+        taken = order.take(clock.seconds_left)
         if demonstrations.validation and fits and order.passes == 1 and not held_out:
             held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
             held_out.measure(update)
         started = time.monotonic()
         chosen = [rows[index] for index in taken]
-        packing = Paths.of(chosen).packed(config.token_budget, share=model.share, ranks=ranks.count)
+        packing = Paths.of(chosen).pack(config.token_budget, share=model.share, ranks=ranks.count)
         optimizer.zero_grad(set_to_none=True)
         loss_tokens = sum(row.loss_tokens for row in chosen)
         losses.append(_backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix))
@@ -117,7 +117,7 @@ def warm_start(
         rate = _peak(config, min(total, update / moment.share) if update and moment.share else total)
         optimizer.param_groups[0]["lr"] = _learning_rate(config, rate, max(update, moment.share * total), total)
         optimizer.step()
-        computed += packing.unique + packing.repeated
+        computed += packing.unique + packing.repeats
         if config.detach_prefix and model.detaches:
             detached += sum(row.trunk for row in packing.rows)
         seconds.append(time.monotonic() - started)
@@ -125,7 +125,10 @@ def warm_start(
         if held_out and update % epoch + 1 in measured_after:
             held_out.measure(update + 1)
         share = max((update + 1) / total, min(1.0, moment.share))
-        progress(share, _measured(losses, held_out, update + 1, epoch, total, clock.elapsed * (1 - share) / share))
+        progress(
+            share,
+            _measurements(losses, held_out, update + 1, epoch, total, clock.elapsed_seconds * (1 - share) / share),
+        )
         if held_out and config.patience and held_out.evaluations_without_gain >= config.patience:
             stopped = "patience"
             break
@@ -141,7 +144,7 @@ def warm_start(
         "updates_kept": held_out.updates[held_out.best] if held_out else len(losses),
         "epochs": len(losses) / epoch,
         "lr": rate,
-        **({"imitated": sorted({rows[index].source for index in order.imitated})} if fits else {}),
+        **({"imitated": sorted({rows[index].source for index in order.imitated_rows})} if fits else {}),
         "stopped": stopped,
         "validation_losses": held_out.losses if held_out else [],
         "validation_updates": held_out.updates if held_out else [],
@@ -200,7 +203,7 @@ def _peak(config: SFTConfig, updates: float) -> float:
 def _learning_rate(config: SFTConfig, peak: float, update: float, total: int) -> float:
     """A fraction as `warmup_steps` is rounded down: a single update must not be one with a rate of 0."""
     warmup = int(config.warmup_steps if config.warmup_steps >= 1 else config.warmup_steps * total)
-    return scheduled(peak, config.lr_scheduler_type, update, warmup=warmup, total=total)
+    return learning_rate(peak, config.lr_scheduler_type, update, warmup=warmup, total=total)
 
 
 def _measured_after(epoch: int) -> set[int]:
@@ -209,7 +212,7 @@ def _measured_after(epoch: int) -> set[int]:
     return {math.ceil(epoch * part / parts) for part in range(1, parts + 1)}
 
 
-def _measured(
+def _measurements(
     losses: Sequence[float], held_out: HeldOut | None, updates: int, epoch: int, total: int, seconds_left: float
 ) -> dict[str, float]:
     """What `Job.measured` says after an update."""
@@ -238,6 +241,6 @@ def _counts(demonstrations: Demonstrations) -> dict[str, Any]:
         counts |= {
             "validation_rows": len(held_out.rows),
             "validation_turns": held_out.turns,
-            "validation_skipped": held_out.skipped,
+            "validation_skipped": held_out.skip_counts,
         }
     return counts

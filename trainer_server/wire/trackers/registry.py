@@ -38,8 +38,8 @@ def named_by(environment: Mapping[str, str] = os.environ) -> list[str]:
 
 
 def make_trackers(
-    wanted: Sequence[str | Tracker],
-    known: Mapping[str, TrackerFactory] = TRACKERS,
+    choices: Sequence[str | Tracker],
+    factories: Mapping[str, TrackerFactory] = TRACKERS,
     *,
     option: str = "--tracker",
     skip: Callable[[str], None] | None = None,
@@ -47,8 +47,8 @@ def make_trackers(
     """Makes trackers, and imports their libraries. Nothing is opened before `Tracker.start`.
 
     Args:
-        wanted: Names in `known`, places `module:Class` of others, or trackers.
-        known: Trackers by name.
+        choices: Names in `factories`, places `module:Class` of others, or trackers.
+        factories: Trackers by name.
         option: What named them, for messages.
         skip: Told why a tracker is left out that cannot be made; None: that is an error.
 
@@ -59,12 +59,12 @@ def make_trackers(
         ConfigError: There is no such tracker, its library is missing, or an object is none.
     """
     made: dict[str, Tracker] = {}
-    for choice in wanted:
+    for choice in choices:
         name = choice if isinstance(choice, str) else _free(type(choice).__name__, made)
         if name in made:
             continue
         try:
-            tracker = _made(option, choice, known) if isinstance(choice, str) else choice
+            tracker = _make_tracker(option, choice, factories) if isinstance(choice, str) else choice
             check_members(option, name, tracker, Tracker)
         except ConfigError as error:
             if skip is None:
@@ -75,8 +75,8 @@ def make_trackers(
     return list(made.items())
 
 
-def _made(option: str, name: str, known: Mapping[str, TrackerFactory]) -> Tracker:
-    factory = factory_named(option, name, known, "makes a tracker")
+def _make_tracker(option: str, name: str, factories: Mapping[str, TrackerFactory]) -> Tracker:
+    factory = factory_named(option, name, factories, "makes a tracker")
     try:
         return factory()
     except ConfigError:
@@ -85,10 +85,10 @@ def _made(option: str, name: str, known: Mapping[str, TrackerFactory]) -> Tracke
         raise ConfigError(f"{option} {name}: it cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _free(name: str, taken: Mapping[str, object]) -> str:
+def _free(name: str, used_names: Mapping[str, object]) -> str:
     """A name that is not taken: two trackers of one class are two trackers."""
     number = 2
     free = name
-    while free in taken:
+    while free in used_names:
         free, number = f"{name}-{number}", number + 1
     return free

@@ -34,14 +34,14 @@ class Sender:
 
     Args:
         name: Of the tracker.
-        say: Tells a person what went wrong; the first failure, and the first call that was left out.
+        notify: Tells a person what went wrong; the first failure, and the first call that was left out.
         remedy: What to check where calls fail.
         most: Calls that may wait.
     """
 
-    def __init__(self, name: str, say: Callable[[str], None], remedy: str = "", most: int = MOST) -> None:
+    def __init__(self, name: str, notify: Callable[[str], None], remedy: str = "", most: int = MOST) -> None:
         self.name, self.counts = name, Counts()
-        self._say, self._remedy, self._most = say, remedy, most
+        self._say, self._remedy, self._most = notify, remedy, most
         self._changed = threading.Condition(threading.Lock())
         self._calls: deque[Callable[[], object]] = deque()
         self._thread: threading.Thread | None = None
@@ -59,7 +59,7 @@ class Sender:
                 self._changed.notify_all()
                 self._start()
         if full:
-            self._tell(
+            self._notify_once(
                 "left out",
                 f"the tracker {self.name!r} does not keep up: {self._most} calls wait for it, and later ones are left "
                 f"out until it answers. {self._remedy}".rstrip(),
@@ -80,7 +80,7 @@ class Sender:
             self._calls.clear()
             self.counts.left_out += left
         if left:
-            self._tell(
+            self._notify_once(
                 "late",
                 f"the tracker {self.name!r} was not ready {seconds:g} s after the end: {left} of its calls are left "
                 f"out. {self._remedy}".rstrip(),
@@ -110,7 +110,7 @@ class Sender:
             except BaseException as error:  # of anybody's code, in its own thread: counted and told, never raised
                 with self._changed:
                     self.counts.failed += 1
-                self._tell(
+                self._notify_once(
                     "failed",
                     f"the tracker {self.name!r} failed, and the training goes on without it being told of everything: "
                     f"{type(error).__name__}: {error}. {self._remedy}".rstrip(),
@@ -119,7 +119,7 @@ class Sender:
                 with self._changed:
                     self.counts.done += 1
 
-    def _tell(self, what: str, text: str) -> None:
+    def _notify_once(self, what: str, text: str) -> None:
         """Says something once."""
         with self._changed:
             if what in self._said:

@@ -17,9 +17,9 @@ FLUSH_SECONDS = 30.0
 class _TrackerWorker:
     """A tracker with its thread."""
 
-    def __init__(self, name: str, tracker: Tracker, say: Callable[[str], None], most: int) -> None:
+    def __init__(self, name: str, tracker: Tracker, notify: Callable[[str], None], most: int) -> None:
         self.name, self.tracker = name, tracker
-        self.sender = Sender(name, say, getattr(tracker, "remedy", ""), most)
+        self.sender = Sender(name, notify, getattr(tracker, "remedy", ""), most)
         self.dead = False
         """Whether `start` failed, so that the tracker is told nothing."""
         self.untold = 0
@@ -44,7 +44,7 @@ class _TrackerWorker:
         return counts.done + counts.failed + counts.left_out
 
     @property
-    def lost(self) -> int:
+    def lost_calls(self) -> int:
         return self.sender.counts.failed + self.sender.counts.left_out + self.untold
 
 
@@ -53,15 +53,15 @@ class Tracking:
 
     Args:
         trackers: Name and tracker, as `make_trackers` gives them.
-        say: Tells a person what went wrong: the first failure of each tracker, and the counts in the end.
+        notify: Tells a person what went wrong: the first failure of each tracker, and the counts in the end.
         most: Calls that may wait for a tracker.
     """
 
     def __init__(
-        self, trackers: Sequence[tuple[str, Tracker]], say: Callable[[str], None], *, most: int = MOST
+        self, trackers: Sequence[tuple[str, Tracker]], notify: Callable[[str], None], *, most: int = MOST
     ) -> None:
-        self._say = say
-        self._told = [_TrackerWorker(name, tracker, say, most) for name, tracker in trackers]
+        self._say = notify
+        self._told = [_TrackerWorker(name, tracker, notify, most) for name, tracker in trackers]
         self._finished = False
 
     def __bool__(self) -> bool:
@@ -102,12 +102,12 @@ class Tracking:
         for told in self._told:
             told.sender.close(max(0.0, deadline - time.monotonic()))
         for told in self._told:
-            if lost := told.lost:
+            if lost := told.lost_calls:
                 self._say(
                     f"the tracker {told.name!r} was not told of everything: {lost} of {told.calls} calls are lost"
                 )
 
     @property
-    def lost(self) -> dict[str, int]:
+    def lost_calls(self) -> dict[str, int]:
         """By tracker, how many calls failed or were left out."""
-        return {told.name: told.lost for told in self._told}
+        return {told.name: told.lost_calls for told in self._told}

@@ -46,12 +46,12 @@ def chat(model: str | None, *, rollout: str | None = None, node: str | None = No
     }
 
 
-def answered(
+def answer_attributes(
     *,
     id: str | None,
     model: str | None,
     prompt: int | None,
-    sampled: int | None,
+    sampled_tokens: int | None,
     reasons: Sequence[str | None] = (),
 ) -> dict[str, Any]:
     """Attributes of a model call that has its answer.
@@ -60,14 +60,14 @@ def answered(
         id: Id of the completion.
         model: Who answered, as `agent@3`.
         prompt: Tokens of the prompt.
-        sampled: Tokens of the answer.
+        sampled_tokens: Tokens of the answer.
         reasons: Why it ended, for each choice.
     """
     return {
         "gen_ai.response.id": id,
         "gen_ai.response.model": model,
         "gen_ai.usage.input_tokens": prompt,
-        "gen_ai.usage.output_tokens": sampled,
+        "gen_ai.usage.output_tokens": sampled_tokens,
         "gen_ai.response.finish_reasons": [reason for reason in reasons if reason] or None,
     }
 
@@ -88,14 +88,14 @@ def tool(name: str, *, call: str | None, server: str | None = None) -> tuple[str
     }
 
 
-def record_job(job: Job, *, parent: str | None, started: float | None) -> None:
+def record_job(job: Job, *, parent: str | None, start_time: float | None) -> None:
     """Records the spans of a job that has ended: the job, and in it what the trainer computed and the change to the new
     version. Does nothing while traces are off.
 
     Args:
         job: In its final state.
         parent: The value of `traceparent` of the request that made it.
-        started: When the trainer took it up, Unix time; None: it did not, or that is not known.
+        start_time: When the trainer took it up, Unix time; None: it did not, or that is not known.
     """
     if not tracing.on() or job.finished is None:
         return
@@ -105,9 +105,9 @@ def record_job(job: Job, *, parent: str | None, started: float | None) -> None:
     if job.result is not None:
         metrics = {name: value for name, value in job.result.metrics.items() if isinstance(value, str | int | float)}
         whole.set({"art.version": job.result.version, **{f"art.metrics.{name}": metrics[name] for name in metrics}})
-    if started is not None and (seconds := job.seconds.get("train")):
+    if start_time is not None and (seconds := job.seconds.get("train")):
         name = "step" if job.kind == "step" else f"train {job.kind}"
-        tracing.begin(name, about, parent=whole.parent, at=started).end(min(started + seconds, job.finished))
+        tracing.begin(name, about, parent=whole.parent, at=start_time).end(min(start_time + seconds, job.finished))
     if (seconds := job.seconds.get("swap")) is not None:
         tracing.begin("load version", about, parent=whole.parent, at=job.finished - seconds).end(job.finished)
     if job.error is not None:

@@ -24,7 +24,7 @@ class CallItem:
     """Whether the client heard of the call. The ledger knows more than the client where a program calls by itself."""
 
     @property
-    def started(self) -> float:
+    def start_time(self) -> float:
         return self.call.started
 
 
@@ -35,7 +35,7 @@ class ToolItem:
     tool: TraceTool
 
     @property
-    def started(self) -> float:
+    def start_time(self) -> float:
         return self.tool.started
 
 
@@ -50,7 +50,7 @@ class NodeItem:
     inside: list[Item] = field(default_factory=list)
 
     @property
-    def started(self) -> float:
+    def start_time(self) -> float:
         return self.node.started
 
     @property
@@ -84,7 +84,7 @@ def tree(trace: RunTrace | None, completions: Sequence[Completion]) -> list[Item
         _children(root, nodes, where).append(ToolItem(tool))
     root += [CallItem(_unheard(row), row, heard=trace is None) for row in completions if row.id not in heard]
     for inside in (root, *(item.inside for item in nodes.values())):
-        inside.sort(key=lambda item: item.started)
+        inside.sort(key=lambda item: item.start_time)
     return root
 
 

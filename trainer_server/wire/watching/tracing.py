@@ -72,14 +72,14 @@ NOTHING = Span()
 """What `begin` returns while traces are off."""
 
 
-class _Recorded(Span):
+class _SDKSpan(Span):
     """A span of the SDK."""
 
     def __init__(self, span: Any) -> None:
         self.span = span
 
     def set(self, attributes: Attributes) -> None:
-        self.span.set_attributes(_known(attributes))
+        self.span.set_attributes(_drop_empty(attributes))
 
     def rename(self, name: str) -> None:
         self.span.update_name(name)
@@ -92,7 +92,7 @@ class _Recorded(Span):
         self.span.set_status(Status(StatusCode.ERROR, str(error)[:500]))
 
     def event(self, name: str, attributes: Attributes) -> None:
-        self.span.add_event(name, _known(attributes))
+        self.span.add_event(name, _drop_empty(attributes))
 
     def end(self, at: float | None = None) -> None:
         self.span.end(_nanoseconds(at))
@@ -101,7 +101,7 @@ class _Recorded(Span):
     def parent(self) -> str | None:
         from opentelemetry.trace import set_span_in_context
 
-        return _injected(set_span_in_context(self.span)).get(TRACEPARENT)
+        return _inject_headers(set_span_in_context(self.span)).get(TRACEPARENT)
 
 
 _lock = threading.Lock()
@@ -167,13 +167,13 @@ def begin(
     linked = [trace.Link(context) for link in links if (context := _span_context(link)) is not None]
     span = _tracer.start_span(
         name,
-        context=None if parent is None else _extracted(parent),
+        context=None if parent is None else _extract_context(parent),
         kind=trace.SpanKind[kind.upper()],
-        attributes=_known(attributes or {}),
+        attributes=_drop_empty(attributes or {}),
         links=linked,
         start_time=_nanoseconds(at),
     )
-    return _Recorded(span)
+    return _SDKSpan(span)
 
 
 def span(
@@ -192,30 +192,30 @@ def span(
 
 
 @contextmanager
-def _lasting(made: Span) -> Iterator[Span]:
+def _lasting(span: Span) -> Iterator[Span]:
     try:
-        with within(made):
-            yield made
+        with within(span):
+            yield span
     except BaseException as error:
-        made.fail(error)
+        span.fail(error)
         raise
     finally:
-        made.end()
+        span.end()
 
 
-def within(made: Span) -> AbstractContextManager[object]:
+def within(span: Span) -> AbstractContextManager[object]:
     """Makes a span the parent of what begins while the context is open. It does not end with it."""
-    if not isinstance(made, _Recorded):
+    if not isinstance(span, _SDKSpan):
         return nullcontext()
     from opentelemetry.trace import use_span
 
-    return use_span(made.span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+    return use_span(span.span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
 
-def calling(made: Span) -> None:
+def calling(span: Span) -> None:
     """A callback tells that a model is called: `headers` names this span until it has ended."""
-    if made is not NOTHING:
-        _call.set(made)
+    if span is not NOTHING:
+        _call.set(span)
 
 
 def headers() -> dict[str, str]:
@@ -223,9 +223,9 @@ def headers() -> dict[str, str]:
     if not on():
         return {}
     called = _call.get()
-    if isinstance(called, _Recorded) and called.span.is_recording():
+    if isinstance(called, _SDKSpan) and called.span.is_recording():
         return {} if (parent := called.parent) is None else {TRACEPARENT: parent}
-    return _injected(None)
+    return _inject_headers(None)
 
 
 def current() -> str | None:
@@ -298,7 +298,7 @@ def _set_up(service: str) -> TracerProvider:
     return provider
 
 
-def _known(attributes: Attributes) -> dict[str, Any]:
+def _drop_empty(attributes: Attributes) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if value is not None and value != ""}
 
 
@@ -306,7 +306,7 @@ def _nanoseconds(at: float | None) -> int | None:
     return None if at is None else int(at * 1e9)
 
 
-def _injected(context: Context | None) -> dict[str, str]:
+def _inject_headers(context: Context | None) -> dict[str, str]:
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     carrier: dict[str, str] = {}
@@ -314,7 +314,7 @@ def _injected(context: Context | None) -> dict[str, str]:
     return {name: value for name, value in carrier.items() if name == TRACEPARENT}
 
 
-def _extracted(parent: str) -> Context:
+def _extract_context(parent: str) -> Context:
     from opentelemetry.context import Context
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -326,5 +326,5 @@ def _span_context(link: str | None) -> Any:
 
     if link is None:
         return None
-    context = trace.get_current_span(_extracted(link)).get_span_context()
+    context = trace.get_current_span(_extract_context(link)).get_span_context()
     return context if context.is_valid else None

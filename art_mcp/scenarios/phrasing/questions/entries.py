@@ -34,7 +34,7 @@ def scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
             yield str(key), leaf
 
 
-def found(value: Any, path: Path) -> Any:
+def find_part(value: Any, path: Path) -> Any:
     """The part of a value at a path. None: nothing is there."""
     try:
         return at(value, path)

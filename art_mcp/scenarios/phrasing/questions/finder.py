@@ -13,7 +13,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import Path, changes_with_time, is_local
 from art_mcp.scenarios.phrasing.english import plural
-from art_mcp.scenarios.phrasing.questions.entries import found, identifying, name_of, scalars, text_of
+from art_mcp.scenarios.phrasing.questions.entries import find_part, identifying, name_of, scalars, text_of
 from art_mcp.scenarios.phrasing.questions.question import Asked, Question
 
 COUNTED = 12
@@ -34,16 +34,18 @@ class Finder(ABC):
         second: The result of the second execution.
         noun: What the call gives, as a noun.
         many: Whether the noun is a plural.
-        stated: What the task says already, in small letters.
+        stated_texts: What the task says already, in small letters.
         rng: Chooses entries.
     """
 
-    def __init__(self, first: Any, second: Any, noun: str, many: bool, stated: set[str], rng: random.Random) -> None:
+    def __init__(
+        self, first: Any, second: Any, noun: str, many: bool, stated_texts: set[str], rng: random.Random
+    ) -> None:
         self._first = first
         self._second = second
         self._noun = noun
         self._many = many
-        self._stated = stated
+        self._stated = stated_texts
         self._rng = rng
 
     @abstractmethod
@@ -80,7 +82,7 @@ class Finder(ABC):
             entry = entries[number]
             for other, leaf in scalars(entry):
                 whole = where(number, other)
-                same = canonical(leaf) == canonical(found(later, (number, other)))
+                same = canonical(leaf) == canonical(find_part(later, (number, other)))
                 if other != key and name_of((other,)) != item:
                     called = entry[key]
                     if words(key)[-1:] == ["name"]:
@@ -89,10 +91,10 @@ class Finder(ABC):
                         who = f"the {item} with the {name_of((key,))} " + (f'"{called}"' if " " in called else called)
                     yield self._leaf(f"the {name_of((other,))} of {who}", text_of(leaf), same, whole)
 
-    def _leaf(self, head: str, value: str, stable: bool, path: Path, asked: Asked = "leaf") -> Question:
+    def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: Asked = "leaf") -> Question:
         """A question for a value. stable: both executions gave it."""
         if not stable or changes_with_time(value) or is_local(value):
-            return Question(asked, head, value, path=path)
+            return Question(kind, head, value, path=path)
         name, address = parseaddr(value)
         person = name and value.endswith(f"<{address}>")  # who asks for an author wants no address
-        return Question(asked, head, name if person else value)
+        return Question(kind, head, name if person else value)

@@ -24,7 +24,7 @@ class Question:
     """A question about a result.
 
     Args:
-        asked: What is asked.
+        kind: What is asked.
         head: What is asked for, as a noun phrase: "the author", "the first line". Empty: the result itself.
         value: The right answer as text, as the result has it.
         items: The noun of the entries, in the plural, where they are counted or looked through.
@@ -33,7 +33,7 @@ class Question:
         attribute: Whether it is a property of what the call is about: "the price of it-77", not "in the list".
     """
 
-    asked: Asked
+    kind: Asked
     head: str
     value: str
     items: str = ""
@@ -49,4 +49,4 @@ class Question:
     @property
     def key(self) -> tuple[str, str, str]:
         """The same for questions of other results that ask for the same."""
-        return self.asked, self.head if self.asked in ("leaf", "first", "last") else "", self.items
+        return self.kind, self.head if self.kind in ("leaf", "first", "last") else "", self.items

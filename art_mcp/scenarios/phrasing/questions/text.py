@@ -53,9 +53,9 @@ class TextFinder(Finder):
                 yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
         records, others = _records(listed), _records(later)
         if len(records) == len(others):
-            yield from self._by_name(records, others, self._called(records), lambda number, key: (key, number))
+            yield from self._by_name(records, others, self._entry_noun(records), lambda number, key: (key, number))
         if stable:
-            yield from self._assigned(listed)
+            yield from self._of_assignments(listed)
             bare = [line for line in listed if (not line.key or line.tagged) and not line.value.endswith(":")]
             yield from self._of_lines(bare, all_of_them=not keys)
 
@@ -86,47 +86,47 @@ class TextFinder(Finder):
         elif len(new) == 1 and not pairs and not changes_with_time(new[0]):
             yield Question("value", "", new[0])
 
-    def _of_lines(self, listed: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
+    def _of_lines(self, text_lines: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
         """Questions about the lines of a list, or of any text."""
-        if len(listed) < 2:
-            if listed and all_of_them and len(listed[0].value) <= SHORT:
-                yield Question("value", "", listed[0].value)
+        if len(text_lines) < 2:
+            if text_lines and all_of_them and len(text_lines[0].value) <= SHORT:
+                yield Question("value", "", text_lines[0].value)
             return
-        tags = Counter(line.key for line in listed if line.tagged)
+        tags = Counter(line.key for line in text_lines if line.tagged)
         if self._many:
             item = one_of(self._noun)
         else:
             readable = set(self._noun.split()) & READABLE and not tags
-            names = tags or all(len(line.value.split()) == 1 for line in listed)
+            names = tags or all(len(line.value.split()) == 1 for line in text_lines)
             item = "entry" if names and not readable else "line"
-        values = [line.value for line in listed]
+        values = [line.value for line in text_lines]
         yield from self._of_values(values, item, whole=all_of_them)
         for tag, count in tags.items():
             name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
-            inside = [line.value for line in listed if line.key == tag]
+            inside = [line.value for line in text_lines if line.key == tag]
             if len(tags) > 1 and count <= COUNTED:
                 yield Question("count", "", str(count), items=plural(name))
             yield self._leaf(f"the first {name}", inside[0], True, (), "first")
             yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
 
-    def _assigned(self, listed: Sequence[Line]) -> Iterator[Question]:
+    def _of_assignments(self, text_lines: Sequence[Line]) -> Iterator[Question]:
         """Questions for values that lines give to names."""
-        pairs = [match.groups() for line in listed if not line.key and (match := _ASSIGNED.fullmatch(line.value))]
+        pairs = [match.groups() for line in text_lines if not line.key and (match := _ASSIGNED.fullmatch(line.value))]
         times = Counter(name for name, _ in pairs)
         single = [(name, value.rstrip(";").strip("'\"`")) for name, value in pairs if times[name] == 1]
         for name, value in self._rng.sample(single, min(len(single), NAMED)):
             yield self._leaf(f"the value of {name}", value, True, ())
 
-    def _called(self, records: Sequence[dict[str, str]]) -> str:
+    def _entry_noun(self, records: Sequence[dict[str, str]]) -> str:
         """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
         first = next(iter(records[0])) if records else ""
         numbered = first and all(_NUMBERED.fullmatch(record[first]) for record in records)
         return " ".join(words(first)) if numbered and words(first)[-1:] != ["id"] else "entry"
 
 
-def _records(listed: Sequence[Line]) -> list[dict[str, str]]:
+def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:
     """The entries of a text in which the same keys come again and again, in the same order. Empty: it has none."""
-    keyed = [line for line in listed if line.key and not line.tagged]
+    keyed = [line for line in text_lines if line.key and not line.tagged]
     keys = list(dict.fromkeys(line.key for line in keyed))
     size = len(keys)
     regular = size > 1 and len(keyed) % size == 0 and len(keyed) > size

@@ -49,11 +49,11 @@ def fetched(server: TrainerServer, scope: Scope) -> RemoteRecords:
 
 
 def test_a_run_is_announced_and_its_record_sent(connected: TrainerServer, sent: Outbox) -> None:
-    scope, trajectory = Scope(call="rc-1", marked=2), run("half a pair: \ud83d")
-    sent.begun(scope, trajectory.id)
+    scope, trajectory = Scope(call="rc-1", mark_count=2), run("half a pair: \ud83d")
+    sent.note_start(scope, trajectory.id)
     sent.flush(10)
     assert not fetched(connected, scope).ended
-    sent.ended(scope, trajectory)
+    sent.note_end(scope, trajectory)
     sent.flush(10)
     records = fetched(connected, scope)
     assert records.ended
@@ -66,8 +66,8 @@ def test_a_run_is_announced_and_its_record_sent(connected: TrainerServer, sent: 
 
 def test_runs_that_nobody_waits_for_stay_here(connected: TrainerServer, sent: Outbox) -> None:
     scope = Scope()
-    sent.begun(scope, "tr-1")
-    sent.ended(scope, run())
+    sent.note_start(scope, "tr-1")
+    sent.note_end(scope, run())
     sent.flush(10)
     with connected.http() as http:
         assert http.get(f"/api/rollouts/{scope.rollout_id}/records/None").status_code == 404
@@ -82,7 +82,7 @@ def test_the_store_has_the_run_before_the_record_goes() -> None:
 
     with serving(Starlette(routes=[Route("/{path:path}", take, methods=["PUT"])])) as url:
         box = Outbox(lambda: order.append("stored"))
-        box.ended(Scope(call="rc", servers={(url, "key")}), run())
+        box.note_end(Scope(call="rc", servers={(url, "key")}), run())
         box.flush(10)
         box.close(5)
     assert order == ["stored", "sent"]
@@ -115,7 +115,7 @@ def test_what_does_not_go_is_said(
     scope = Scope(call="rc")
     with serving(Starlette(routes=[Route("/{path:path}", refuse, methods=["PUT"])])) as url:
         scope.servers.add((url, key))
-        sent.ended(scope, run())
+        sent.note_end(scope, run())
         sent.flush(10)
     (record,) = [one for one in caplog.records if one.levelno == logging.ERROR]
     assert f"rollout {scope.rollout_id} did not go home" in record.getMessage()
@@ -123,7 +123,7 @@ def test_what_does_not_go_is_said(
 
 
 def test_without_a_server_a_warning_says_what_to_set(gone: None, sent: Outbox, heard: pytest.LogCaptureFixture) -> None:
-    sent.ended(Scope(call="rc"), run())
+    sent.note_end(Scope(call="rc"), run())
     sent.flush(10)
     (warning,) = heard.messages
     assert "cannot go home: this process knows no trainer server" in warning
@@ -141,7 +141,7 @@ def test_a_record_waits_for_a_server_that_is_away(sent: Outbox, monkeypatch: pyt
     with serving(app) as url:
         port = int(url.rpartition(":")[2])
     scope = Scope(call="rc", servers={(url, "key")})
-    sent.ended(scope, run())
+    sent.note_end(scope, run())
     time.sleep(0.2)
     with serving(app, port):
         sent.flush(PATIENCE)
@@ -158,7 +158,7 @@ def test_a_record_waits_for_a_server_that_has_no_time(status: int, sent: Outbox)
 
     sent._news._again = 0.01
     with serving(Starlette(routes=[Route("/{path:path}", take, methods=["PUT"])])) as url:
-        sent.ended(Scope(call="rc", servers={(url, "key")}), run())
+        sent.note_end(Scope(call="rc", servers={(url, "key")}), run())
         sent.flush(PATIENCE)
     assert answered == [status, status, 204]
 
@@ -168,7 +168,7 @@ def test_a_flush_tells_that_records_are_not_sent(sent: Outbox) -> None:
         return Response(status_code=503)
 
     with serving(Starlette(routes=[Route("/{path:path}", refuse, methods=["PUT"])])) as url:
-        sent.ended(Scope(call="rc", servers={(url, "key")}), run())
+        sent.note_end(Scope(call="rc", servers={(url, "key")}), run())
         with pytest.raises(ARTError, match="1 records of remote runs have not gone home"):
             sent.flush(0.1)
 
@@ -181,6 +181,6 @@ def test_no_id_leads_to_another_address(sent: Outbox) -> None:
         return Response(status_code=204)
 
     with serving(Starlette(routes=[Route("/{path:path}", take, methods=["PUT"])])) as url:
-        sent.ended(Scope(rollout_id="a/../b", call="x?y", servers={(url, "key")}), run())
+        sent.note_end(Scope(rollout_id="a/../b", call="x?y", servers={(url, "key")}), run())
         sent.flush(PATIENCE)
     assert paths[0].startswith("/api/rollouts/a%2F..%2Fb/records/x%3Fy/tr-")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from art_langgraph.cli.printing.chart import chart
-from art_langgraph.cli.printing.server import lasted
+from art_langgraph.cli.printing.server import format_duration
 
 
 def test_points_stand_where_their_values_are() -> None:
@@ -23,7 +23,7 @@ def test_one_point_or_none_can_be_drawn() -> None:
 
 
 def test_times_are_told_in_two_units() -> None:
-    assert [lasted(seconds) for seconds in (-1, 42, 200, 8000, 273600)] == [
+    assert [format_duration(seconds) for seconds in (-1, 42, 200, 8000, 273600)] == [
         "0 s",
         "42 s",
         "3 min 20 s",

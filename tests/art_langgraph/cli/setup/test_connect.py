@@ -54,7 +54,7 @@ def test_the_token_may_come_from_the_environment(
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["scope"] == "admin"
     assert "ART_API_KEY is set, and comes first" in done.stderr
-    assert laptop.connected() == Connection(server.url, TOKEN)
+    assert laptop.read_connection() == Connection(server.url, TOKEN)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_is_refused_changes_nothing(laptop: Home, server: TrainerServer, ur
     done = art("connect", url.format(server.url), typed=typed)
     assert done.exit_code == 1
     assert words in str(done.exception)
-    assert laptop.connected() == Connection("http://before", "key")
+    assert laptop.read_connection() == Connection("http://before", "key")
 
 
 @pytest.mark.slow
@@ -98,4 +98,4 @@ def test_a_token_that_is_typed_is_not_shown(laptop: Home, server: TrainerServer)
     assert process.wait(PATIENCE) == 0, shown
     assert b"connected to" in shown
     assert TOKEN.encode() not in shown
-    assert laptop.connected() == Connection(server.url, TOKEN)
+    assert laptop.read_connection() == Connection(server.url, TOKEN)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from art_langgraph.cli.watching.changes import Training, ended
+from art_langgraph.cli.watching.changes import Training, describe_end
 from trainer_server.wire import Job, JobStatus, StepResult
 from trainer_server.wire.watching.status import (
     JobPhase,
@@ -84,9 +84,9 @@ def test_other_policies_are_not_watched() -> None:
 
 def test_the_end_of_a_job_says_what_came_of_it() -> None:
     result = StepResult(version=3, metrics={"reward_mean": 0.5, "loss": 0.25, "job": {"id": "x"}})
-    made = ended(job(JobStatus.succeeded, result=result, seconds={"train": 8.0}))
+    made = describe_end(job(JobStatus.succeeded, result=result, seconds={"train": 8.0}))
     assert made.text == "step abcd1234 made agent@3: reward 0.500, loss 0.250 (train 8.0 s)"
     assert made.as_json()["version"] == 3
-    assert "out of memory" in ended(job(JobStatus.failed, error="out of memory")).text
+    assert "out of memory" in describe_end(job(JobStatus.failed, error="out of memory")).text
     dead = StepResult(version=2, metrics={"skipped": "equal rewards"})
-    assert "learnt nothing: equal rewards" in ended(job(JobStatus.succeeded, result=dead)).text
+    assert "learnt nothing: equal rewards" in describe_end(job(JobStatus.succeeded, result=dead)).text

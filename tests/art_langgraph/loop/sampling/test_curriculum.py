@@ -93,7 +93,7 @@ async def test_a_training_that_continues_from_its_store_chooses_as_one_without_a
         assert sum(record.explored for record in records) > 0
         again = LearnableSampler("kept", n=2, exploration=0.0)
         await Curriculum.begin(
-            again, SCENARIOS, policy="kept", temperature=1.0, client=client, store=store, measured=()
+            again, SCENARIOS, policy="kept", temperature=1.0, client=client, store=store, measured_groups=()
         )
     for step in range(6, 30):
         assert again.choose(SCENARIOS, 3, step=step) == sampler.choose(SCENARIOS, 3, step=step)

@@ -14,7 +14,7 @@ from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.phrasing.questions.questions import questions
-from art_mcp.scenarios.phrasing.values import spelled
+from art_mcp.scenarios.phrasing.values import spell_value
 
 ODD = ["_", "名前", "2nd", "q", "a", "b", "fromDate", "to_city", "includeBody", "old_text", "new_path", "max_results"]
 NAMES = st.sampled_from([*ODD, "path", "id", "name", "limit", "user_id", "tags", "message", "is_open", "type", "query"])
@@ -70,16 +70,16 @@ def test_any_tool_and_any_result_can_be_talked_about(tool: CatalogTool, result: 
         draft = drafter.single(tool.name)
     except NoValue:
         return
-    asked = draft.ask(result, result, rng)
-    call = draft.tell(rng)
+    asked = draft.find_questions(result, result, rng)
+    call = draft.render_call(rng)
     text = phraser.request(call, rng.choice(asked) if asked else None, held=seed % 2 == 0).text
     for value in draft.steps[0].arguments.values():
-        for part in spelled(value):
+        for part in spell_value(value):
             assert part in text or json.dumps(part, ensure_ascii=False)[1:-1] in text, (text, value)
 
 
 @given(st.text(max_size=200), st.text(max_size=200))
 def test_any_text_can_be_asked_about(first: str, second: str) -> None:
-    for question in questions(first, second, noun="log", many=False, known=["x"], rng=random.Random(0)):
+    for question in questions(first, second, noun="log", many=False, argument_values=["x"], rng=random.Random(0)):
         assert question.value
         assert "\n" not in question.value or question.path is not None

@@ -63,10 +63,12 @@ async def test_queries_are_valid_and_asked_in_words(tmp_path: Path) -> None:
                 query = draft.steps[0].arguments["query"]
                 rows = database.execute(query).fetchall()
                 assert ("SELECT" in query) is (name == "read_query") is draft.steps[0].by_result
-                asked = draft.ask(
+                asked = draft.find_questions(
                     [dict(enumerate(row)) for row in rows], [dict(enumerate(row)) for row in rows], random.Random(0)
                 )
-                text = phraser.request(draft.tell(random.Random(0)), asked[0] if asked else None, held=False).text
+                text = phraser.request(
+                    draft.render_call(random.Random(0)), asked[0] if asked else None, held=False
+                ).text
                 assert "people" in text
                 assert "SELECT" not in text
 

@@ -66,8 +66,8 @@ def test_kinds_of_values_that_never_work_are_not_tried_again() -> None:
     values.learn("list_things", {}, [{"thing_id": "a1"}])
     values.learn("list_other_things", {}, [{"thing_id": "b1"}])
     for _ in range(2):
-        values.known.note("read_thing", {"thing_id": "b1"}, worked=False)
-    values.known.note("read_thing", {"thing_id": "a1"}, worked=True)
+        values.pool.note("read_thing", {"thing_id": "b1"}, worked=False)
+    values.pool.note("read_thing", {"thing_id": "a1"}, worked=True)
     assert {values.arguments(reads)["thing_id"] for _ in range(20)} == {"a1"}
 
 
@@ -88,7 +88,7 @@ def test_digests_are_shortened_where_that_works() -> None:
     digest = "0123456789abcdef" * 2 + "01234567"
     values.learn("log", {}, f"Commit: {digest}")
     assert {values.arguments(shows)["commit"] for _ in range(30)} == {digest, digest[:8]}
-    values.known.note("show", {"commit": digest[:8]}, worked=True)
+    values.pool.note("show", {"commit": digest[:8]}, worked=True)
     assert {values.arguments(shows)["commit"] for _ in range(30)} == {digest[:8]}
 
 

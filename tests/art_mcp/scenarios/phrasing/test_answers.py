@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from art_mcp.scenarios.phrasing.answers import DONE, answer, both
 from art_mcp.scenarios.phrasing.questions.question import Question
-from art_mcp.scenarios.phrasing.talk import refuses
+from art_mcp.scenarios.phrasing.small_talk import refuses
 
 
 def test_answers_repeat_what_was_asked_beside_its_value() -> None:

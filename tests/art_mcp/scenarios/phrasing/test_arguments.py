@@ -9,7 +9,7 @@ import pytest
 
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.sense import senses
-from art_mcp.scenarios.phrasing.values import said, spelled
+from art_mcp.scenarios.phrasing.values import render_value, spell_value
 from art_mcp.scenarios.phrasing.wish import wish
 from tests.support.mcp.tools import INTEGER, STRING, tool
 
@@ -59,7 +59,7 @@ def test_people_would_say_it_so(given: CatalogTool, arguments: dict[str, Any], t
     found = ways(given, arguments)
     assert text in found, sorted(found)
     for said_so in found:
-        assert all(part in said_so for value in arguments.values() for part in spelled(value)), said_so
+        assert all(part in said_so for value in arguments.values() for part in spell_value(value)), said_so
 
 
 def test_what_is_described_is_not_told() -> None:
@@ -82,8 +82,12 @@ def test_what_is_described_is_not_told() -> None:
     ],
 )
 def test_values_are_written_as_the_call_needs_them(value: Any, text: str) -> None:
-    assert said(value, random.Random(0)) == text
+    assert render_value(value, random.Random(0)) == text
 
 
 def test_values_of_several_words_are_quoted() -> None:
-    assert {said("buy milk", random.Random(seed)) for seed in range(20)} == {'"buy milk"', "'buy milk'", "“buy milk”"}
+    assert {render_value("buy milk", random.Random(seed)) for seed in range(20)} == {
+        '"buy milk"',
+        "'buy milk'",
+        "“buy milk”",
+    }

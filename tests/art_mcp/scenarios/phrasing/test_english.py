@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.scenarios.phrasing.english import article, capital, gerund, is_plural, listed, one_of, plural
+from art_mcp.scenarios.phrasing.english import article, capital, gerund, is_plural, join_items, one_of, plural
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_articles(noun: str, text: str) -> None:
 
 
 def test_lists_and_capitals() -> None:
-    assert [listed([]), listed(["a"]), listed(["a", "b", "c"])] == ["", "a", "a, b and c"]
+    assert [join_items([]), join_items(["a"]), join_items(["a", "b", "c"])] == ["", "a", "a, b and c"]
     assert capital("show it") == "Show it"
     assert capital("/srv/a and b") == "/srv/a and b"
     assert capital("config.json is it") == "config.json is it"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from art_mcp.scenarios.phrasing import talk
+from art_mcp.scenarios.phrasing import small_talk
 from art_mcp.scenarios.phrasing.phraser import FAMILIES, Phraser
 from art_mcp.scenarios.phrasing.questions.question import Question
 from art_mcp.scenarios.phrasing.wish import Wish
@@ -51,18 +51,18 @@ def test_what_comes_first_is_said_first() -> None:
 
 
 def test_refusals_are_told_from_answers() -> None:
-    for errand in talk.ERRANDS:
-        said = talk.cannot(errand)
-        assert talk.refuses(said)
+    for errand in small_talk.ERRANDS:
+        said = small_talk.cannot(errand)
+        assert small_talk.refuses(said)
         assert any(name.casefold() in said.casefold() for name in errand.about), said
-    assert talk.refuses(talk.missing("branch", "lantern"))
-    assert talk.refuses("I couldn't find it.")
-    assert not talk.refuses("The price is 20.")
-    assert not talk.refuses("It is noted in the notebook.")
+    assert small_talk.refuses(small_talk.missing("branch", "lantern"))
+    assert small_talk.refuses("I couldn't find it.")
+    assert not small_talk.refuses("The price is 20.")
+    assert not small_talk.refuses("It is noted in the notebook.")
 
 
 def test_only_errands_that_no_tool_does_are_asked() -> None:
-    open_errands = {errand.do for errand in talk.errands("play music, send mail")}
+    open_errands = {errand.do for errand in small_talk.errands("play music, send mail")}
     assert "play some jazz" not in open_errands
     assert "send an e-mail to Dana about this" not in open_errands
     assert "call a taxi" in open_errands

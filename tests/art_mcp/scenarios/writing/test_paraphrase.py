@@ -10,7 +10,7 @@ import pytest
 from art_langgraph import LLM
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.scenarios.writing.paraphrase import exact, paraphrased, survives
+from art_mcp.scenarios.writing.paraphrase import exact, paraphrase_scenarios, survives
 from tests.support.servers.judge_app import Fault, endpoint
 
 PRICE = MCPScenario.make(
@@ -34,7 +34,7 @@ def test_what_must_survive() -> None:
 async def test_usable_texts_replace_and_others_do_not() -> None:
     with endpoint(rewritten("How expensive is it-7?", "What about the other one?")) as at:
         model = LLM("other", base_url=at.url, cache=None)
-        [first, second], errors = await paraphrased([PRICE, LATER], model)
+        [first, second], errors = await paraphrase_scenarios([PRICE, LATER], model)
     assert errors == []
     assert first is not None
     assert (first.task, first.plan.phrasing, first.plan.reference) == (
@@ -48,11 +48,11 @@ async def test_usable_texts_replace_and_others_do_not() -> None:
 
 async def test_earlier_turns_stay_and_failures_are_told() -> None:
     with endpoint(rewritten("Now it-8, please.")) as at:
-        [later], _ = await paraphrased([LATER], LLM("other", base_url=at.url, cache=None))
+        [later], _ = await paraphrase_scenarios([LATER], LLM("other", base_url=at.url, cache=None))
     assert later is not None
     assert [message["content"] for message in later.messages] == ["a", "b", "Now it-8, please."]
     with endpoint(Fault(402, "pay first")) as at:
-        [none], errors = await paraphrased([LATER], LLM("other", base_url=at.url, cache=None, retries=0))
+        [none], errors = await paraphrase_scenarios([LATER], LLM("other", base_url=at.url, cache=None, retries=0))
     assert none is None
     assert "pay first" in errors[0]
 
@@ -60,4 +60,4 @@ async def test_earlier_turns_stay_and_failures_are_told() -> None:
 @pytest.mark.parametrize("answer", [rewritten(), json.dumps({"requests": []})])
 async def test_texts_that_are_missing_leave_the_task_as_it_is(answer: str) -> None:
     with endpoint(answer) as at:
-        assert await paraphrased([PRICE], LLM("other", base_url=at.url, cache=None)) == ([None], [])
+        assert await paraphrase_scenarios([PRICE], LLM("other", base_url=at.url, cache=None)) == ([None], [])

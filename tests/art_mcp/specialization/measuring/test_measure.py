@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.measuring.measure import LEAST, Measurer, interleaved
+from art_mcp.specialization.measuring.measure import LEAST, Measurer, interleave_sets
 from art_mcp.specialization.settings import RunSettings
 
 
@@ -14,10 +14,10 @@ def scenarios(name: str, count: int) -> list[MCPScenario]:
 
 def test_every_beginning_of_the_order_has_as_many_of_each_set() -> None:
     sets = {"values": scenarios("v", 9), "phrasings": scenarios("p", 9), "combinations": scenarios("c", 2)}
-    order = interleaved(sets, seed=1)
+    order = interleave_sets(sets, seed=1)
     assert sorted(one.id for one in order) == sorted(one.id for found in sets.values() for one in found)
     assert [one.task[0] for one in order[:8]] == list("vpcvpcvp")
-    assert order == interleaved(sets, seed=1) != interleaved(sets, seed=2)
+    assert order == interleave_sets(sets, seed=1) != interleave_sets(sets, seed=2)
 
 
 def test_the_cost_of_the_first_runs_tells_how_many_more_there_is_time_for() -> None:

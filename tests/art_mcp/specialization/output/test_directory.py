@@ -68,7 +68,7 @@ def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
     again.journal.note("end", stage="before")
     again.close()
     third = RunDirectory(tmp_path, SETTINGS, resume=True)
-    assert third.journal.ended("before") is not None
+    assert third.journal.end_event("before") is not None
     third.save_scenarios(ScenarioSet([scenario(7)]))
     assert len(third.scenarios()) == 1
 
@@ -76,7 +76,7 @@ def test_half_a_line_spoils_no_other(tmp_path: Path) -> None:
 def test_stages_know_their_seconds_over_several_processes(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path, SETTINGS, resume=True)
     for event, spent in (("begin", 10.0), ("step", 25.0), ("resume", 25.5), ("end", 40.0)):
-        run.journal.spent = lambda spent=spent: spent
+        run.journal.seconds_spent = lambda spent=spent: spent
         run.journal.note(event, stage="rl")
     assert run.journal.seconds == {"rl": 30.0}
     assert run.journal.last == 40.0

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.slow
 
 def stage_runner(output: Path) -> StageRunner:
     directory = RunDirectory(output, {"seed": 0}, resume=True)
-    budget = Budget(None, spent=directory.journal.last)
-    directory.journal.spent = lambda: budget.spent
+    budget = Budget(None, earlier_seconds=directory.journal.last)
+    directory.journal.seconds_spent = lambda: budget.seconds_spent
     return StageRunner(directory, budget, lambda line: None, lambda: None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.stages.selection import put_aside, selected
+from art_mcp.specialization.stages.selection import put_aside, select_version
 from art_mcp.specialization.verify import solved
 
 
@@ -32,21 +32,21 @@ def test_selection_scenarios_are_not_trained_on() -> None:
 
 
 def test_the_best_version_is_taken() -> None:
-    version, why = selected({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nyyyynnnnn")}, last=5)
+    version, why = select_version({1: evaluation(1, "yyyyynnnnn"), 5: evaluation(5, "nyyyynnnnn")}, last=5)
     assert version == 1
     assert why == "version 1 solved 1 more of 10 selection scenarios than the last version, 5"
-    best, _ = selected(
+    best, _ = select_version(
         {1: evaluation(1, "yyyyynnnnn"), 3: evaluation(3, "yyyyyyyynn"), 5: evaluation(5, "nnnnnnnnnn")}, last=5
     )
     assert best == 3
 
 
 def test_of_equals_the_one_with_more_reward_is_taken_and_then_the_last() -> None:
-    assert selected({1: evaluation(1, "yyyyy"), 5: evaluation(5, "yyyyy")}, last=5)[0] == 5
+    assert select_version({1: evaluation(1, "yyyyy"), 5: evaluation(5, "yyyyy")}, last=5)[0] == 5
     richer = evaluation(1, "yyynn")
     richer.trajectories[-1].reward = 0.5
-    version, why = selected({1: richer, 5: evaluation(5, "yyynn")}, last=5)
+    version, why = select_version({1: richer, 5: evaluation(5, "yyynn")}, last=5)
     assert version == 1
     assert "as many" in why
-    assert selected({1: evaluation(1, "yyyyy")}, last=5)[0] == 5
-    assert "could not be compared" in selected({5: evaluation(5, "yyyyy")}, last=5)[1]
+    assert select_version({1: evaluation(1, "yyyyy")}, last=5)[0] == 5
+    assert "could not be compared" in select_version({5: evaluation(5, "yyyyy")}, last=5)[1]

@@ -9,7 +9,7 @@ import pytest
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
 from art_mcp.specialization.stages.multi_task import continuations
-from art_mcp.specialization.stages.warm_start import EPOCHS, RATED, Imitation, planned, varied, warm_start
+from art_mcp.specialization.stages.warm_start import EPOCHS, RATED, Imitation, order_by_variety, plan_config, warm_start
 from trainer_server.wire import Conversation, SFTConfig
 
 
@@ -34,13 +34,13 @@ def test_what_was_said_before_a_follow_up_is_not_imitated() -> None:
 
 @pytest.mark.parametrize(("tools", "size"), [(500, 2), (6_000, 2), (10_000, 4), (40_000, 16)])
 def test_updates_are_larger_where_demonstrations_have_more_in_common(tools: int, size: int) -> None:
-    config = planned(conversations(300, tools, 1_000), seed=7)
+    config = plan_config(conversations(300, tools, 1_000), seed=7)
     assert (config.per_device_train_batch_size, config.seed) == (size, 7)
 
 
 def test_few_demonstrations_are_imitated_more_often() -> None:
-    assert planned(conversations(30, 6_000, 1_000), 0).num_train_epochs == EPOCHS
-    assert planned(conversations(2_000, 6_000, 1_000), 0).num_train_epochs == 2
+    assert plan_config(conversations(30, 6_000, 1_000), 0).num_train_epochs == EPOCHS
+    assert plan_config(conversations(2_000, 6_000, 1_000), 0).num_train_epochs == 2
 
 
 async def test_the_server_is_told_the_time_and_takes_the_demonstrations_that_fit() -> None:
@@ -56,7 +56,7 @@ async def test_the_server_is_told_the_time_and_takes_the_demonstrations_that_fit
     client: Any = Client()
     shown = conversations(40, 500, 8_000)
     own = SFTConfig(lr=1e-4, max_seconds=30)
-    for seconds, config in ((60.0, planned(shown, 0)), (None, planned(shown, 0)), (60.0, own)):
+    for seconds, config in ((60.0, plan_config(shown, 0)), (None, plan_config(shown, 0)), (60.0, own)):
         await warm_start(client, "p", Imitation(shown, [], config), seconds=seconds, key="k", progress=False)
     (timed, free, given) = (config for _, config in asked)
     assert [count for count, _ in asked] == [40, 40, 40]
@@ -80,8 +80,8 @@ def test_the_scenarios_that_were_shown_are_known() -> None:
     executed = [MCPScenario.make(f"Look, {number}.", plan) for number in range(40)]
     never = MCPScenario.make("Look.", Plan(reference=[Step(tool="look")]))
     imitation = Imitation.of(WarmStart(), [never, *executed], [], [], "s" * 100_000, seed=0)
-    assert sorted(imitation.shown({})) == sorted(one.id for one in executed)
-    assert imitation.shown({"imitated": [0, 3]}) == [imitation.scenarios[at][0].id for at in (0, 3)]
+    assert sorted(imitation.imitated_ids({})) == sorted(one.id for one in executed)
+    assert imitation.imitated_ids({"imitated": [0, 3]}) == [imitation.scenarios[at][0].id for at in (0, 3)]
 
 
 def test_each_scenario_is_shown_again_with_other_values_after_all_were_shown() -> None:
@@ -94,8 +94,8 @@ def test_each_scenario_is_shown_again_with_other_values_after_all_were_shown() -
     asked = [str(conversation.messages[1]["content"]) for conversation in imitation.conversations]
     assert sorted(asked[:2]) == ["Who owns buttercup?", "Who owns marigold?"]
     assert len(set(asked)) == 4
-    assert [one.id for (one,) in imitation.scenarios] == imitation.shown({}) * 2
-    assert imitation.shown({"imitated": [1, 2, 3]}) == [imitation.scenarios[at][0].id for at in (1, 0)]
+    assert [one.id for (one,) in imitation.scenarios] == imitation.imitated_ids({}) * 2
+    assert imitation.imitated_ids({"imitated": [1, 2, 3]}) == [imitation.scenarios[at][0].id for at in (1, 0)]
 
 
 def test_some_conversations_go_on_with_a_task_of_another_tool() -> None:
@@ -119,7 +119,7 @@ def test_some_conversations_go_on_with_a_task_of_another_tool() -> None:
         ]
         assert [message["tool_call_id"] for message in messages if message["role"] == "tool"] == ["call_0", "call_1"]
         assert len(imitation.conversations[at].answers("all")) == 4
-        assert imitation.shown({"imitated": [at]}) == [first.id, second.id]
+        assert imitation.imitated_ids({"imitated": [at]}) == [first.id, second.id]
     shown = [one.id for scenarios in imitation.scenarios for one in scenarios]
     assert sorted(shown) == sorted([one.id for one in executed] * 2), "each is shown twice"
 
@@ -138,7 +138,7 @@ def test_demonstrations_with_other_calls_come_before_the_same_ones_in_other_word
     looks = [scenario(f"Look, {number}.", "single", "look") for number in range(6)]
     others = [scenario("List.", "single", "list"), scenario("Find.", "single", "find")]
     both = [scenario(f"Look and list, {number}.", "pair", "look", "list") for number in range(4)]
-    ordered = varied([*looks, *others, *both])
+    ordered = order_by_variety([*looks, *others, *both])
     assert len(ordered) == 12
     assert [one.tools for one in ordered if one.plan.kind == "single"][:4] == [
         ("look",),
@@ -157,4 +157,4 @@ def test_of_the_same_tools_those_with_short_results_are_imitated_first() -> None
     lengths = (300, 2_000, 40, 9_000)
     listed = [scenario(number, length) for number, length in enumerate(lengths)]
     imitation = Imitation.of(WarmStart(), listed, [], [], "system", seed=0)
-    assert imitation.shown({}) == [listed[at].id for at in (2, 0, 1, 3)]
+    assert imitation.imitated_ids({}) == [listed[at].id for at in (2, 0, 1, 3)]

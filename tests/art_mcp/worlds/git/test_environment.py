@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from art_mcp.client.connection.sdk import Stdio
-from art_mcp.client.copies.placing import placed
+from art_mcp.client.copies.placing import place_server
 from art_mcp.worlds.git import push_guard
 from art_mcp.worlds.world import Copy, World
 from tests.support.mcp.git_over_http import git_over_http
@@ -36,7 +36,7 @@ done
 
 def git_of(copy: Copy) -> Git:
     """Runs git as a server in the copy does: in its environment alone."""
-    env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]} | dict(placed(Stdio(("git",)), copy).env)
+    env = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"]} | dict(place_server(Stdio(("git",)), copy).env)
     who = ["-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "push.default=current"]
 
     def run(*words: str, at: Path = copy.home) -> subprocess.CompletedProcess[str]:

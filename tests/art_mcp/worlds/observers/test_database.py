@@ -10,7 +10,7 @@ import pytest
 
 from art_mcp.worlds.observers import database
 from art_mcp.worlds.observers.database import DatabaseObserver
-from art_mcp.worlds.observers.observer import shown
+from art_mcp.worlds.observers.observer import render_value
 from tests.support.mcp.originals import make_database
 
 
@@ -18,7 +18,7 @@ def made(path: Path, *statements: str) -> dict[str, str]:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in statements:
             connection.execute(statement)
-    return dict(DatabaseObserver().observe(path, path, shown))
+    return dict(DatabaseObserver().observe(path, path, render_value))
 
 
 def test_values_are_known_by_the_key_of_their_row(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_a_database_in_use_is_one_with_its_log(tmp_path: Path) -> None:
     with closing(make_database(path)):
         assert {entry.name for entry in tmp_path.iterdir()} == {"shop.db", "shop.db-wal", "shop.db-shm"}
         assert all(observer.claims(entry) for entry in tmp_path.iterdir())
-        assert observer.observe(tmp_path / "shop.db-wal", path, shown) == {}
-        assert observer.observe(path, path, shown)["users[id=2].name"] == '"Bob"'
+        assert observer.observe(tmp_path / "shop.db-wal", path, render_value) == {}
+        assert observer.observe(path, path, render_value)["users[id=2].name"] == '"Bob"'
     (tmp_path / "x-wal").touch()
     assert not observer.claims(tmp_path / "x-wal")
 
@@ -78,7 +78,7 @@ def test_what_is_no_database_cannot_be_read_as_one(tmp_path: Path) -> None:
     broken.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     assert DatabaseObserver().claims(broken)
     with pytest.raises(OSError, match="no database any more"):
-        DatabaseObserver().observe(broken, broken, shown)
+        DatabaseObserver().observe(broken, broken, render_value)
 
 
 def test_the_form_of_a_table_is_that_of_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,9 +86,9 @@ def test_the_form_of_a_table_is_that_of_before_the_run(tmp_path: Path, monkeypat
     made(tmp_path / "small.db", "create table t (a)", "insert into t values (1), (2), (3)")
     made(tmp_path / "large.db", "create table t (a)", "insert into t values (1), (2), (3), (4)")
     observe = DatabaseObserver().observe
-    grown = observe(tmp_path / "large.db", tmp_path / "small.db", shown)
+    grown = observe(tmp_path / "large.db", tmp_path / "small.db", render_value)
     assert grown["t[row 4].a"] == "4"
-    shrunk = observe(tmp_path / "small.db", tmp_path / "large.db", shown)
+    shrunk = observe(tmp_path / "small.db", tmp_path / "large.db", render_value)
     assert shrunk["rows of t"].startswith("3 rows, sha256 ")
 
 

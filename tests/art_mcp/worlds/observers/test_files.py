@@ -9,11 +9,11 @@ import pytest
 
 from art_mcp.worlds.observers import files
 from art_mcp.worlds.observers.files import FileObserver
-from art_mcp.worlds.observers.observer import shown
+from art_mcp.worlds.observers.observer import render_value
 
 
 def seen(path: Path) -> dict[str, str]:
-    return dict(FileObserver().observe(path, path, shown))
+    return dict(FileObserver().observe(path, path, render_value))
 
 
 def test_short_texts_are_values_and_other_contents_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

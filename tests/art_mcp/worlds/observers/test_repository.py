@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from art_mcp.worlds.git import command
-from art_mcp.worlds.observers.observer import shown
+from art_mcp.worlds.observers.observer import render_value
 from art_mcp.worlds.observers.repository import RepositoryObserver
 from tests.support.mcp.originals import git, make_repository
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def seen(repository: Path, before: Path) -> dict[str, str]:
-    return dict(RepositoryObserver().observe(repository / ".git", before / ".git", shown))
+    return dict(RepositoryObserver().observe(repository / ".git", before / ".git", render_value))
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def test_the_settings_are_the_same_where_only_the_path_of_the_copy_differs(pair:
     values = []
     for repository in pair:
         git(repository, "config", "own.path", f"{repository}/x")
-        show = partial(shown, translated=lambda text, root=str(repository): text.replace(root, "/world/repo"))
+        show = partial(render_value, translate=lambda text, root=str(repository): text.replace(root, "/world/repo"))
         git_directory = repository / ".git"
         values.append(RepositoryObserver().observe(git_directory, git_directory, show)["config"])
     assert values[0] == values[1]

@@ -46,7 +46,7 @@ class Case(SlotRequests):
             engines=Engines([engine]),
             capacity=2,
             directory=self.store.directory,
-            pinned=self.leases.versions,
+            pinned_versions=self.leases.versions,
             is_named=self.names.is_named,
             wait=wait,
             patience=0.2,

@@ -57,7 +57,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> EngineSettings:
 
 @asynccontextmanager
 async def launched(settings: EngineSettings) -> AsyncIterator[VLLMEngine]:
-    engine = VLLMEngine.launched(settings)
+    engine = VLLMEngine.with_child(settings)
     try:
         await engine.start()
         yield engine
@@ -149,10 +149,10 @@ async def test_an_engine_that_does_not_start_is_not_waited_for_for_ever(
 def test_a_launched_engine_names_its_parsers(settings: EngineSettings, tmp_path: Path) -> None:
     template = "{{ tools }}<tool_call>"
     base = ServedModel("base", str(model_directory(tmp_path / "model", template, model_type="qwen3")))
-    engine = VLLMEngine.launched(replace(settings, base=base))
+    engine = VLLMEngine.with_child(replace(settings, base=base))
     assert {"tool_parser": "hermes", "reasoning_parser": None}.items() <= engine.describe().items()
     assert engine.no_tools is None
-    engine = VLLMEngine.launched(replace(settings, base=base, tool_call_parser="none"))
+    engine = VLLMEngine.with_child(replace(settings, base=base, tool_call_parser="none"))
     assert engine.describe()["tool_parser"] is None
     assert "since --tool-call-parser none was given. Start `art-langgraph serve` with --tool-call-parser NAME" in str(
         engine.no_tools
@@ -176,7 +176,7 @@ async def test_an_engine_elsewhere_is_asked_whether_it_reads_tool_calls(settings
 
 async def test_a_socket_of_somebody_else_is_not_used(settings: EngineSettings) -> None:
     """Whoever can write into the socket's directory could take vLLM's place, and get its key."""
-    engine = VLLMEngine.launched(settings)
+    engine = VLLMEngine.with_child(settings)
     place(engine).parent.mkdir()
     place(engine).parent.chmod(0o777)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -197,7 +197,7 @@ def test_sockets_have_paths_of_their_own_that_are_short_enough(
     settings: EngineSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/" + "x" * 200)
-    engines = [VLLMEngine.launched(settings) for _ in range(2)]
+    engines = [VLLMEngine.with_child(settings) for _ in range(2)]
     assert len({engine.url for engine in engines}) == 2
     assert all(len(str(place(engine))) < 108 for engine in engines)
 

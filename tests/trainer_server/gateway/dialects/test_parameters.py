@@ -13,8 +13,8 @@ from openai.types.responses import response_create_params as responses_sdk
 
 from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Dialect
-from trainer_server.gateway.dialects.checked import checked
 from trainer_server.gateway.dialects.completions import COMPLETIONS, COMPLETIONS_DIALECT
+from trainer_server.gateway.dialects.exchange_check import check_exchange
 from trainer_server.gateway.dialects.messages.dialect import MESSAGES
 from trainer_server.gateway.dialects.messages.parameters import MESSAGES as MESSAGES_PARAMETERS
 from trainer_server.gateway.dialects.responses.dialect import RESPONSES
@@ -35,7 +35,7 @@ TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 def chat_of(dialect: Dialect, **body: Any) -> ChatRequest:
     whole = {**NEEDED[dialect], **body}
     dialect.continues(whole)
-    return checked(dialect.read(whole, None), default_max_tokens=5, temperature=None)
+    return check_exchange(dialect.read(whole, None), default_max_tokens=5, temperature=None)
 
 
 def named(*kinds: type) -> set[str]:
@@ -149,7 +149,7 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     }  # fmt: skip
     also = {"include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}, "background": False}
     exchange = RESPONSES.read({**NEEDED[RESPONSES], **dropped, **also}, None)
-    assert exchange.dropped == sorted([*dropped, "include.reasoning.encrypted_content", "text.verbosity"])
+    assert exchange.dropped_names == sorted([*dropped, "include.reasoning.encrypted_content", "text.verbosity"])
     assert set(exchange.chat) == {"model", "messages", "response_format"}
     listed = {name for name, handling in RESPONSES_PARAMETERS.items() if handling == Handling.dropped}
     assert listed == set(dropped)
@@ -162,7 +162,7 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     tool = {"name": "add", "input_schema": {}, "input_examples": [{}]}
     body = {"system": [block], "tools": [tool], "thinking": {"type": "enabled", "budget_tokens": 1024}, **dropped}
     exchange = MESSAGES.read({**NEEDED[MESSAGES], **body}, None)
-    assert exchange.dropped == sorted([*dropped, "tools.input_examples", "thinking.budget_tokens"])
+    assert exchange.dropped_names == sorted([*dropped, "tools.input_examples", "thinking.budget_tokens"])
     assert exchange.chat["chat_template_kwargs"] == {"enable_thinking": True}
     listed = {name for name, handling in MESSAGES_PARAMETERS.items() if handling == Handling.dropped}
     assert listed == set(dropped)

@@ -163,7 +163,7 @@ def test_results_of_tools_keep_their_place_among_other_blocks() -> None:
     assert [(message["role"], message["content"]) for message in exchange.chat["messages"]] == [
         ("user", "before"), ("tool", "no"), ("tool", ""), ("user", "after"),
     ]  # fmt: skip
-    assert exchange.dropped == ["tool_result.is_error"]
+    assert exchange.dropped_names == ["tool_result.is_error"]
 
 
 def test_a_model_goes_on_with_its_own_last_message() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import convert_to_messages
 from langchain_openai.chat_models.base import _convert_dict_to_message, _convert_message_to_dict
 
-from trainer_server.gateway.splice.messages import canonical, digests, holds, only_text, said, thoughts
+from trainer_server.gateway.splice.messages import canonical, digests, holds, only_text, thoughts, visible_texts
 
 
 def answer(content: Any = None, **fields: Any) -> dict[str, Any]:
@@ -87,8 +87,8 @@ def test_digests_are_of_beginnings_in_a_scope() -> None:
 def test_thoughts_and_what_is_said() -> None:
     thinking = answer("<think>hm\n</think>\n\nhi ", reasoning=" so ", tool_calls=[call("{}")])
     assert thoughts(thinking) == ["so", "hm"]
-    assert list(said(thinking)) == ["hi", "f"]
-    assert list(said({"role": "user", "content": [{"type": "text", "text": "a</think>b"}]})) == ["a</think>b"]
+    assert list(visible_texts(thinking)) == ["hi", "f"]
+    assert list(visible_texts({"role": "user", "content": [{"type": "text", "text": "a</think>b"}]})) == ["a</think>b"]
     assert thoughts(answer("hi")) == thoughts(answer()) == []
 
 

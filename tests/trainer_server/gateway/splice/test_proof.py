@@ -73,7 +73,7 @@ def test_a_text_of_other_tokens_keeps_the_sampled_ones() -> None:
     answer = {"role": "assistant", "content": "a\n\nb"}
     turn = turn_of(HERMES, ASKED, answer, "")
     sampled = array("I", [ord("a"), ord("\n"), ord("\n"), ord("b"), *encode("<|im_end|>")])
-    turn = Turn("c", turn.prompt, sampled, turn.rendered, answer)
+    turn = Turn("c", turn.prompt, sampled, turn.rendered_prompt, answer)
     messages = [*ASKED, answer, {"role": "user", "content": "And?"}]
     rendered = encode(HERMES.rendered(messages))
     made = asyncio.run(splice(Match(turn, 3), messages, rendered, HERMES, keep_thoughts=False))

@@ -81,7 +81,7 @@ def test_the_password_of_an_address_is_a_secret_of_the_log(caplog: pytest.LogCap
     hidden = logs.Secrets()
     hidden.keep(*secrets_of(url))
     for secret in (PASSWORD, quote(PASSWORD, safe=""), "an-other-one", url):
-        assert secret not in hidden.hidden(f"before {secret} after")
+        assert secret not in hidden.hide_secrets(f"before {secret} after")
     assert secrets_of("sqlite") == []
     with caplog.at_level(logging.INFO):
         logging.getLogger().info("%s", ServerConfig(home=Home(Path("/h")), ledger=url))

@@ -54,12 +54,12 @@ def test_one_of_two_is_elected_until_it_resigns(postgres_url: str) -> None:
     first, second = Election(postgres_url, "/first"), Election(postgres_url, "/second")
     assert first.stand()
     assert not second.stand()
-    assert second.elected().endswith("home /first")
+    assert second.leader_name().endswith("home /first")
     waiting = threading.Thread(target=second.wait)
     waiting.start()
     first.resign()
     waiting.join(PATIENCE)
-    assert second.elected().endswith("home /second")
+    assert second.leader_name().endswith("home /second")
     second.resign()
 
 

@@ -46,8 +46,8 @@ async def test_a_slot_is_cleared_once_nobody_holds_it(join: Join) -> None:
         beat = await server.beat([])
         assert list(beat.wanted_back) == [A]
         await server.give_back(A, beat.wanted_back[A])
-    assert await one.claim(B, 1, clear=False) == Claim(emptied=(A,))
-    await one.emptied(A)
+    assert await one.claim(B, 1, clear=False) == Claim(empty_slots=(A,))
+    await one.delete_slot(A)
     assert await one.claim(B, 1, clear=False) == GRANTED
     assert (await two.beat([])).slots == {B}
 
@@ -127,7 +127,7 @@ async def test_a_version_that_is_deleted_is_held_by_nobody_else(join: Join) -> N
     assert await one.gateways.close(A) is None
     assert await two.gateways.claim(A, 2, clear=True) == Claim()
     assert "another server" in str(await two.gateways.close(A))
-    await one.gateways.emptied(A)
+    await one.gateways.delete_slot(A)
     assert await two.gateways.claim(A, 2, clear=False) == GRANTED
 
 
@@ -142,7 +142,7 @@ async def test_a_restart_of_the_database_is_waited_for_and_takes_nothing_away(mo
         database.stop()
         monkeypatch.setattr(async_transactions, "_PATIENCE", 0.1)
         with pytest.raises(LedgerError, match="cannot be asked"):
-            await fleet.pins.held("r", "a")
+            await fleet.pins.held_version("r", "a")
         await fleet.gateways.leave()
 
 

@@ -37,12 +37,12 @@ async def test_a_lease_ends_by_the_clock_of_the_database(two: Two, postgres_url:
     with psycopg.connect(postgres_url, autocommit=True) as db:
         later = "UPDATE art_langgraph.leases SET expires = clock_timestamp() + %s * interval '1 second'"
         db.execute(later, (20,))
-        assert await other.held("r", "agent") == 1
+        assert await other.held_version("r", "agent") == 1
         await other.pin("r", "agent", ("agent", 2), 60)  # renews it, as a quarter of its time has passed
         left = "SELECT extract(epoch FROM expires - clock_timestamp()) FROM art_langgraph.leases WHERE name = 'agent'"
         assert float((db.execute(left).fetchone() or (0,))[0]) > 50
         db.execute(later, (-1,))
-        assert await other.held("r", "agent") is None
+        assert await other.held_version("r", "agent") is None
         assert await one.pin("r", "agent", ("agent", 3), 60) == 3
         await one.purge()
         assert db.execute("SELECT name FROM art_langgraph.leases").fetchall() == [("agent",)]

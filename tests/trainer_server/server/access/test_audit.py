@@ -29,7 +29,7 @@ def test_lines_are_read_back_in_their_order(tmp_path: Path) -> None:
 
 
 def test_files_are_rotated_by_size_and_the_oldest_goes(tmp_path: Path) -> None:
-    log = AuditLog(Home(tmp_path), most_bytes=300, kept=2)
+    log = AuditLog(Home(tmp_path), most_bytes=300, kept_files=2)
     for number in range(20):
         log.add("alice", "step", f"agent, job-{number}", "ok")
     targets = [entry.target for entry in log.entries()]
@@ -45,7 +45,7 @@ def test_files_are_rotated_by_size_and_the_oldest_goes(tmp_path: Path) -> None:
 
 def test_several_writers_lose_no_line_while_files_rotate(tmp_path: Path) -> None:
     def write(name: str) -> None:
-        log = AuditLog(Home(tmp_path), most_bytes=1000, kept=100)
+        log = AuditLog(Home(tmp_path), most_bytes=1000, kept_files=100)
         for number in range(20):
             log.add(name, "step", str(number), "ok")
 
@@ -54,7 +54,7 @@ def test_several_writers_lose_no_line_while_files_rotate(tmp_path: Path) -> None
         thread.start()
     for thread in threads:
         thread.join()
-    entries = list(AuditLog(Home(tmp_path), kept=100).entries())
+    entries = list(AuditLog(Home(tmp_path), kept_files=100).entries())
     for name in ("a", "b", "c"):
         assert [int(entry.target) for entry in entries if entry.who == name] == list(range(20))
 

@@ -23,7 +23,7 @@ from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.routes import ROUTERS
 from trainer_server.wire import Home, RunTrace, RunTraces
-from trainer_server.wire.bounds import Closed
+from trainer_server.wire.bounds import ClosedRecord
 
 MIB = 2**20
 HOLDER = {"Authorization": "Bearer token", "Content-Type": "application/json"}
@@ -183,7 +183,7 @@ def test_no_type_of_a_body_lists_all_faults() -> None:
                 case {"type": "dict", "values_schema": {"type": inner}} if inner != "any":
                     assert around["type"] == "function-before", (kind, schema)
                 case {"type": "model", "config": {"extra_fields_behavior": "forbid"}}:
-                    assert issubclass(schema["cls"], Closed), schema["cls"]
+                    assert issubclass(schema["cls"], ClosedRecord), schema["cls"]
 
 
 def test_a_body_up_to_the_limit_is_read(http: TestClient) -> None:

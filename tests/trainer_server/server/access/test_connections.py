@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from tests.support.patience import PATIENCE, until
 from trainer_server.server.access import connections
-from trainer_server.server.access.connections import DrainingServer, Limits, Stopped, patient_protocol
+from trainer_server.server.access.connections import DrainingServer, Limits, StopHandler, patient_protocol
 
 
 @pytest.mark.parametrize("files", [256, 1024, 4096, 2**20, resource.RLIM_INFINITY])
@@ -93,7 +93,7 @@ def application() -> Starlette:
     routes = [Route("/slow", slow), Route("/drip", drip), Route("/pour", pour), Route("/large", large)]
     routes.append(Route("/names", names, methods=["POST"]))
     app = Starlette(routes=[*routes, Route("/", hello, methods=["GET", "POST"])])
-    app.add_middleware(Stopped)
+    app.add_middleware(StopHandler)
     app.state.stopped = asyncio.Event()
     return app
 
@@ -422,6 +422,6 @@ def test_the_error_is_one_that_clients_retry() -> None:
     async def send(message: Any) -> None:
         sent.append(dict(message))
 
-    asyncio.run(Stopped(cancelled)({"type": "http", "path": "/v1/models"}, None, send))  # type: ignore[arg-type]
+    asyncio.run(StopHandler(cancelled)({"type": "http", "path": "/v1/models"}, None, send))  # type: ignore[arg-type]
     assert sent[0]["status"] == 503
     assert json.loads(sent[1]["body"])["error"]["type"] == "server_error"

@@ -29,39 +29,39 @@ def completion(prompt: int, sampled: int) -> Completion:
 
 def test_requests_in_flight_are_counted_until_they_end() -> None:
     quotas, limited = Quotas(Clock().monotonic), token(requests_in_flight=2)
-    with quotas.admitted(limited):
-        with quotas.admitted(limited):
-            with pytest.raises(APIError, match="2 requests in flight") as refused, quotas.admitted(limited):
+    with quotas.admit(limited):
+        with quotas.admit(limited):
+            with pytest.raises(APIError, match="2 requests in flight") as refused, quotas.admit(limited):
                 pass
             assert (refused.value.status, refused.value.retry_after) == (429, 1)
-        with quotas.admitted(limited):
+        with quotas.admit(limited):
             pass
-    with pytest.raises(RuntimeError), quotas.admitted(limited):
+    with pytest.raises(RuntimeError), quotas.admit(limited):
         raise RuntimeError
-    with quotas.admitted(limited), quotas.admitted(limited):
+    with quotas.admit(limited), quotas.admit(limited):
         pass
 
 
 def test_tokens_come_back_within_a_minute_and_an_overdraft_is_waited_for() -> None:
     clock = Clock()
     quotas, limited = Quotas(clock.monotonic), token(tokens_per_minute=60)
-    with quotas.admitted(limited):
-        quotas.recorded([completion(50, 30), completion(50, 10)])  # two choices of one prompt: 90 tokens
-    with pytest.raises(APIError, match="used its 60 tokens") as refused, quotas.admitted(limited):
+    with quotas.admit(limited):
+        quotas.count_tokens([completion(50, 30), completion(50, 10)])  # two choices of one prompt: 90 tokens
+    with pytest.raises(APIError, match="used its 60 tokens") as refused, quotas.admit(limited):
         pass
     assert refused.value.retry_after == 31
     clock.sleep(30)
-    with pytest.raises(APIError), quotas.admitted(limited):
+    with pytest.raises(APIError), quotas.admit(limited):
         pass
     clock.sleep(1)
-    with quotas.admitted(limited):
+    with quotas.admit(limited):
         pass
     clock.sleep(1000)
-    with quotas.admitted(limited):
-        quotas.recorded([completion(59, 0)])
-    with quotas.admitted(limited):
-        quotas.recorded([completion(1, 0)])
-    with pytest.raises(APIError), quotas.admitted(limited):
+    with quotas.admit(limited):
+        quotas.count_tokens([completion(59, 0)])
+    with quotas.admit(limited):
+        quotas.count_tokens([completion(1, 0)])
+    with pytest.raises(APIError), quotas.admit(limited):
         pass
 
 
@@ -73,28 +73,28 @@ def test_the_tokens_of_an_owner_are_counted_together_and_each_is_held_to_its_lim
     clock = Clock()
     quotas = Quotas(clock.monotonic)
     laptop, cluster = owned("laptop", "ann", requests_in_flight=2), owned("cluster", "ann", tokens_per_minute=60)
-    with quotas.admitted(cluster), quotas.admitted(laptop):
+    with quotas.admit(cluster), quotas.admit(laptop):
         with pytest.raises(APIError, match=r"2 requests in flight.*those of 'ann' counted together"):
-            quotas.admitted(laptop).__enter__()
-        with quotas.admitted(owned("laptop2", "bob", requests_in_flight=2)), quotas.admitted(cluster):
+            quotas.admit(laptop).__enter__()
+        with quotas.admit(owned("laptop2", "bob", requests_in_flight=2)), quotas.admit(cluster):
             pass
-    with quotas.admitted(laptop):
-        quotas.recorded([completion(50, 40)])
+    with quotas.admit(laptop):
+        quotas.count_tokens([completion(50, 40)])
     with pytest.raises(APIError, match="'cluster' has used its 60 tokens"):
-        quotas.admitted(cluster).__enter__()
-    with quotas.admitted(laptop), quotas.admitted(owned("other", "bob", tokens_per_minute=60)):
+        quotas.admit(cluster).__enter__()
+    with quotas.admit(laptop), quotas.admit(owned("other", "bob", tokens_per_minute=60)):
         pass
     clock.sleep(31)
-    with quotas.admitted(cluster):
+    with quotas.admit(cluster):
         pass
 
 
 def test_answers_of_others_are_not_counted() -> None:
     quotas, limited = Quotas(Clock().monotonic), token(tokens_per_minute=1)
-    quotas.recorded([completion(100, 100)])
-    with quotas.admitted(token()):
-        quotas.recorded([completion(100, 100)])
-    with quotas.admitted(limited):
+    quotas.count_tokens([completion(100, 100)])
+    with quotas.admit(token()):
+        quotas.count_tokens([completion(100, 100)])
+    with quotas.admit(limited):
         pass
 
 

@@ -113,7 +113,7 @@ def test_the_key_of_engines_fetches_and_is_no_name_for_others(home: Home) -> Non
     found = keys.find("engines")
     assert found is not None
     assert (found.name, found.scope) == ("engine-key", Scope.engine)
-    assert keys.named("engine-key") == found
+    assert keys.find_by_name("engine-key") == found
     assert Keyring("key", TokenRepository(home)).find("engines") is None
     same = Keyring("key", engine_key="key").find("key")
     assert same is not None

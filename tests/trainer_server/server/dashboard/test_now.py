@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.trained import Trained
+from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.server.dashboard.curves import curves, flat
 from trainer_server.server.dashboard.now import running_jobs, throughput
@@ -26,7 +26,7 @@ def test_a_job_goes_through_its_phases(tmp_path: Path) -> None:
     assert phase() == "queued"
     board.start(job)
     assert phase() == "train"
-    board.report(job, Trained(result=StepResult(version=0)))
+    board.report(job, TrainingOutcome(result=StepResult(version=0)))
     assert phase() == "load"
 
 

@@ -7,13 +7,13 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_server.server.dashboard.render import address, label, number, shown, when
+from trainer_server.server.dashboard.render import address, label, number, render_text, when
 
 
 @given(st.text(alphabet=st.characters(), max_size=200))
 def test_no_text_becomes_markup(text: str) -> None:
     """Whatever it is: the only elements are those that name odd characters."""
-    html = str(shown(text))
+    html = str(render_text(text))
     assert_no_markup(html)
     short = re.fullmatch(r'<span title="([^"]*)">(.*)…</span>', str(label(text, 3)), re.DOTALL)
     for part in short.groups() if short else [str(label(text, 3))]:
@@ -29,7 +29,7 @@ def assert_no_markup(html: str) -> None:
 
 
 def test_what_cannot_be_seen_is_named() -> None:
-    html = shown("a\u202eb\x1b[31m\ud800")
+    html = render_text("a\u202eb\x1b[31m\ud800")
     assert "U+202E" in html
     assert "U+001B" in html
     assert "U+D800" in html
@@ -37,7 +37,7 @@ def test_what_cannot_be_seen_is_named() -> None:
 
 
 def test_a_long_text_is_cut_and_can_be_opened() -> None:
-    html = shown("x" * 25_000, 1000)
+    html = render_text("x" * 25_000, 1000)
     assert "24,000 more characters" in html
     assert "15,000 more characters: the API has them" in html
     assert len(html) < 11_000
@@ -64,4 +64,4 @@ def test_values_for_people() -> None:
     assert 'datetime="1970-01-01T00:00:00' in when(0.0)
     assert when(1e20) == "1e+20"
     assert address("/x", a="&<", b=None, c="") == "/x?a=%26%3C"
-    assert shown({"a": "<b>"}) == "{\n  &#34;a&#34;: &#34;&lt;b&gt;&#34;\n}"
+    assert render_text({"a": "<b>"}) == "{\n  &#34;a&#34;: &#34;&lt;b&gt;&#34;\n}"

@@ -17,7 +17,7 @@ def test_rates_are_those_of_the_last_seconds_by_policy() -> None:
     assert rates.of(10) == {"agent": Rate(0.1, 2.0, 12.0), None: Rate(0.1, 0.5, 3.0)}
     now[0] = 1155.0
     assert set(rates.of(10)) == set()
-    assert rates.of()["agent"].sampled == 2.0
+    assert rates.of()["agent"].sampled_tokens == 2.0
     now[0] = 1200.0
     assert rates.of() == {}
     assert rates.completions == {"agent": 2, None: 1}
@@ -27,6 +27,6 @@ def test_a_server_that_was_just_started_has_no_minute_behind_it() -> None:
     now = [0.0]
     rates = Rates(clock=lambda: now[0])
     rates.add("agent", 0, 50)
-    assert rates.of()["agent"].sampled == 50.0
+    assert rates.of()["agent"].sampled_tokens == 50.0
     now[0] = 5.0
-    assert rates.of()["agent"].sampled == 10.0
+    assert rates.of()["agent"].sampled_tokens == 10.0

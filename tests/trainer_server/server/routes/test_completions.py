@@ -36,6 +36,6 @@ async def test_many_completions_are_found_in_answers_of_a_bounded_size(
             read = ledger.read
             monkeypatch.setattr(ledger, "read", lambda ids: (reads.append(len(ids)), read(ids))[1])
             with pytest.raises(ServerError, match="ask for fewer than 130 at once") as refused:
-                await trainer._ask("POST", "/api/completions/find", json={"ids": ids})
+                await trainer._request("POST", "/api/completions/find", json={"ids": ids})
     assert (refused.value.status, refused.value.code) == (413, "answer_too_large")
     assert reads == [8], "what is too much was not read"

@@ -223,7 +223,7 @@ def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
         base_model="tiny",
         tokenizer="tok",
     )
-    assert batch.samples[0].trained == (False, True, False)
+    assert batch.samples[0].trained_mask == (False, True, False)
     assert batch.metrics()["constrained"] == 1
 
 
@@ -407,7 +407,7 @@ def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
     worker.do(job)
     (worker.home.jobs / job.id / "trained.json").unlink()  # killed between publishing and reporting
     worker.do(job)
-    trained = worker.board.trained(job.id)
+    trained = worker.board.training_outcome(job.id)
     assert trained is not None
     assert trained.result is not None
     assert trained.result.version == 1
@@ -417,7 +417,7 @@ def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
 def test_a_failing_job_is_reported_and_the_next_one_runs(worker: Worker) -> None:
     job = worker.board.accept("step", "nobody", request=StepRequest(groups=groups(1.0, 0.0)))
     worker.do(job)
-    trained = worker.board.trained(job.id)
+    trained = worker.board.training_outcome(job.id)
     assert trained is not None
     assert "no policy 'nobody'" in str(trained.error)
     assert step(worker, groups(1.0, 0.0, 0.3)).result.version == 1

@@ -67,7 +67,7 @@ def two_policies(tmp_path_factory: pytest.TempPathFactory) -> Worker:
         )
         job = made.board.accept("step", policy, request=request)
         made.do(job)
-        assert made.board.trained(job.id).error is None  # type: ignore[union-attr]
+        assert made.board.training_outcome(job.id).error is None  # type: ignore[union-attr]
     (made.store.directory("p", 1) / OPTIMIZER).unlink()  # so that the first moment tells the next gradient
     return made
 
@@ -189,7 +189,7 @@ def hinted_step(worker: Worker, hinted: dict[str, list[int]], **config: Any) -> 
     worker.board.write_teaching(job.id, Teaching(prompts={"h": hinted}))
     assert worker.board.ready(job.id)
     worker.do(job)
-    return worker.board.trained(job.id)
+    return worker.board.training_outcome(job.id)
 
 
 def test_the_policy_that_reads_a_hint_is_the_teacher_of_the_runs_that_failed_without_it(worker: Worker) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from tests.support.training.models import ARCHITECTURES, tiny_model
 from trainer_server.training.model import attention
-from trainer_server.training.model.architecture import tried
+from trainer_server.training.model.architecture import try_attention
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.wire import TrainingError
@@ -36,7 +36,7 @@ def trial(base: Any, disturb: Callable[[], None]) -> str | None:
 
     attention.register("art_disturbed", attend)
     base.set_attn_implementation("sdpa")
-    return tried(base, "art_disturbed", attention.Layout.of, HeadLogprobs)
+    return try_attention(base, "art_disturbed", attention.Layout.of, HeadLogprobs)
 
 
 def raising(error: Exception) -> Callable[[], None]:

@@ -42,7 +42,7 @@ from transformers import (
 
 from tests.support.training.models import PLAIN, SIZES, SPEC, Data, Pair, packed, pair, stock_weights, weight_of
 from trainer_server.training.model import attention, flex
-from trainer_server.training.model.architecture import tried, unpackable
+from trainer_server.training.model.architecture import try_attention, unpackable
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Packing
@@ -403,7 +403,7 @@ def test_trap_layers_that_leak_are_found_on_the_model_itself(name: str) -> None:
     torch.manual_seed(0)
     base = AutoModelForCausalLM.from_config(ALONE[name][1])
     before = base.config._attn_implementation
-    assert tried(base, attention.NAME, attention.Layout.of, HeadLogprobs) is not None
+    assert try_attention(base, attention.NAME, attention.Layout.of, HeadLogprobs) is not None
     assert base.config._attn_implementation == before
 
 

@@ -55,7 +55,7 @@ def test_the_kernel_gets_shapes_that_gpus_have_kernels_for(
 
 
 def test_a_hybrid_compiles_a_graph_for_each_window_whatever_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = flex.compiled(flex_attention)
+    kernel = flex.compile_strict(flex_attention)
     monkeypatch.setattr(flex, "_kernel", lambda device: kernel)
     with torch.no_grad():
         for tokens in (300, 10, 128):
@@ -67,7 +67,7 @@ def test_a_hybrid_compiles_a_graph_for_each_window_whatever_its_rows(monkeypatch
 def test_what_would_run_uncompiled_past_the_limit_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex, "_GRAPHS", 3)
     with torch._dynamo.config.patch(recompile_limit=2):
-        kernel = flex.compiled(lambda x, kind: x + len(kind))
+        kernel = flex.compile_strict(lambda x, kind: x + len(kind))
         for kind in ("a", "bb", "ccc"):
             assert kernel(torch.zeros(1), kind) == len(kind)
         with pytest.raises(RuntimeError, match=r"compiled 3 times.*not compiled again"):
@@ -81,7 +81,7 @@ def test_what_torch_cannot_compile_whole_is_an_error() -> None:
         return x + 1
 
     with pytest.raises(Exception, match="graph_break"):
-        flex.compiled(breaks)(torch.zeros(1))
+        flex.compile_strict(breaks)(torch.zeros(1))
 
 
 @pytest.mark.parametrize("setting", ["disable", "suppress_errors"])
@@ -90,4 +90,4 @@ def test_an_environment_that_keeps_torch_from_compiling_is_an_error(setting: str
         torch._dynamo.config.patch({setting: True}),
         pytest.raises(RuntimeError, match=r"must be compiled.*unset TORCHDYNAMO_DISABLE"),
     ):
-        flex.compiled(flex_attention)
+        flex.compile_strict(flex_attention)

@@ -124,7 +124,7 @@ def test_nothing_is_lost_or_computed_twice(data: list[tuple[list[int], list[int]
         for n in range(1, len(p) + len(c))
     }
     assert packing.unique == len(prefixes)
-    assert packing.unique + packing.repeated == sum(len(row.tokens_T) for row in packing.rows)
+    assert packing.unique + packing.repeats == sum(len(row.tokens_T) for row in packing.rows)
     assert all(len(data[i][0]) + len(data[i][1]) - 1 > budget for i in packing.too_long)
 
 

@@ -38,14 +38,14 @@ def test_two_agents_whose_rows_come_mixed_cost_one_prefix_an_update() -> None:
     first, second = list(range(10, 110)), list(range(200, 300))
     rows = [row([*(first, second)[at % 2], 300 + at], at) for at in range(8)]
     for batch in batches(families(rows), 4, random.Random(0)):
-        (packed,) = Paths.of([rows[at] for at in batch]).packed(1000, share=True, ranks=1).rows
+        (packed,) = Paths.of([rows[at] for at in batch]).pack(1000, share=True, ranks=1).rows
         assert len(packed.tokens_T) == 100 + 4
 
 
 @pytest.mark.parametrize("budget", [1, 1000])
 def test_a_demonstration_that_is_longer_than_the_budget_is_computed_all_the_same(budget: int) -> None:
     paths = Paths.of([Row(ids=[1, 2, 3, 4, 5], loss_spans=[(1, 2), (3, 5)]), row([7, 8], 9)])
-    packing = paths.packed(budget, share=True, ranks=1)
+    packing = paths.pack(budget, share=True, ranks=1)
     assert packing.too_long == ()
     assert sorted(int(target) for packed in packing.rows for target in packed.target_R) == [2, 4, 5, 9]
 

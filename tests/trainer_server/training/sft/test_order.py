@@ -43,7 +43,7 @@ def test_the_first_rows_are_imitated_for_which_there_is_time() -> None:
     taken = run(order, 40.0, each=1.0)
     flat = [index for update in taken for index in update]
     assert set(flat[: PROBED * 2]) == set(range(PROBED * 2))
-    assert set(flat) == set(range(40)) == order.imitated
+    assert set(flat) == set(range(40)) == order.imitated_rows
     assert flat != sorted(flat), "those after the first come in a random order"
     assert order.fits
     assert order.passes == 0

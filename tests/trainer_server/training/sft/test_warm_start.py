@@ -47,7 +47,7 @@ def sft(worker: Worker, rows: list[Row] = ROWS, config: SFTConfig = CONFIG) -> A
     job = worker.board.accept("sft", "p", request=request)
     worker.board.write_rows(job.id, given(rows))
     worker.do(job)
-    return worker.board.trained(job.id)
+    return worker.board.training_outcome(job.id)
 
 
 def logps(worker: Worker, row: Row) -> torch.Tensor:
@@ -115,7 +115,7 @@ def test_the_gradient_is_that_of_separate_sequences(
     both = pair(ARCHITECTURES[architecture], tmp_path)
     expected = loss_by_hand(both.stock, SHARING)
     expected.backward()  # type: ignore[no-untyped-call]
-    rows = Paths.of(SHARING).packed(budget, share=share, ranks=1).rows
+    rows = Paths.of(SHARING).pack(budget, share=share, ranks=1).rows
     assert (len(rows) > 1) == (budget == 8 or not share)
     tokens = sum(row.loss_tokens for row in SHARING)
     assert _backward(both.ours, rows, tokens, ALONE, detached=False) == pytest.approx(expected.item(), abs=1e-6)
@@ -316,7 +316,7 @@ def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
     (worker.home.jobs / job_id / "trained.json").unlink()  # killed between publishing and reporting
     worker.do(worker.board.file(job_id))
     assert worker.store.versions("p") == [0, 1]
-    assert worker.board.trained(job_id).result.version == 1  # type: ignore[union-attr]
+    assert worker.board.training_outcome(job_id).result.version == 1  # type: ignore[union-attr]
 
 
 def test_a_job_whose_rows_are_not_there_yet_is_not_ready(worker: Worker) -> None:

@@ -25,7 +25,7 @@ def test_trackers_are_told_of_everything_in_order(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert one.told == other.told == told
     assert said == []
-    assert tracking.lost == {"one": 0, "other": 0}
+    assert tracking.lost_calls == {"one": 0, "other": 0}
 
 
 def test_what_a_tracker_raises_is_said_once_with_the_remedy_and_counted(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_what_a_tracker_raises_is_said_once_with_the_remedy_and_counted(tmp_path
         "answer to step 1. Give it another address",
         "the tracker 'bad' was not told of everything: 3 of 5 calls are lost",
     ]
-    assert tracking.lost == {"bad": 3, "good": 0}
+    assert tracking.lost_calls == {"bad": 3, "good": 0}
 
 
 def test_a_tracker_that_cannot_start_is_told_nothing_more(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_tracker_that_hangs_holds_up_no_other(tmp_path: Path) -> None:
     assert slow.calls == ["start"]
     slow.let_go.set()
     finishing.join(PATIENCE)
-    assert tracking.lost == {"slow": 0, "quick": 0}
+    assert tracking.lost_calls == {"slow": 0, "quick": 0}
 
 
 def test_a_tracker_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_tracker_that_hangs_keeps_nobody_waiting(tmp_path: Path) -> None:
     tracking.finish(None, 0.0)
     assert "'slow' does not keep up: 3 calls wait for it" in said[0]
     assert "'slow' was not ready 0 s after the end: 4 of its calls are left out" in said[1]
-    assert tracking.lost["slow"] == 6, "the one that hangs, three that wait, the one left out, and the end"
+    assert tracking.lost_calls["slow"] == 6, "the one that hangs, three that wait, the one left out, and the end"
     slow.let_go.set()
 
 

@@ -58,7 +58,7 @@ class NotFetched(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OpenAdapter:
     """An adapter on this machine's disk. While it is open, no vLLM of this machine deletes it."""
 
     path: Path
@@ -83,7 +83,7 @@ class Adapters:
         self._by_proxy = urlsplit(url).hostname not in ("localhost", "127.0.0.1", "::1")
         """Whether a proxy of the environment may be asked: one knows nothing of this machine's loopback interface."""
 
-    def get(self, policy: str, version: int) -> Held:
+    def get(self, policy: str, version: int) -> OpenAdapter:
         """A version's adapter, whole and with the checksums that the server names. Blocks until it is here.
 
         Raises:
@@ -98,11 +98,11 @@ class Adapters:
         except OSError as error:
             raise NotFetched(f"{policy}@{version} could not be written below {self._root}: {error}") from None
 
-    def _get(self, http: httpx.Client, url: str) -> Held:
-        digest, files = _listed(http, url)
+    def _get(self, http: httpx.Client, url: str) -> OpenAdapter:
+        digest, files = _fetch_listing(http, url)
         final, part = self._root / digest, self._root / f"{digest}{_PART}"
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with _locked(self._root / "lock"):
+        with _file_lock(self._root / "lock"):
             if final.exists() and not all(_sha256(final / name) == known["sha256"] for name, known in files.items()):
                 log.warning("%s is damaged, and is fetched again", final)
                 shutil.rmtree(final)
@@ -112,7 +112,7 @@ class Adapters:
                     _fetch(http, f"{url}/{name}", part / name, known["size"], known["sha256"])
                 part.rename(final)
             os.utime(final)
-            held = Held(final, os.open(final, os.O_RDONLY | os.O_DIRECTORY))
+            held = OpenAdapter(final, os.open(final, os.O_RDONLY | os.O_DIRECTORY))
             fcntl.flock(held.fd, fcntl.LOCK_SH)
             self._delete_idle()
         return held
@@ -127,9 +127,9 @@ class Adapters:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _listed(http: httpx.Client, url: str) -> tuple[str, dict[str, dict[str, Any]]]:
+def _fetch_listing(http: httpx.Client, url: str) -> tuple[str, dict[str, dict[str, Any]]]:
     """The digest of an adapter, and its files by name."""
-    answer = _ask(http, url)
+    answer = _get_answer(http, url)
     try:
         body = answer.json()
         digest, files = body["digest"], {file["name"]: file for file in body["files"]}
@@ -184,7 +184,7 @@ def _fetch_rest(http: httpx.Client, url: str, path: Path, have: int, size: int, 
                     raise NotFetched(f"{path.name} has more bytes than the {size} that the server says")
 
 
-def _ask(http: httpx.Client, url: str) -> httpx.Response:
+def _get_answer(http: httpx.Client, url: str) -> httpx.Response:
     """An answer of status 200."""
     try:
         answer = http.get(url)
@@ -227,14 +227,14 @@ def _is_idle(path: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _file_lock(path: Path) -> Iterator[None]:
     """One process and thread of this machine at a time."""
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-class Fetched:
+class AdapterFetcher:
     """Gives vLLM a directory of this machine in place of the server's own, for each version that it is told to load.
 
     What has another name than a version's passes as it is.
@@ -247,7 +247,7 @@ class Fetched:
         self._app = app
         key = os.environ.get("ART_API_KEY") or os.environ["VLLM_API_KEY"]
         self._adapters = Adapters(Path(os.environ["ART_ADAPTERS"]), os.environ["ART_ADAPTERS_FROM"], key)
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, OpenAdapter] = {}
         """By name: the adapters that vLLM may read again at any time, because it was told to load them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -257,11 +257,11 @@ class Fetched:
         body = await _body(receive)
         name = _name(body)
         if scope["path"] == UNLOAD:
-            if await self._told(scope, body, send) in (200, 404) and name in self._held:
+            if await self._forward(scope, body, send) in (200, 404) and name in self._held:
                 self._held.pop(name).close()
             return
         if (version := _VERSION.fullmatch(name)) is None:
-            await self._told(scope, body, send)
+            await self._forward(scope, body, send)
             return
         try:
             held = await asyncio.to_thread(self._adapters.get, version[1], int(version[2]))
@@ -271,21 +271,21 @@ class Fetched:
             await JSONResponse(told, NOT_FETCHED)(scope, receive, send)
             return
         here = json.dumps({**json.loads(body), "lora_path": str(held.path)}).encode()
-        loaded = await self._told(scope, here, send) == 200
+        loaded = await self._forward(scope, here, send) == 200
         unneeded = self._held.get(name) if loaded else held
         if loaded:
             self._held[name] = held
         if unneeded:
             unneeded.close()
 
-    async def _told(self, scope: Scope, body: bytes, send: Send) -> int:
+    async def _forward(self, scope: Scope, body: bytes, send: Send) -> int:
         """Gives vLLM a request. Returns the status of its answer."""
         status = 0
 
         async def receive() -> Message:
             return {"type": "http.request", "body": body, "more_body": False}
 
-        async def noted(message: Message) -> None:
+        async def note_and_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -293,7 +293,7 @@ class Fetched:
 
         others = [(key, value) for key, value in scope["headers"] if key != b"content-length"]
         length = (b"content-length", str(len(body)).encode())
-        await self._app({**scope, "headers": [*others, length]}, receive, noted)
+        await self._app({**scope, "headers": [*others, length]}, receive, note_and_send)
         return status
 
 

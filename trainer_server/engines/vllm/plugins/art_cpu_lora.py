@@ -88,7 +88,7 @@ def group_by_slot(slots_N: Sequence[int]) -> list[Group]:
     ]
 
 
-class Packed:
+class PackedMatrices:
     """A layer's matrices as two matmuls need them, made anew after an adapter was loaded or unloaded."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Packed:
         self._made.clear()
         self._stacked.clear()
 
-    def stacked(
+    def stack(
         self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the kernel reads: (S, C·R, I), (S, R, O), and where each of the C slices of O ends."""
@@ -128,7 +128,7 @@ class Packed:
 
 _batches: dict[int, Batch] = {}
 """By address of a batch's index tensor."""
-_packed = Packed()
+_packed = PackedMatrices()
 
 
 def lora_linear(
@@ -138,7 +138,7 @@ def lora_linear(
     b: Sequence[torch.Tensor],
     scale: float,
     batch: Batch,
-    packed: Packed,
+    matrices: PackedMatrices,
     kernels: Kernels | None,
 ) -> None:
     """Adds scale · (x Aᵀ) Bᵀ to y, in place, each row with its own adapter.
@@ -148,17 +148,17 @@ def lora_linear(
     if not batch.groups:
         return
     if kernels and len(x_NI) <= MIDDLE and x_NI.dtype is y_NO.dtype is torch.bfloat16:
-        down, up, ends = packed.stacked(a, b)
+        down, up, ends = matrices.stack(a, b)
         kernels.lora_linear(y_NO, x_NI, down, up, batch.slots_N, ends, scale)
         return
     slots, width = a[0].shape[0], sum(part.shape[-2] for part in a)
     if batch.mask_NS is not None and slots * width <= WIDE:
-        down, up = packed.of(a, b, -1, x_NI.dtype)
+        down, up = matrices.of(a, b, -1, x_NI.dtype)
         low = (x_NI @ down).view(-1, slots, width) * batch.mask_NS.to(x_NI.dtype)[:, :, None]
         y_NO.addmm_(low.view(-1, slots * width), up, alpha=scale)
         return
     for slot, rows in batch.groups:
-        down, up = packed.of(a, b, slot, x_NI.dtype)
+        down, up = matrices.of(a, b, slot, x_NI.dtype)
         if isinstance(rows, slice):
             y_NO[rows].addmm_(x_NI[rows] @ down, up, alpha=scale)
         else:
@@ -229,7 +229,7 @@ def _group() -> None:
 
     def forgetting(change: Any) -> Any:
         @functools.wraps(change)
-        def changed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        def change_and_clear(self: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 changes = change(self, *args, **kwargs)
             except BaseException:
@@ -239,7 +239,7 @@ def _group() -> None:
                 _packed.clear()
             return changes
 
-        return changed
+        return change_and_clear
 
     PunicaWrapperCPU.update_metadata = update_metadata
     PunicaWrapperCPU.add_lora_logits = add_lora_logits

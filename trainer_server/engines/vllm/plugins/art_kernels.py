@@ -146,11 +146,13 @@ class Kernels:
             cos_sin.shape[-1] // 2,
         )
 
-    def head(self, x_NE: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    def head(self, x_NE: torch.Tensor, packed_head: torch.Tensor) -> torch.Tensor:
         """Logits in fp32 of a head that `pack_head` has packed. x is bf16 and contiguous."""
-        blocks, pairs, columns, _ = packed.shape
+        blocks, pairs, columns, _ = packed_head.shape
         logits_NV = torch.empty(len(x_NE), blocks * columns)
-        self._head(logits_NV.data_ptr(), x_NE.data_ptr(), packed.data_ptr(), len(x_NE), 2 * pairs, blocks * columns)
+        self._head(
+            logits_NV.data_ptr(), x_NE.data_ptr(), packed_head.data_ptr(), len(x_NE), 2 * pairs, blocks * columns
+        )
         return logits_NV
 
 
@@ -168,14 +170,14 @@ def load() -> Kernels | None:
     if os.environ.get("ART_KERNELS") == "0":
         return None
     try:
-        return Kernels(compiled(Path(sys.prefix) / "lib"))
+        return Kernels(compile_kernels(Path(sys.prefix) / "lib"))
     except (OSError, subprocess.SubprocessError) as error:
         why = (getattr(error, "stderr", None) or str(error)).strip()[-300:]
         log.warning("LoRA on this CPU takes longer than it could: no C kernels (%s). Install gcc and start again.", why)
         return None
 
 
-def compiled(where: Path) -> Path:
+def compile_kernels(where: Path) -> Path:
     """Compiles the kernels, or finds them compiled.
 
     Args:

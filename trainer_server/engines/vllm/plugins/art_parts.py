@@ -70,7 +70,7 @@ def harmless(register: Callable[[], None]) -> Callable[[], None]:
     """A plugin's `register` that ends no vLLM: an error in it is logged and noted, by the name of its module."""
 
     @functools.wraps(register)
-    def registered() -> None:
+    def register_safely() -> None:
         try:
             register()
         # Of any kind: vLLM calls this unguarded, and would not start.
@@ -79,7 +79,7 @@ def harmless(register: Callable[[], None]) -> Callable[[], None]:
             _missing[name] = [f"{type(error).__name__}: {error}"]
             log.exception("%s failed, and is left out", name)
 
-    return registered
+    return register_safely
 
 
 def present(part: str) -> bool:

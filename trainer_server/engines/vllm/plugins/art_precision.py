@@ -96,14 +96,14 @@ def _keep_logits() -> None:
         if self.art_keeps:
             self.head_dtype = torch.float32
 
-    def apply_head(self: Any, lm_head: Any, hidden: torch.Tensor, bias: torch.Tensor | None) -> Any:
-        if not self.art_keeps or hidden.dtype not in HALF:
-            return stock_apply(self, lm_head, hidden, bias)
+    def apply_head(self: Any, lm_head: Any, hidden_states: torch.Tensor, bias: torch.Tensor | None) -> Any:
+        if not self.art_keeps or hidden_states.dtype not in HALF:
+            return stock_apply(self, lm_head, hidden_states, bias)
         if not isinstance(lm_head.quant_method, UnquantizedEmbeddingMethod | UnquantizedLinearMethod):
-            return lm_head.quant_method.apply(lm_head, hidden, bias=bias)
-        if hidden.device.type != "cpu" or hidden.dtype is not torch.bfloat16:
-            return stock_apply(self, lm_head, hidden, bias)
-        logits = _head(lm_head, hidden)
+            return lm_head.quant_method.apply(lm_head, hidden_states, bias=bias)
+        if hidden_states.device.type != "cpu" or hidden_states.dtype is not torch.bfloat16:
+            return stock_apply(self, lm_head, hidden_states, bias)
+        logits = _head(lm_head, hidden_states)
         return logits if bias is None else logits + bias.float()
 
     LogitsProcessor.__init__ = init

@@ -31,11 +31,11 @@ class Vocabulary(dict[str, int]):
     """Has every token but one, and notes what is looked up."""
 
     def __init__(self, missing: str | None) -> None:
-        self.asked: list[str] = []
+        self.lookups: list[str] = []
         self._missing = missing
 
     def get(self, token: str, default: Any = None) -> Any:
-        self.asked.append(token)
+        self.lookups.append(token)
         return default if token == self._missing else 0
 
     def __getitem__(self, token: str) -> int:
@@ -70,12 +70,12 @@ class Tokenizer:
         return ""
 
 
-def needed(parser: Callable[[Any], Any]) -> list[str]:
+def find_needed_tokens(parser: Callable[[Any], Any]) -> list[str]:
     """The tokens without which a parser cannot be made. None are known of one that needs more than tokens."""
     everything = Tokenizer()
     if not _made(parser, everything):
         return []
-    return [token for token in dict.fromkeys(everything.vocab.asked) if not _made(parser, Tokenizer(token))]
+    return [token for token in dict.fromkeys(everything.vocab.lookups) if not _made(parser, Tokenizer(token))]
 
 
 def _made(parser: Callable[[Any], Any], tokenizer: Tokenizer) -> bool:
@@ -91,7 +91,7 @@ def parsers(names: Iterable[str], find: Callable[[str], Any]) -> dict[str, list[
 
     def tokens(name: str) -> list[str]:
         try:
-            return needed(find(name))
+            return find_needed_tokens(find(name))
         except Exception:  # a parser whose module lacks a package; vLLM says so when it is asked for it
             return []
 

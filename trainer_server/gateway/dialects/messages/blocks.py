@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_server.gateway.dialects.base import content_of, joined, list_at, object_at, refuse, text_at
+from trainer_server.gateway.dialects.base import content_of, join_texts, list_at, object_at, refuse, text_at
 
 _IGNORED = ("cache_control", "citations")
 
@@ -21,21 +21,21 @@ class Blocks:
 
     def __init__(self) -> None:
         self.messages: list[dict[str, Any]] = []
-        self.dropped: set[str] = set()
+        self.dropped_names: set[str] = set()
 
-    def add_system(self, given: object, where: str) -> None:
+    def add_system(self, value: object, where: str) -> None:
         """Adds `system`: a text, or a list of text blocks."""
-        content = self._content(given, where)
+        content = self._content(value, where)
         if content:
             self.messages.append({"role": "system", "content": content})
 
-    def add(self, given: object) -> None:
+    def add(self, value: object) -> None:
         """Adds `messages`.
 
         Raises:
             APIError: 400 for blocks that cannot be translated.
         """
-        for at, message in enumerate(list_at(given, "messages")):
+        for at, message in enumerate(list_at(value, "messages")):
             where = f"messages.{at}"
             role = object_at(message, where).get("role")
             if role == "user":
@@ -60,7 +60,7 @@ class Blocks:
                 continue
             self._flush(parts)
             if block.get("is_error"):
-                self.dropped.add("tool_result.is_error")
+                self.dropped_names.add("tool_result.is_error")
             given = block.get("content")
             result = "" if given is None else self._content(given, f"{here}.content")
             call_id = text_at(block.get("tool_use_id"), f"{here}.tool_use_id")
@@ -92,21 +92,21 @@ class Blocks:
                     "thinking and tool_use blocks only",
                     unsupported=True,
                 )
-        message: dict[str, Any] = {"role": "assistant", "content": joined(texts)}
+        message: dict[str, Any] = {"role": "assistant", "content": join_texts(texts)}
         if thoughts:
             message["reasoning"] = "".join(thoughts)
         if calls:
             message["tool_calls"] = calls
         self.messages.append(message)
 
-    def _content(self, given: object, where: str) -> str | list[dict[str, Any]]:
-        if isinstance(given, str):
-            return given
-        return content_of([self._part(block, f"{where}.{at}") for at, block in enumerate(self._blocks(given, where))])
+    def _content(self, value: object, where: str) -> str | list[dict[str, Any]]:
+        if isinstance(value, str):
+            return value
+        return content_of([self._part(block, f"{where}.{at}") for at, block in enumerate(self._blocks(value, where))])
 
-    def _blocks(self, given: object, where: str) -> list[dict[str, Any]]:
-        blocks = [object_at(block, f"{where}.{at}") for at, block in enumerate(list_at(given, where))]
-        self.dropped |= {name for block in blocks for name in _IGNORED if block.get(name) is not None}
+    def _blocks(self, value: object, where: str) -> list[dict[str, Any]]:
+        blocks = [object_at(block, f"{where}.{at}") for at, block in enumerate(list_at(value, where))]
+        self.dropped_names |= {name for block in blocks for name in _IGNORED if block.get(name) is not None}
         return blocks
 
     def _part(self, block: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -124,8 +124,8 @@ def _tool_call(block: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"id": text_at(block.get("id"), f"{where}.id"), "type": "function", "function": function}
 
 
-def _image(given: object, where: str) -> str:
-    source = object_at(given, where)
+def _image(value: object, where: str) -> str:
+    source = object_at(value, where)
     if source.get("type") == "base64":
         kind, data = (
             text_at(source.get("media_type"), f"{where}.media_type"),

@@ -50,7 +50,7 @@ class MessagesExchange:
             blocks.add_system(given["system"], "system")
         blocks.add(given.get("messages", []))
         chat["messages"] = blocks.messages
-        dropped |= blocks.dropped
+        dropped |= blocks.dropped_names
         if given.get("tools"):
             chat["tools"], also = parameters.tools(given["tools"])
             dropped |= also
@@ -65,7 +65,7 @@ class MessagesExchange:
             more, also = parameters.output_config(given["output_config"])
             chat, dropped = chat | more, dropped | also
         _continue_last(chat)
-        self.chat, self.dropped = chat, sorted(dropped)
+        self.chat, self.dropped_names = chat, sorted(dropped)
         self.note: dict[str, Any] = {"api": "messages"}
         self.stream = MessageStream()
 

@@ -57,7 +57,7 @@ REMEDIES = {
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def tools(given: object) -> tuple[list[dict[str, Any]], set[str]]:
+def tools(value: object) -> tuple[list[dict[str, Any]], set[str]]:
     """Translates `tools`.
 
     Returns:
@@ -67,7 +67,7 @@ def tools(given: object) -> tuple[list[dict[str, Any]], set[str]]:
         APIError: 400 for tools that Anthropic runs, or whose schema only its models know.
     """
     translated, dropped = [], set()
-    for at, entry in enumerate(list_at(given, "tools")):
+    for at, entry in enumerate(list_at(value, "tools")):
         where = f"tools.{at}"
         tool = object_at(entry, where)
         if tool.get("type") not in (None, "custom"):
@@ -94,9 +94,9 @@ def tools(given: object) -> tuple[list[dict[str, Any]], set[str]]:
     return translated, dropped
 
 
-def tool_choice(given: object) -> dict[str, Any]:
+def tool_choice(value: object) -> dict[str, Any]:
     """Translates `tool_choice` to `tool_choice` and `parallel_tool_calls`."""
-    choice = object_at(given, "tool_choice")
+    choice = object_at(value, "tool_choice")
     parallel = {"parallel_tool_calls": False} if choice.get("disable_parallel_tool_use") else {}
     if choice.get("type") == "tool":
         return {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}, **parallel}
@@ -105,20 +105,20 @@ def tool_choice(given: object) -> dict[str, Any]:
     return {"tool_choice": _CHOICES[choice["type"]], **parallel}
 
 
-def thinking(given: object) -> tuple[bool | None, set[str]]:
+def thinking(value: object) -> tuple[bool | None, set[str]]:
     """Reads `thinking`.
 
     Returns:
         Whether the model shall think; None: as it usually does. And the names of what is dropped.
     """
-    settings = object_at(given, "thinking")
+    settings = object_at(value, "thinking")
     dropped = {f"thinking.{name}" for name in set(settings) - {"type"} if settings[name] is not None}
     return {"enabled": True, "disabled": False}.get(str(settings.get("type"))), dropped
 
 
-def output_config(given: object) -> tuple[dict[str, Any], set[str]]:
+def output_config(value: object) -> tuple[dict[str, Any], set[str]]:
     """Translates `output_config` to `reasoning_effort` and `response_format`."""
-    settings: Mapping[str, Any] = object_at(given, "output_config")
+    settings: Mapping[str, Any] = object_at(value, "output_config")
     chat: dict[str, Any] = {}
     if settings.get("effort") is not None:
         chat["reasoning_effort"] = settings["effort"]

@@ -83,7 +83,7 @@ class ResponsesExchange:
         if logprobs or given.get("top_logprobs"):
             logprobs = True
             chat |= {"logprobs": True, "top_logprobs": given.get("top_logprobs", 0)}
-        self.chat, self.dropped = chat, sorted(set(dropped))
+        self.chat, self.dropped_names = chat, sorted(set(dropped))
         self.note: dict[str, Any] = {"api": "responses", "instructions": instructions}
         self._body = ResponseBody(given, summary=summary, logprobs=logprobs)
         self.stream = ResponseStream(self._body)

@@ -63,24 +63,24 @@ class Items:
             self._turn.end()
         return self._messages
 
-    def add_input(self, given: object) -> None:
+    def add_input(self, value: object) -> None:
         """Adds `input`: a text, or a list of items.
 
         Raises:
             APIError: 400 for items that cannot be translated.
         """
-        if isinstance(given, str):
-            self._add({"role": "user", "content": given})
+        if isinstance(value, str):
+            self._add({"role": "user", "content": value})
             return
-        for at, item in enumerate(list_at(given, "input")):
+        for at, item in enumerate(list_at(value, "input")):
             self._add_item(object_at(item, f"input.{at}"), f"input.{at}")
 
-    def add_system(self, given: object, where: str) -> None:
+    def add_system(self, value: object, where: str) -> None:
         """Adds `instructions`: a text, or a list of items."""
-        if isinstance(given, str):
-            self._add({"role": "system", "content": given})
+        if isinstance(value, str):
+            self._add({"role": "system", "content": value})
             return
-        for at, item in enumerate(list_at(given, where)):
+        for at, item in enumerate(list_at(value, where)):
             self._add_item(object_at(item, f"{where}.{at}"), f"{where}.{at}")
 
     def add_turn(self, message: Mapping[str, Any], source: str) -> None:
@@ -155,12 +155,12 @@ class Items:
         if texts:
             self._assistant("reasoning", source).add("reasoning", "".join(texts))
 
-    def _content(self, given: object, where: str) -> str | list[dict[str, Any]]:
-        if isinstance(given, str):
-            return given
+    def _content(self, value: object, where: str) -> str | list[dict[str, Any]]:
+        if isinstance(value, str):
+            return value
         parts = [
             self._part(object_at(part, f"{where}.{at}"), f"{where}.{at}")
-            for at, part in enumerate(list_at(given, where))
+            for at, part in enumerate(list_at(value, where))
         ]
         return content_of(parts)
 

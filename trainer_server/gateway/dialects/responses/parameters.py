@@ -66,13 +66,13 @@ REMEDIES = {
 }
 
 
-def tools(given: object) -> list[dict[str, Any]]:
+def tools(value: object) -> list[dict[str, Any]]:
     """Translates `tools`.
 
     Raises:
         APIError: 400 for a tool that is no function: only the client can run its tools.
     """
-    return [_tool(object_at(tool, f"tools.{at}"), f"tools.{at}") for at, tool in enumerate(list_at(given, "tools"))]
+    return [_tool(object_at(tool, f"tools.{at}"), f"tools.{at}") for at, tool in enumerate(list_at(value, "tools"))]
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -93,22 +93,22 @@ def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"type": "function", "function": {name: tool[name] for name in names if tool.get(name) is not None}}
 
 
-def tool_choice(given: object) -> object:
+def tool_choice(value: object) -> object:
     """Translates `tool_choice`.
 
     Raises:
         APIError: 400 for the choice of a tool that is no function.
     """
-    if not isinstance(given, dict):
-        return given  # checked with the chat request
-    if given.get("type") != "function":
+    if not isinstance(value, dict):
+        return value  # checked with the chat request
+    if value.get("type") != "function":
         refuse(
             "tool_choice",
-            f'{given.get("type")!r:.50} is not offered: send "auto", "none", "required" or '
+            f'{value.get("type")!r:.50} is not offered: send "auto", "none", "required" or '
             '{"type": "function", "name": …}, and only the tools that may be called',
             unsupported=True,
         )
-    return {"type": "function", "function": {"name": given.get("name")}}
+    return {"type": "function", "function": {"name": value.get("name")}}
 
 
 def response_format(text: object) -> tuple[dict[str, Any] | None, list[str]]:
@@ -130,13 +130,13 @@ def response_format(text: object) -> tuple[dict[str, Any] | None, list[str]]:
     return {"type": "json_schema", "json_schema": schema}, dropped
 
 
-def reasoning(given: object) -> tuple[str | None, bool, list[str]]:
+def reasoning(data: object) -> tuple[str | None, bool, list[str]]:
     """Reads `reasoning`.
 
     Returns:
         The effort, or None; whether a summary is wanted; and the names of what is dropped.
     """
-    settings = object_at(given, "reasoning")
+    settings = object_at(data, "reasoning")
     asked = {name for name, value in settings.items() if value is not None}
     summary = settings.get("summary") or settings.get("generate_summary")
     dropped = sorted(f"reasoning.{name}" for name in asked - {"effort", "summary", "generate_summary"})
@@ -147,7 +147,7 @@ LOGPROBS = "message.output_text.logprobs"
 _ENCRYPTED = "reasoning.encrypted_content"
 
 
-def include(given: object) -> tuple[bool, list[str]]:
+def include(value: object) -> tuple[bool, list[str]]:
     """Reads `include`.
 
     Returns:
@@ -157,7 +157,7 @@ def include(given: object) -> tuple[bool, list[str]]:
     Raises:
         APIError: 400 for what only tools that the server runs would have.
     """
-    names = list_at(given, "include")
+    names = list_at(value, "include")
     for name in names:
         if name not in (LOGPROBS, _ENCRYPTED):
             refuse(

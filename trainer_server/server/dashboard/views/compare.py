@@ -16,7 +16,7 @@ from trainer_server.ledger.run_list import MOST_OUTCOMES
 from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
-from trainer_server.server.dashboard.trained import of_completion
+from trainer_server.server.dashboard.step_history import of_completion
 from trainer_server.wire import NotFound, VersionNumber
 from trainer_server.wire.watching.run_tree import CallItem, first_items
 
@@ -105,8 +105,8 @@ def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
 
 def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
     pairs = []
-    for left, right in _paired(first.calls, second.calls):
-        texts = _said(left), _said(right)
+    for left, right in _pair_calls(first.calls, second.calls):
+        texts = _message_text(left), _message_text(right)
         pairs.append({"left": left, "right": right, "pieces": list(differences(*texts)), "same": texts[0] == texts[1]})
     tools = [
         [f"{tool.tool}({as_json(tool.arguments)}) → {tool.result or ''}" for tool in run.trace.tool_calls]
@@ -120,14 +120,14 @@ def _difference(first: RunFacts, second: RunFacts) -> dict[str, Any]:
     return {"pairs": pairs, "tools": lines, "metrics": metrics}
 
 
-def _paired(left: Sequence[_Call], right: Sequence[_Call]) -> Iterator[tuple[_Call | None, _Call | None]]:
+def _pair_calls(left: Sequence[_Call], right: Sequence[_Call]) -> Iterator[tuple[_Call | None, _Call | None]]:
     """Calls of two runs beside each other: those of the same nodes, in their order."""
     matcher = difflib.SequenceMatcher(None, [path for path, _ in left], [path for path, _ in right], autojunk=False)
     for _, a, b, c, d in matcher.get_opcodes():
         yield from zip_longest(left[a:b], right[c:d])
 
 
-def _said(call: _Call | None) -> str:
+def _message_text(call: _Call | None) -> str:
     if call is None:
         return ""
     message = call[1].call.message or (call[1].row.message if call[1].row else None) or {}

@@ -67,6 +67,6 @@ def _state(sources: Sources) -> dict[str, str]:
     return {
         "jobs": json.dumps([running, ended], default=str),
         "engines": json.dumps([engines, server.failure, server.jobs.failure], default=str),
-        "versions": json.dumps([names.newest, names.promoted, str(names.candidates)], default=str),
+        "versions": json.dumps([names.newest, names.promoted_versions, str(names.candidates)], default=str),
         "runs": sources.runs.revision(),
     }

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs, urlsplit
 from fastapi import APIRouter, Request, Response
 from starlette.responses import FileResponse, RedirectResponse
 
-from trainer_server.server.access.audited import note
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.bodies import read_body
+from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.render import FOLDER, HEADERS, PageRoute, page
 from trainer_server.server.dashboard.sessions import LOGIN, SECONDS, Sessions, of_other_page
 from trainer_server.wire import ConfigError, NotFound

@@ -32,7 +32,7 @@ async def overview(request: Request, sources: SourcesDep) -> Response:
         asyncio.to_thread(sources.server.jobs.status.jobs, 12),
         asyncio.to_thread(_now, sources),
     )
-    unserved = sources.server.names.unserved
+    unserved = sources.server.names.unserved_policies
     return page(request, "overview.html", policies=policies, jobs=jobs, unserved=unserved, **current)
 
 

@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query, Request, Response
 from trainer_server.server.dashboard.facts import facts_of
 from trainer_server.server.dashboard.render import PageRoute, page
 from trainer_server.server.dashboard.sources import SourcesDep
+from trainer_server.server.dashboard.step_history import of_completion, steps_of
 from trainer_server.server.dashboard.tokens import MOST_TOKENS, shown_tokens
-from trainer_server.server.dashboard.trained import of_completion, steps_of
 from trainer_server.wire import NotFound
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)

@@ -50,7 +50,7 @@ class RunQuery:
             "state": state,
             "kind": kind,
         }
-        self.wanted = RunFilter(
+        self.run_filter = RunFilter(
             search=self.fields["q"],
             policy=self.fields["policy"],
             version=_whole("version", self.fields["version"]),
@@ -73,43 +73,43 @@ RunQueryDep = Annotated[RunQuery, Depends(RunQuery)]
 
 
 @router.get("")
-async def show_runs(request: Request, asked: RunQueryDep, sources: SourcesDep, before: str = "") -> Response:
+async def show_runs(request: Request, query: RunQueryDep, sources: SourcesDep, before: str = "") -> Response:
     """The list, from its beginning or from a place in it."""
     await sources.look()
-    values = await asyncio.to_thread(_listed, sources, asked, before, 0)
+    values = await asyncio.to_thread(_list_page, sources, query, before, 0)
     policies = sorted(sources.server.names.newest)
-    total = None if asked.wanted.any else await asyncio.to_thread(sources.runs.count)  # else it would search twice
-    return page(request, "runs.html", asked=asked, policies=policies, total=total, before=before, **values)
+    total = None if query.run_filter.any else await asyncio.to_thread(sources.runs.count)  # else it would search twice
+    return page(request, "runs.html", asked=query, policies=policies, total=total, before=before, **values)
 
 
 @router.get("/rows")
 async def show_rows(
     request: Request,
-    asked: RunQueryDep,
+    query: RunQueryDep,
     sources: SourcesDep,
     before: str = "",
     shown: Annotated[int, Query(ge=0, le=_MOST_ROWS)] = 0,
 ) -> Response:
     """The next rows of the list."""
-    return page(request, "run_rows.html", **await asyncio.to_thread(_listed, sources, asked, before, shown))
+    return page(request, "run_rows.html", **await asyncio.to_thread(_list_page, sources, query, before, shown))
 
 
 @router.get("/newer")
-async def show_newer(request: Request, asked: RunQueryDep, sources: SourcesDep, newest: Integer = 0) -> Response:
+async def show_newer(request: Request, query: RunQueryDep, sources: SourcesDep, newest: Integer = 0) -> Response:
     """How many runs came since the list was shown."""
     await sources.look()
-    count = await asyncio.to_thread(sources.runs.newer, asked.wanted, newest)
-    return page(request, "runs_newer.html", asked=asked, count=count)
+    count = await asyncio.to_thread(sources.runs.newer, query.run_filter, newest)
+    return page(request, "runs_newer.html", asked=query, count=count)
 
 
-def _listed(sources: Sources, asked: RunQuery, before: str, shown: int) -> dict[str, Any]:
-    run_page = sources.runs.page(asked.wanted, before, _PAGE)
-    shown += len(run_page.runs)
+def _list_page(sources: Sources, query: RunQuery, before: str, shown_rows: int) -> dict[str, Any]:
+    run_page = sources.runs.page(query.run_filter, before, _PAGE)
+    shown_rows += len(run_page.runs)
     more = further = None
-    if run_page.next and shown + _PAGE <= _MOST_ROWS:
-        more = asked.link("/ui/runs/rows", before=run_page.next, shown=shown)
+    if run_page.next and shown_rows + _PAGE <= _MOST_ROWS:
+        more = query.link("/ui/runs/rows", before=run_page.next, shown=shown_rows)
     elif run_page.next:
-        further = asked.link("/ui/runs", before=run_page.next)
+        further = query.link("/ui/runs", before=run_page.next)
     return {
         "runs": run_page.runs,
         "more": more,
@@ -145,13 +145,13 @@ def _moment(name: str, text: str) -> float | None:
     if not text:
         return None
     try:
-        return float(text) if text.replace(".", "", 1).isdecimal() else _parsed(text)
+        return float(text) if text.replace(".", "", 1).isdecimal() else _parse_iso(text)
     except (ValueError, OverflowError):
         raise Unprocessable(
             f"{name}: {text!r} is no time: give 2026-11-22, or 2026-11-22T17:00", code="invalid_filter", param=name
         ) from None
 
 
-def _parsed(text: str) -> float:
+def _parse_iso(text: str) -> float:
     moment = datetime.fromisoformat(text)
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -10,16 +10,16 @@ import pytest
 
 from art_mcp.scenarios.phrasing.questions.question import SHORT, WEIGHTS, Question
 from art_mcp.scenarios.phrasing.questions.questions import questions
-from art_mcp.scenarios.phrasing.wish import Wish, asking
+from art_mcp.scenarios.phrasing.wish import Wish, phrase_question
 
 
 def found(first: Any, second: Any = None, noun: str = "result", many: bool = False, known: Any = ()) -> list[Question]:
     second = first if second is None else second
-    return questions(first, second, noun=noun, many=many, known=known, rng=random.Random(0))
+    return questions(first, second, noun=noun, many=many, argument_values=known, rng=random.Random(0))
 
 
 def heads(listed: list[Question]) -> dict[str, str]:
-    return {question.head or question.asked: question.value for question in listed}
+    return {question.head or question.kind: question.value for question in listed}
 
 
 def test_a_leaf_is_asked_by_its_key_and_only_where_the_key_is_unambiguous() -> None:
@@ -80,7 +80,7 @@ def test_what_has_a_name_is_asked_more_often_than_what_has_a_place() -> None:
     rows = [{"name": name, "price": price} for price, name in enumerate(("lamp", "chair", "vase"), 20)]
     weights: Counter[str] = Counter()
     for question in found(rows):
-        weights[question.asked] += WEIGHTS[question.asked]
+        weights[question.kind] += WEIGHTS[question.kind]
     assert weights["leaf"] > 2 * (weights["first"] + weights["last"])
 
 
@@ -150,5 +150,5 @@ CALL = Wish("show me the log of /r", "showing me the log of /r", "the log of /r"
     ],
 )  # fmt: skip
 def test_questions_in_words(question: Question, whole: bool, ask: str, wh: str) -> None:
-    asked = asking(question, CALL, whole, random.Random(0))
-    assert (asked.ask, asked.wh) == (ask, wh)
+    asked = phrase_question(question, CALL, whole, random.Random(0))
+    assert (asked.question, asked.wh) == (ask, wh)

@@ -6,17 +6,17 @@ import threading
 from typing import NamedTuple
 
 
-class Spent(NamedTuple):
+class Spending(NamedTuple):
     """Money that was spent on language models."""
 
     usd: float = 0.0
     """Sum of the prices that are known."""
-    unpriced: int = 0
+    unpriced_count: int = 0
     """Answers whose price is not known."""
 
 
 _lock = threading.Lock()
-_spent = Spent()
+_spent = Spending()
 
 
 def add_price(usd: float | None) -> None:
@@ -27,9 +27,9 @@ def add_price(usd: float | None) -> None:
     """
     global _spent
     with _lock:
-        _spent = Spent(_spent.usd + (usd or 0.0), _spent.unpriced + (usd is None))
+        _spent = Spending(_spent.usd + (usd or 0.0), _spent.unpriced_count + (usd is None))
 
 
-def spent() -> Spent:
+def current_spending() -> Spending:
     """What was spent by now, since the process began."""
     return _spent

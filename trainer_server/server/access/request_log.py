@@ -96,7 +96,7 @@ class RequestLog:
         if kind is None or time.monotonic() >= kind.end:
             await self._end(key)
             kind = self._kinds[key] = _Kind(time.monotonic() + _WINDOW)
-            asyncio.get_running_loop().call_later(_WINDOW, self._run_out, key, kind)
+            asyncio.get_running_loop().call_later(_WINDOW, self._end_window, key, kind)
         if kind.lines < (_FIRST if token else _FIRST_OF_NOBODY):
             kind.lines += 1
             await self._write(line)
@@ -112,7 +112,7 @@ class RequestLog:
             await self._end(key)
         await asyncio.gather(*self._writing)
 
-    def _run_out(self, key: _Key, kind: _Kind) -> None:
+    def _end_window(self, key: _Key, kind: _Kind) -> None:
         if self._kinds.get(key) is kind:
             task = asyncio.get_running_loop().create_task(self._end(key))
             self._writing.add(task)
@@ -154,7 +154,7 @@ def _line(scope: Scope, token: Token | None, action: str, target: str, status: i
     }
 
 
-class Audited(Layer):
+class AuditLayer(Layer):
     """Adds a line for each request to a route that has an action (scopes.py), however it ends; see `RequestLog`.
 
     Args:
@@ -169,7 +169,7 @@ class Audited(Layer):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         written = False
 
-        async def noted(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             nonlocal written
             if message["type"] == "http.response.start" and not written:
                 written = True
@@ -177,7 +177,7 @@ class Audited(Layer):
             await send(message)
 
         try:
-            await self.app(scope, receive, noted)
+            await self.app(scope, receive, pass_on)
         except Exception:
             if not written:
                 written = True
@@ -209,13 +209,13 @@ class Refusals(Layer):
         self._requests = requests
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def noted(message: Message) -> None:
+        async def pass_on(message: Message) -> None:
             refused = message["type"] == "http.response.start" and message["status"] == 401
             if refused and token_of(scope) is None and scope["path"] != LOGIN:
                 await self._requests.add(scope, None, "access", "a request without a token that counts", 401)
             await send(message)
 
-        await self.app(scope, receive, noted)
+        await self.app(scope, receive, pass_on)
 
 
 def _target(parameters: dict[str, Any]) -> str:

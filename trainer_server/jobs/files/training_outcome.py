@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 from trainer_server.wire import StepResult
 
 
-class Trained(BaseModel):
+class TrainingOutcome(BaseModel):
     """Content of trained.json: how the trainer's part of a job ended."""
 
     result: StepResult | None = None
@@ -19,12 +19,12 @@ class Trained(BaseModel):
     seconds: float = Field(default=0.0, description="wall time in the trainer")
 
 
-CANCELLED = Trained(
+CANCELLED = TrainingOutcome(
     cancelled=True,
     error="A client cancelled this job before the trainer took it up. The policy stays at the version it had; to train "
     "after all, send the request again under another idempotency key.",
 )
-BROKEN_OFF = Trained(
+BROKEN_OFF = TrainingOutcome(
     cancelled=True,
     error="A client cancelled this job while the trainer was at it. No version was made, and the policy stays at the "
     "version it had; to train after all, send the request again under another idempotency key.",

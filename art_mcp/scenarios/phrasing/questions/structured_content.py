@@ -12,7 +12,7 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import Path, leaves
 from art_mcp.scenarios.phrasing.english import one_of, plural
 from art_mcp.scenarios.phrasing.lexicon import CONTAINERS
-from art_mcp.scenarios.phrasing.questions.entries import found, name_of, scalars, text_of
+from art_mcp.scenarios.phrasing.questions.entries import find_part, name_of, scalars, text_of
 from art_mcp.scenarios.phrasing.questions.finder import COUNTED, Finder
 from art_mcp.scenarios.phrasing.questions.question import Asked, Question
 
@@ -29,7 +29,7 @@ class StructuredFinder(Finder):
             return
         yield from self._leaves()
         for path, entries in _lists(self._first):
-            other = found(self._second, path)
+            other = find_part(self._second, path)
             if isinstance(other, list | tuple) and len(other) == len(entries):
                 yield from self._of_list(path, list(entries))
 
@@ -46,7 +46,7 @@ class StructuredFinder(Finder):
                 head = f"the {name_of(path[-1:])} of the {name_of(path[-2:-1])}"
             else:
                 continue
-            other = found(self._second, path)
+            other = find_part(self._second, path)
             found_leaf = self._leaf(head, text_of(leaf), canonical(leaf) == canonical(other), path)
             yield replace(found_leaf, attribute=not set(self._noun.split()) & CONTAINERS)
 
@@ -67,7 +67,7 @@ class StructuredFinder(Finder):
         for number, place in ends:
             for key, leaf in scalars(entries[number]):
                 whole = (*path, number, key)
-                same = canonical(leaf) == canonical(found(self._second, whole))
+                same = canonical(leaf) == canonical(find_part(self._second, whole))
                 name, asked = name_of((key,)), place
                 if len(entries) == 1:
                     head, asked = f"the {name}", "leaf"
@@ -76,7 +76,7 @@ class StructuredFinder(Finder):
                 else:
                     head = f"the {name} of the {place} {item}"
                 yield self._leaf(head, text_of(leaf), same, whole, asked)
-        later = found(self._second, path)
+        later = find_part(self._second, path)
         yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
 
 

@@ -9,8 +9,8 @@ import pytest
 from tests.support.homes.ledger_rows import row
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, write_step_tokens
+from trainer_server.server.dashboard.step_history import of_completion, steps_of, why_never_sent
 from trainer_server.server.dashboard.tokens import shade, shown_tokens
-from trainer_server.server.dashboard.trained import of_completion, steps_of, why_never_sent
 from trainer_server.wire import CompletionStatus, Job, JobStatus, StepRequest, StepResult
 
 MEASURED = CompletionInStep(

@@ -31,7 +31,7 @@ async def from_rewarded_rollouts(
     nodes: list[str] | None,
     *,
     again: bool,
-    tell: Callable[[Any], None],
+    notify: Callable[[Any], None],
 ) -> None:
     """A step from the rollouts of the trainer server that have a reward and were not trained on."""
     from art_langgraph.client.client import TrainerClient
@@ -55,7 +55,7 @@ async def from_rewarded_rollouts(
             )
             for rollout in listed
         ]
-        fresh = {header.id for header in await unused(trainer, store, policy, headers, again)}
+        fresh = {header.id for header in await find_unused_runs(trainer, store, policy, headers, again)}
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def read(rollout_id: str) -> Trajectory:
@@ -64,20 +64,20 @@ async def from_rewarded_rollouts(
 
         runs = await asyncio.gather(*(read(rollout.id) for rollout in listed if rollout.id in fresh))
         earlier = [header for header in headers if header.id not in fresh]
-        await train_once(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again, tell)
+        await train_once(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again, notify)
 
 
-async def unused(
-    trainer: TrainerClient, store: TrajectoryStore, policy: str, recorded: Sequence[Trajectory], again: bool
+async def find_unused_runs(
+    trainer: TrainerClient, store: TrajectoryStore, policy: str, runs: Sequence[Trajectory], again: bool
 ) -> list[Trajectory]:
     """The runs that a step may take. Says which ones are left out, and why."""
     from art_langgraph.auto_pilot.state_store import StateStore
     from art_langgraph.client.step_marks import settle
 
-    usable = [trajectory for trajectory in recorded if not (trajectory.evaluation or trajectory.hints)]
-    if evaluations := len(recorded) - len(usable):
+    usable = [trajectory for trajectory in runs if not (trajectory.evaluation or trajectory.hints)]
+    if evaluations := len(runs) - len(usable):
         print(
-            f"{evaluations} of {len(recorded)} runs are left out: they evaluate a version, or had hints, and are never "
+            f"{evaluations} of {len(runs)} runs are left out: they evaluate a version, or had hints, and are never "
             "trained on"
         )
     flown = StateStore(store, policy).step_of_a_running_autopilot()
@@ -94,7 +94,7 @@ async def unused(
     return fresh
 
 
-async def replayed(
+async def replay_scenarios(
     store: TrajectoryStore, runs: Sequence[Trajectory], n: int, graph: str, reward: str | None, ruler: Ruler | None
 ) -> list[Trajectory]:
     """Runs the scenarios of recorded runs anew, `n` times each."""
@@ -117,7 +117,7 @@ async def replayed(
     return [trajectory for group in groups for trajectory in group.trajectories]
 
 
-async def judged(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
+async def judge_unscored_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
     """Lets the judge score the runs that have ended without a reward. Returns them, and the runs with a reward."""
     from art_langgraph.cli.scoring import judge_runs
 
@@ -131,11 +131,11 @@ async def train_once(
     policy: str,
     store: TrajectoryStore,
     runs: Sequence[Trajectory],
-    recorded: Sequence[Trajectory],
+    history: Sequence[Trajectory],
     config: GRPOConfig,
     nodes: list[str] | None,
     again: bool,
-    tell: Callable[[Any], None],
+    notify: Callable[[Any], None],
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
@@ -148,19 +148,19 @@ async def train_once(
     if taken := sum(trajectory.id not in chosen for trajectory in runs):
         print(f"{taken} of {len(runs)} runs are left out: another step of {policy} was given them meanwhile")
     runs = [trajectory for trajectory in runs if trajectory.id in chosen]
-    comparison = compare(runs, policy, history=recorded, nodes=nodes)
-    _tell(comparison)
+    comparison = compare(runs, policy, history=history, nodes=nodes)
+    _print_comparison(comparison)
     if not comparison.groups:
         store.end_step(policy, key, None)
         print("nothing to train on")
         raise typer.Exit(1)
-    async with StepMarks(store, policy, key, comparison.trained) as marks:
+    async with StepMarks(store, policy, key, comparison.trained_runs) as marks:
         job = await trainer.submit(policy, comparison.groups, config, idempotency_key=key)
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics
-    tell({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
-    several = [group for group in TrajectoryGroup.by_scenario(comparison.trained) if len(group.trajectories) > 1]
+    notify({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
+    several = [group for group in TrajectoryGroup.by_scenario(comparison.trained_runs) if len(group.trajectories) > 1]
     if several and (report := dead_groups(several)).scenarios:
         print(report)
     if skipped := metrics.get("skipped"):
@@ -173,11 +173,11 @@ async def train_once(
     )
 
 
-def _tell(comparison: Comparison) -> None:
+def _print_comparison(comparison: Comparison) -> None:
     print(
-        f"{comparison.grouped} runs are compared with others of their scenario, {comparison.single} with a running "
-        f"baseline; left out: {comparison.unscored} without a reward, {comparison.no_baseline} with nothing to compare "
-        f"with, {comparison.no_completions} without a completion to train"
+        f"{comparison.grouped_count} runs are compared with others of their scenario, {comparison.single} with a "
+        f"running baseline; left out: {comparison.unscored_count} without a reward, {comparison.no_baseline} with "
+        f"nothing to compare with, {comparison.no_completions} without a completion to train"
     )
     if comparison.mixed_scenarios:
         print(

@@ -62,16 +62,16 @@ def words_of(reason: str) -> str:
     return REASONS.get(reason, reason.replace("_", " "))
 
 
-def steps_of(board: JobBoard, sent: Sequence[tuple[str, str, float | None]]) -> list[StepOfRun]:
+def steps_of(board: JobBoard, step_rows: Sequence[tuple[str, str, float | None]]) -> list[StepOfRun]:
     """What became of a run in each step that it was sent to, the newest step first.
 
     Args:
         board: The jobs.
-        sent: (job, reference, reward), as `RunList.steps` has them.
+        step_rows: (job, reference, reward), as `RunList.steps` has them.
     """
     jobs: dict[str, tuple[Job | None, StepTokens | None]] = {}
     steps = []
-    for job_id, reference, reward in reversed(sent):
+    for job_id, reference, reward in reversed(step_rows):
         if job_id not in jobs:
             directory = board.root / job_id
             jobs[job_id] = (board.job(job_id), read_step_tokens(directory)) if board.exists(job_id) else (None, None)

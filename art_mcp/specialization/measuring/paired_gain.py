@@ -36,7 +36,7 @@ class PairedGain:
         gain = later.gain_over(earlier)
         if gain is None:
             return None
-        before, after = _solved(earlier), _solved(later)
+        before, after = _scenario_outcomes(earlier), _scenario_outcomes(later)
         pairs = [(before[scenario], after[scenario]) for scenario in after if scenario in before]
         better = sum(new and not old for old, new in pairs)
         worse = sum(old and not new for old, new in pairs)
@@ -84,7 +84,7 @@ def sign_test(better: int, worse: int) -> float:
     return min(1.0, 2 * tail)
 
 
-def _solved(evaluation: Evaluation) -> dict[str, bool]:
+def _scenario_outcomes(evaluation: Evaluation) -> dict[str, bool]:
     """Whether most scored runs of a scenario solved it, by the id of the scenario."""
     runs: dict[str, list[bool]] = {}
     for run in evaluation.scored:

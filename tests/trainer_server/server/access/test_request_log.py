@@ -14,9 +14,9 @@ from starlette.testclient import TestClient
 
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
-from trainer_server.server.access import audited
+from trainer_server.server.access import request_log
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.server.access.audited import RequestLog
+from trainer_server.server.access.request_log import RequestLog
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -90,7 +90,7 @@ async def test_refused_requests_of_a_minute_have_a_few_lines_and_a_number(
 ) -> None:
     """Each line is written to the disk, and a flood of them would end with the deletion of older lines."""
     home, now = Home(tmp_path), [1000.0]
-    monkeypatch.setattr(audited, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(request_log, "time", SimpleNamespace(monotonic=lambda: now[0]))
     log, book = RequestLog(AuditLog(home)), TokenRepository(home)
     book.create("tina", Scope.train)
     (tina,) = book.all()
@@ -138,7 +138,7 @@ async def test_repeated_logins_and_fetches_of_a_token_do_not_fill_the_log(
 async def test_the_number_of_refused_requests_is_written_when_no_other_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audited, "_WINDOW", 0.05)
+    monkeypatch.setattr(request_log, "_WINDOW", 0.05)
     home = Home(tmp_path)
     log = RequestLog(AuditLog(home))
     for _ in range(3):

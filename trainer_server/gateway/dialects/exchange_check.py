@@ -10,7 +10,7 @@ from trainer_server.gateway.dialects.base import Exchange
 from trainer_server.gateway.errors import APIError
 
 
-def checked(
+def check_exchange(
     exchange: Exchange, *, default_max_tokens: int, temperature: float | None, media_domains: Collection[str] = ()
 ) -> ChatRequest:
     """Checks a translated request; see `parse`.
@@ -31,5 +31,5 @@ def checked(
             raise
         message = error.message.replace(f"`{ours}", f"`{theirs}", 1)
         raise APIError(error.status, message, code=error.code, param=theirs) from None
-    dropped = sorted({*chat.dropped, *exchange.dropped})
-    return replace(chat, dropped=dropped, note=exchange.note, elastic=exchange.elastic)
+    dropped = sorted({*chat.dropped_names, *exchange.dropped_names})
+    return replace(chat, dropped_names=dropped, note=exchange.note, elastic=exchange.elastic)

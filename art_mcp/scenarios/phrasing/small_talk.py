@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.phrasing.english import article, listed
+from art_mcp.scenarios.phrasing.english import article, join_items
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,13 @@ def refuses(text: str) -> bool:
     return bool(_REFUSING.search(text))
 
 
-def errands(described: str) -> list[Errand]:
+def errands(server_text: str) -> list[Errand]:
     """The errands for which a server has no tool.
 
     Args:
-        described: All that the server says of its tools.
+        server_text: All that the server says of its tools.
     """
-    known = set(words(described))
+    known = set(words(server_text))
     return [errand for errand in ERRANDS if not known & set(errand.needs.split())]
 
 
@@ -144,4 +144,6 @@ def missing(noun: str, value: str) -> str:
 def able(nouns: Sequence[str], rng: random.Random) -> str:
     """The right answer to what can be done. nouns: what the tools are for, some of which are named."""
     chosen = rng.sample(list(nouns), min(3, len(nouns)))
-    return rng.choice(ABLE).format(things=listed([noun if noun.endswith("s") else article(noun) for noun in chosen]))
+    return rng.choice(ABLE).format(
+        things=join_items([noun if noun.endswith("s") else article(noun) for noun in chosen])
+    )

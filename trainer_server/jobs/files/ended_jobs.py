@@ -45,20 +45,20 @@ class EndedJobs:
             write_atomic(self._path, "".join(f"{line}\n" for line in lines if line and not _may_be_of(line, policy)))
 
 
-def line_of(done: Path) -> str:
+def line_of(done_file: Path) -> str:
     """The line for a job, with its metrics and without its trajectories.
 
     Args:
-        done: The job's done.json. Of a damaged one, the line has the text.
+        done_file: The job's done.json. Of a damaged one, the line has the text.
 
     Raises:
         OSError: It cannot be read.
     """
-    text = done.read_text(encoding="utf-8", errors="replace")
+    text = done_file.read_text(encoding="utf-8", errors="replace")
     try:
         return Job.model_validate_json(text).without_trajectories().model_dump_json() + "\n"
     except ValueError:
-        return json.dumps({"id": done.parent.name, "damaged": text}) + "\n"
+        return json.dumps({"id": done_file.parent.name, "damaged": text}) + "\n"
 
 
 def _may_be_of(line: str, policy: str) -> bool:
