@@ -81,13 +81,14 @@ CLIENT := -p art_langgraph -p art_mcp -p trainer_server.wire -p trainer_server.c
 ELSEWHERE := --config-file= --follow-imports skip --ignore-missing-imports \
   --disable-error-code valid-type --disable-error-code misc
 
-check: setup docs ## Lint, types, import layers, documentation
+check: setup docs ## Lint, types, import layers, names, documentation
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@for system in win32 darwin; do \
 	  $(BIN)/mypy $(ELSEWHERE) --platform $$system --cache-dir .mypy_cache/$$system $(CLIENT) || exit 1; done
 	@$(BIN)/lint-imports
+	@$(BIN)/python .ci/names
 
 # Read from the source, without the packages that the source imports: an environment of its own suffices.
 SITE := $(VENV)/docs

@@ -224,3 +224,24 @@ def test_an_import_that_is_not_allowed_breaks_a_contract(copied: Path, file: str
 def test_without_such_an_import_the_contracts_are_kept(copied: Path) -> None:
     status, said = lint(copied)
     assert status == 0, said
+
+
+def test_participles_and_verbs_of_speech_are_refused_as_names(tmp_path: Path) -> None:
+    source = (
+        "class Recorded:\n"
+        "    offered: int\n"
+        "    full: bool\n"
+        "    cancelled: bool\n"
+        "    def told(self, given, kept: bool, left, right): self.made = given\n"
+        "    def closed(self) -> bool: return True\n"
+        "    def need(self, _asked, rows_read): self._noted = 1\n"
+    )
+    path = tmp_path / "unshown.py"
+    path.write_text(source)
+    done = subprocess.run([sys.executable, ".ci/names", str(path)], cwd=ROOT, capture_output=True, text=True)
+    found = [line.split(": ")[1] for line in done.stdout.splitlines()[:-1]]
+    assert sorted(found) == sorted(
+        ["module unshown", "class Recorded", "attribute offered", "function told", "parameter given", "attribute made",
+         "parameter _asked"]
+    )  # fmt: skip
+    assert done.returncode == 1
