@@ -34,7 +34,7 @@ class ServerAPI:
         register_server(self.connection)
         self._http = PatientAsyncClient(
             self.retry_for,
-            lost=STALLED,
+            lost_errors=STALLED,
             base_url=self.connection.url,
             headers={"Authorization": f"Bearer {self.connection.api_key}"},
             timeout=httpx.Timeout(60.0, connect=5.0),

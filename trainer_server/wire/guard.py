@@ -131,8 +131,8 @@ def main(command: list[str], starter: int, *, low_priority: bool = False, grace:
         command: The command and its arguments.
         starter: Id of the process that started this one. Its own look at its parent could come after the parent's
             death, and find another process.
-        low_priority: See `guarded`.
-        grace: See `guarded`.
+        low_priority: See `guard_command`.
+        grace: See `guard_command`.
 
     Returns:
         The command's exit status, 128 + n if signal n ended it; 0 if the guard ended it.

@@ -13,9 +13,9 @@ from trainer_server.wire.guard import guard_command
 
 STARTER = """
 import os, shlex, subprocess
-from trainer_server.wire.guard import guarded
+from trainer_server.wire.guard import guard_command
 orphaned = "while read -r pid name state parent rest < /proc/self/stat && [ $parent = $STARTER ]; do sleep 0.01; done"
-line = orphaned + "; exec " + shlex.join(guarded(["echo", "it ran"]))
+line = orphaned + "; exec " + shlex.join(guard_command(["echo", "it ran"]))
 subprocess.Popen(["sh", "-c", line], env={**os.environ, "STARTER": str(os.getpid())})
 """
 """Starts a guard that is held back until this process is gone."""
@@ -49,8 +49,8 @@ def test_a_daemon_ends_with_the_command_that_started_it(ends: str) -> None:
     code = DAEMON if ends == "by itself" else f"{DAEMON}\ntime.sleep(600)"
     line = guard_command([sys.executable, "-c", code], grace=0.1)
     if ends == "with its starter":
-        starting = f"import subprocess, sys; sys.path[:0] = {sys.path!r}; from trainer_server.wire.guard import guarded"
-        starting += f"; subprocess.Popen(guarded([sys.executable, '-c', {code!r}], grace=0.1)); input()"
+        starting = f"import subprocess, sys; sys.path[:0] = {sys.path!r}; from trainer_server.wire.guard import guard_command"
+        starting += f"; subprocess.Popen(guard_command([sys.executable, '-c', {code!r}], grace=0.1)); input()"
         line = [sys.executable, "-c", starting]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as guard:
         assert guard.stdout
