@@ -48,7 +48,7 @@ class StoredRuns:
         """What the store was when it was read, since when, and the runs."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
-        """See `Recorded`."""
+        """See `RunSource`."""
         revision = await asyncio.to_thread(self.store.revision)
         known, begun, runs = self._read
         if revision != known or since < begun:
@@ -57,7 +57,7 @@ class StoredRuns:
         return [run for run in runs if run.started >= since]
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """See `Recorded`."""
+        """See `RunSource`."""
         runs = await asyncio.to_thread(lambda: [self.store.get(trajectory_id) for trajectory_id in ids])
         return [run for run in runs if run is not None]
 
@@ -76,7 +76,7 @@ class LedgerRuns:
         """By id and reward: a rollout is read again only when it got another reward."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
-        """See `Recorded`."""
+        """See `RunSource`."""
         listed = [
             rollout
             async for rollout in self.client.rollouts(policy=self._policy, rewarded=True)
@@ -90,7 +90,7 @@ class LedgerRuns:
         return [run for run in reversed(self._known.values()) if run.started >= since]
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """See `Recorded`."""
+        """See `RunSource`."""
         return list((await self._read(ids)).values())
 
     async def _read(self, ids: Sequence[str]) -> dict[str, Trajectory]:

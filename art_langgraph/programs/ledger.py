@@ -47,7 +47,7 @@ def _clients(patience: float) -> tuple[PatientClient, PatientAsyncClient]:
 
 
 class LedgerClient:
-    """Asks a trainer server about rollouts: with an event loop (`ask`), or without one (`ask_now`).
+    """Asks a trainer server about rollouts: with an event loop (`send`), or without one (`send_now`).
 
     Both raise ServerError when the server refuses, and ServerUnreachable when it stays away for `patience` seconds.
 
@@ -77,13 +77,13 @@ class LedgerClient:
         except httpx.TransportError as error:
             raise self._outage_error(error) from error
 
-    def ask_now(self, method: str, path: str, body: str | None = None) -> bytes:
+    def send_now(self, method: str, path: str, body: str | None = None) -> bytes:
         """The same, without an event loop.
 
         Args:
-            method: As that of `ask`.
-            path: As that of `ask`.
-            body: As that of `ask`.
+            method: As that of `send`.
+            path: As that of `send`.
+            body: As that of `send`.
         """
         try:
             return _read_content(self._sync.request(method, **self._request(path, body)))
@@ -145,7 +145,7 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
     ledger = LedgerClient(run.server, retry_seconds() if run.scope.pinned else _BRIEFLY)
     try:
         _note_registration(
-            run, ledger.ask_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))
+            run, ledger.send_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))
         )
     except (ServerUnreachable, ServerError) as error:
         _not_registered(error, certain=True)
@@ -171,7 +171,7 @@ def add_ledger_now(run: Run, trajectory: Trajectory) -> None:
     """The same, without an event loop."""
     for server in _find_servers(run):
         try:
-            answer = LedgerClient(server, retry_seconds()).ask_now("GET", run.rollout_id)
+            answer = LedgerClient(server, retry_seconds()).send_now("GET", run.rollout_id)
         except ServerError as error:
             _raise_unless_unknown(error)
         else:

@@ -99,7 +99,7 @@ class session:
             if self._run.registered or self._scope.outside:
                 add_ledger_now(self._run, trajectory)
             if (request := self._reward(trajectory)) is not None and self._run.server is not None:
-                LedgerClient(self._run.server, retry_seconds()).ask_now("POST", *request)
+                LedgerClient(self._run.server, retry_seconds()).send_now("POST", *request)
         except ARTError as problem:
             self._incomplete(trajectory, problem, error)
         finally:

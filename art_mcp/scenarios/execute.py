@@ -43,7 +43,7 @@ class StepFailed(Exception):
     """A reference cannot be executed.
 
     Args:
-        kind: One of the kinds of `Dropped`.
+        kind: One of the kinds of `DroppedTask`.
         reason: The reason as a sentence.
     """
 

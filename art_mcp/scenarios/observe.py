@@ -153,7 +153,7 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
 
     Args:
         text: Text of the result.
-        value: The result, as `parsed` returns it.
+        value: The result, as `parse_result` returns it.
 
     Returns:
         "error" or "empty", and the reason. None: the result is usable.
@@ -173,7 +173,7 @@ class Finding:
     """A value of a result that may be an argument of another tool.
 
     Args:
-        path: Path of the value in the result, as `picked` takes it. None: the value is somewhere in the text.
+        path: Path of the value in the result, as `pick_value` takes it. None: the value is somewhere in the text.
         own: Words that name the value.
         about: Words of the objects that contain the value, and of the tool that gave it.
         value: The value.
@@ -209,7 +209,7 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
 
     Args:
         tool: Name of the tool.
-        value: The result, as `parsed` returns it.
+        value: The result, as `parse_result` returns it.
     """
     about = frozenset(meanings(tool))
     if not isinstance(value, str):
@@ -269,7 +269,7 @@ def stable_facts(first: Any, second: Any, argument_values: Sequence[Any]) -> lis
     left out depends on nothing but the results.
 
     Args:
-        first: The result of the first execution, as `parsed` returns it.
+        first: The result of the first execution, as `parse_result` returns it.
         second: The result of the second execution.
         argument_values: Values of the arguments, which the task states already.
 

@@ -224,7 +224,7 @@ def drop(scenario: MCPScenario, kind: Any, reason: str) -> DroppedTask:
 
     Args:
         scenario: The scenario.
-        kind: One of the kinds of `Dropped`.
+        kind: One of the kinds of `DroppedTask`.
         reason: The reason as a sentence.
     """
     return DroppedTask(task=scenario.task, tools=list(scenario.tools), kind=kind, reason=reason)

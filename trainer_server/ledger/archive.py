@@ -25,8 +25,8 @@ _AT_ONCE = 1000
 class Archive:
     """The months that were archived: `archive/2026-08.parquet` has the completions of August 2026 (UTC).
 
-    Whoever reads and changes it holds the lock meanwhile (`locked`), because rows come from the ledger while the server
-    runs.
+    Whoever reads and changes it holds the lock meanwhile (`hold_lock`), because rows come from the ledger while the
+    server runs.
 
     Args:
         directory: Where the files are. It need not exist.

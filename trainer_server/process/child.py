@@ -19,7 +19,7 @@ class Child:
         name: Names the log `logs/<name>.log` and the pid file `logs/<name>.pid`.
         command: The command and its arguments.
         logs: The directory of logs.
-        env: Its environment variables, all of them; see `environment.inherited`.
+        env: Its environment variables, all of them; see `environment.inherited_environment`.
         low_priority: Whether the command gets only what others leave of the processor.
     """
 

@@ -41,7 +41,7 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
         `architecture`: the model's class. `untrainable`: why it cannot be trained, or None. `separate`: why completions
         need a row each, or None. `adapted`: number of layers that get an adapter. `targets`: their names.
         `experts`: whether the model is a mixture of experts. `parameters`: of the adapter. `template`: what the chat
-        template shows, see `_rendered`.
+        template shows, see `_probe_template`.
     """
     examined: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
     try:

@@ -171,7 +171,7 @@ class Ranks:
         Where the base model is divided, the others wait within the forward pass and cannot be told.
 
         Raises:
-            TrainingError: As `agreed`.
+            TrainingError: As `share_errors`.
             RankFailed: The base model is divided, and this rank failed.
             RankLost: The base model is divided, and another rank may have failed.
         """
@@ -211,8 +211,8 @@ class Ranks:
     def shard_rows(self, rows: Sequence[Row]) -> list[tuple[Row, bool]]:
         """The rows that this rank computes, about as many tokens as any other's, and whether they count.
 
-        Where every forward pass needs all ranks (`sharded`), a rank with fewer rows repeats the shortest one, which
-        does not count then.
+        Where every forward pass needs all ranks (`shards_model`), a rank with fewer rows repeats the shortest one,
+        which does not count then.
         """
         parts: list[list[Row]] = [[] for _ in range(self.count)]
         sizes = [0] * self.count

@@ -61,7 +61,7 @@ class Outbox:
         self._news: Background[_News] = Background("art-outbox", self._open_worker, pause=0.0)
 
     def note_start(self, scope: Scope, run: str) -> None:
-        """A run has begun, if it is one that a rollout waits for. Never blocks, as `ended`.
+        """A run has begun, if it is one that a rollout waits for. Never blocks, as `note_end`.
 
         Args:
             scope: The rollout that the run takes up.

@@ -107,7 +107,7 @@ class Chains:
         Args:
             name: Name of the tool.
             arguments: Arguments of the call.
-            result: What it gave, as `parsed` returns it.
+            result: What it gave, as `parse_result` returns it.
         """
         if (first := self._drafter.tools.get(name)) is None:
             return
@@ -203,7 +203,7 @@ def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iter
     """Ways to say which value of a result is meant without telling it.
 
     Args:
-        result: The result, as `parsed` returns it.
+        result: The result, as `parse_result` returns it.
         path: Path of the value.
         item: The noun of its entries.
         rng: Chooses words.

@@ -17,7 +17,7 @@ from art_mcp.scenarios.plan import Kind, Split, Step
 
 Tell = Callable[[random.Random], Wish]
 Ask = Callable[[Any, Any, random.Random], list[Question]]
-"""Takes what the last step gave in both executions, as `parsed` returns it."""
+"""Takes what the last step gave in both executions, as `parse_result` returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class ExecutedDraft:
 
     @property
     def results(self) -> Sequence[Any]:
-        """What each call gave in the first execution, as `parsed` returns it."""
+        """What each call gave in the first execution, as `parse_result` returns it."""
         return [parse_result(result.text, result.structured) for result in self.trial.first.results]
 
     @property

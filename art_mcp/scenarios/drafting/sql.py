@@ -38,7 +38,7 @@ _LISTINGS = (
 """Queries for the names of the tables, in the dialects of SQL."""
 
 Run = Callable[[CatalogTool, dict[str, Any]], Awaitable[Any]]
-"""Calls a tool, and gives its result as `parsed` returns it, or None if the call failed."""
+"""Calls a tool, and gives its result as `parse_result` returns it, or None if the call failed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ _WORD = re.compile(r"[A-Za-z]{3,}")
 class ValuePool:
     """Values that calls may take.
 
-    `observed` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
+    `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
     paths of a world; `slow` the tools that took long.
 
     Args:
@@ -70,7 +70,7 @@ class ValuePool:
         Args:
             tool: Name of the tool.
             arguments: Its arguments.
-            value: The result, as `parsed` returns it.
+            value: The result, as `parse_result` returns it.
         """
         self.results.setdefault(tool, []).append((dict(arguments), value))
         for record in _records(value):

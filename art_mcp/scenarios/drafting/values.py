@@ -76,7 +76,7 @@ class Values:
                 raise ConfigError(f"no tool of {catalog.name} has a parameter {name!r}; there are {listed}")
 
     def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
-        """Keeps the values in a result, as `parsed` returns it, that other calls may take as arguments."""
+        """Keeps the values in a result, as `parse_result` returns it, that other calls may take as arguments."""
         self.pool.learn(tool, arguments, value)
 
     def learn_places(self, places: Iterable[Place]) -> None:

@@ -72,7 +72,7 @@ class ScenarioQuota:
         self.notify_count = len(self.scenarios)
 
     def hold_back(self) -> None:
-        """From now on `on_kept` is called by `tell` alone: the scenarios may be changed until then."""
+        """From now on `on_kept` is called by `notify` alone: the scenarios may be changed until then."""
         self._held_back = True
 
     def notify(self) -> None:

@@ -49,7 +49,9 @@ def test_a_daemon_ends_with_the_command_that_started_it(ends: str) -> None:
     code = DAEMON if ends == "by itself" else f"{DAEMON}\ntime.sleep(600)"
     line = guard_command([sys.executable, "-c", code], grace=0.1)
     if ends == "with its starter":
-        starting = f"import subprocess, sys; sys.path[:0] = {sys.path!r}; from trainer_server.wire.guard import guard_command"
+        starting = (
+            f"import subprocess, sys; sys.path[:0] = {sys.path!r}; from trainer_server.wire.guard import guard_command"
+        )
         starting += f"; subprocess.Popen(guard_command([sys.executable, '-c', {code!r}], grace=0.1)); input()"
         line = [sys.executable, "-c", starting]
     with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as guard:

@@ -197,7 +197,7 @@ class AuditLayer(Layer):
 
 
 class Refusals(Layer):
-    """Adds requests without a token that counts, but for logins, which `Audited` adds.
+    """Adds requests without a token that counts, but for logins, which `AuditLayer` adds.
 
     Args:
         app: The application behind it.

@@ -39,7 +39,7 @@ class Minibatch:
         share: bool,
         ranks: int,
     ) -> Minibatch:
-        """index_S: which samples of the batch belong to it. share, ranks: see `packed`."""
+        """index_S: which samples of the batch belong to it. share, ranks: see `pack_samples`."""
         packing = pack_samples([samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks)
         places = np.array(index_S)
         rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]

@@ -132,7 +132,7 @@ class Layout:
 
     buckets: list[Bucket]
     trunk: int = 0
-    """Tokens of the row that were computed before, whose keys and values are in `given`."""
+    """Tokens of the row that were computed before, whose keys and values are in `trunk_cache`."""
     trunk_cache: Trunk | None = None
     pass_cache: Trunk | None = None
     """Where this pass puts the keys and values of its tokens; None: nowhere."""

@@ -23,7 +23,7 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
     """PEFT's configuration of a policy's LoRA on this base model.
 
     Raises:
-        TrainingError: As `adapted`.
+        TrainingError: As `adapted_targets`.
     """
     targets = adapted_targets(base, spec.targets)
     return LoraConfig(

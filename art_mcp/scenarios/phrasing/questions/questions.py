@@ -20,7 +20,7 @@ def questions(
     A value that the two executions gave differently, and a date, is asked for as it is in the run itself.
 
     Args:
-        first: The result of the first execution, as `parsed` returns it.
+        first: The result of the first execution, as `parse_result` returns it.
         second: The result of the second execution.
         noun: What the call gives, as a noun: "log", "tables".
         many: Whether the noun is a plural.
