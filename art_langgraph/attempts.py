@@ -56,7 +56,8 @@ class NodeRun(Place):
     thread: str | None = None
     """LangGraph's thread."""
     resumes: Literal["newest", "checkpoint"] | None = None
-    """As that of `Trajectory`, for the graph's run."""
+    """State of its thread that the graph's run went on from, having no input of its own: the newest, or a checkpoint.
+    None: it went on from none, or this is a task."""
     started: float
     seconds: float = 0.0
 

@@ -107,7 +107,7 @@ class _Credit:
     place: str
     """Pattern of the node, or path of the completion's node; empty for a run."""
     judgement: str | None
-    """As that of the trajectory."""
+    """Id of the judgement that gave the reward; None: the reward stands for itself."""
     reference: TrajectoryRef
 
     @property
@@ -217,11 +217,11 @@ def compare(
 
     Args:
         runs: Runs to train on. Those without a reward, and those that evaluate a version, are counted and left out.
-        policy: As that of `group_refs`.
+        policy: Name of the policy whose completions are trained.
         history: Recorded runs of the policy, newest first, for the baseline: the first HISTORY of them that have a
             reward, are trained on, and are none of `runs`.
-        nodes: As those of `group_refs`.
-        retry_credit: As that of `group_refs`.
+        nodes: Patterns of the node paths to train; None: all.
+        retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
     """
     comparison = Comparison()
     candidates = [run for run in runs if not (run.evaluation or run.hints)]

@@ -40,7 +40,7 @@ def losses(measurements: Mapping[str, float]) -> str:
     """The losses of a running job in words; empty where none was measured.
 
     Args:
-        measurements: As that of Job.
+        measurements: Newest measurements of the job, by name; only `loss` and `validation_loss` are used.
     """
     names = {"loss": "loss", "validation_loss": "held-out loss"}
     return ", ".join(f"{said} {measurements[name]:.3f}" for name, said in names.items() if name in measurements)

@@ -49,9 +49,9 @@ class Journal:
 
         Args:
             state: Of the policy.
-            event: As that of `entry`.
-            reason: As that of `entry`.
-            numbers: As those of `entry`.
+            event: What happened, in a word: `gate`, `paused`.
+            reason: Why, in words.
+            numbers: The numbers that the reason is based on, as JSON.
         """
         await self.write(state, self.entry(state, event, reason, **numbers))
 

@@ -41,7 +41,7 @@ def handed_over(scope: Scope, scenario_id: str | None, *, evaluation: bool) -> d
     Args:
         scope: The rollout.
         scenario_id: Of its scenario. None: unknown.
-        evaluation: As that of `rollout`.
+        evaluation: Whether the run evaluates a version. Such a run is never trained on.
     """
     version = dict(scope.version) if isinstance(scope.version, Mapping) else scope.version
     sent = Handover(

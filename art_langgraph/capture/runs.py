@@ -22,7 +22,7 @@ class Run:
         parent: The run that it was started in.
         namespace: LangGraph's checkpoint namespace.
         node: Set where it is the run of a graph's node.
-        resumes: As that of `Trajectory`, of a chain.
+        resumes: State of its thread that a chain goes on from, the newest or a checkpoint; None: it goes on from none.
     """
 
     parent: UUID | None

@@ -21,9 +21,10 @@ class ServerAPI:
     """A connection to the trainer server. See `TrainerClient`.
 
     Args:
-        base_url: As that of `TrainerClient`.
-        api_key: As that of `TrainerClient`.
-        retry_for: As that of `TrainerClient`.
+        base_url: Address of the server; None: ART_BASE_URL, else the local server's file.
+        api_key: Its key; None: ART_API_KEY, else the local server's file.
+        retry_for: Seconds for which requests are repeated while no server answers; 0: not at all. None: ART_RETRY_FOR,
+            else 120.
     """
 
     def __init__(

@@ -47,11 +47,12 @@ def sft_request(
     """The request of a warm start. Of runs it has what a training step takes: no evaluations, no superseded attempts.
 
     Args:
-        demonstrations: As those of `TrainerClient.sft`.
-        config: As that of `TrainerClient.sft`.
-        validation: As that of `TrainerClient.sft`.
+        demonstrations: What to imitate: a JSONL file of conversations, or conversations and recorded runs.
+        config: Learning rate, epochs and other settings of the warm start; None: the defaults.
+        validation: Demonstrations to measure, or the share of `demonstrations` to set aside for it, such as 0.1. None:
+            nothing is measured.
         nodes: Patterns of the node paths whose completions are imitated; None: all.
-        idempotency_key: As that of `TrainerClient.submit`.
+        idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: no key.
 
     Raises:
         ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with conversations, or

@@ -60,12 +60,12 @@ class JobAPI(ServerAPI):
 
         Args:
             policy: The policy to train.
-            groups: As those of `train_step`.
-            config: As that of `train_step`.
-            nodes: As those of `train_step`.
-            retry_credit: As that of `train_step`.
-            hints: As those of `train_step`.
-            from_version: As that of `train_step`.
+            groups: Runs to compare: groups of `gather`, or references to completions.
+            config: Learning rate, loss and other settings of the step; None: the defaults.
+            nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
+            retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
+            hints: By id of a trajectory, what the policy would have needed to know; None: no hints.
+            from_version: The version that the step goes on from; None: the newest.
             idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
             time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
 
@@ -215,9 +215,9 @@ class JobAPI(ServerAPI):
                 prompts is then the teacher of this run; the weight is that of `config.distill`.
             from_version: The version that the step goes on from; None: the newest. The new version is the newest in any
                 case.
-            idempotency_key: As that of `submit`.
-            time_limit: As that of `submit`.
-            timeout: As that of `wait`.
+            idempotency_key: Name of the step, which the server takes once, however often it is sent. None: a new key.
+            time_limit: Seconds that the trainer may take; a step that takes longer fails. None: the server's limit.
+            timeout: Seconds to wait for the step; None: as long as it takes.
 
         Returns:
             The new version, the step's metrics, and in `trajectories` the ids of those that were trained, as `groups`
@@ -271,10 +271,12 @@ class JobAPI(ServerAPI):
             validation: Demonstrations to measure, in any of these forms; or the share of `demonstrations` to set aside
                 for it, drawn by `config.seed`, such as 0.1. None: nothing is measured, and the last weights are kept.
             nodes: Patterns of the node paths whose completions are imitated; None: all.
-            idempotency_key: As that of `submit`.
-            time_limit: As that of `submit`.
+            idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: a new
+                key.
+            time_limit: Seconds that the trainer may take; a warm start that takes longer fails. None: the server's
+                limit.
             progress: Shows a bar on a terminal.
-            timeout: As that of `wait`.
+            timeout: Seconds to wait for the warm start; None: as long as it takes.
 
         Returns:
             As `train_step`. `metrics["stopped"]` says what ended the training: "epochs", "patience" or "max_seconds";
@@ -304,8 +306,8 @@ class JobAPI(ServerAPI):
 
         Args:
             job: The job.
-            progress: As that of `wait`.
-            timeout: As that of `wait`.
+            progress: Label of a progress bar on the terminal; None: no bar.
+            timeout: Seconds to wait; None: as long as the job takes.
 
         Returns:
             As `train_step`.

@@ -176,7 +176,8 @@ class PolicyAPI(ServerAPI):
             policy: Name of the policy. One of its versions must be promoted.
             version: The candidate.
             share: Its share of the new rollouts, above 0 and up to 1. It never gets more.
-            after: As that of `promote`.
+            after: Value that `Policy.promotions` must still have: nobody has promoted since it was read. None: any
+                value.
 
         Returns:
             The candidate, and how many rollouts it has got.

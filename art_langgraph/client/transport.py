@@ -59,7 +59,7 @@ class PatientClient(httpx.Client):
     """The same, without an event loop.
 
     Args:
-        retry_for: As that of PatientAsyncClient.
+        retry_for: Seconds for which requests are repeated, from the beginning of an outage.
         options: Those of httpx.
     """
 

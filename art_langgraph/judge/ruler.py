@@ -171,7 +171,7 @@ async def ruler_score_group(
     Args:
         group: Two or more runs of a scenario.
         judge_model: As `judge` of `Ruler`.
-        rubric: As that of `Ruler`.
+        rubric: What a good run is; or a function that returns it for a scenario.
         swallow_exceptions: Return None when the judge fails.
 
     Returns:

@@ -132,9 +132,11 @@ async def find_target(model: str, base_url: str | None, api_key: str | None, opt
     """The model that the arguments of `LLM` name.
 
     Args:
-        model: As that of `LLM`.
-        base_url: As that of `LLM`.
-        api_key: As that of `LLM`.
+        model: Name of the model: "provider/name" as litellm has it, any name with `base_url`, or "art/name" for a model
+            of our own server.
+        base_url: Address of an OpenAI-compatible endpoint, or of our own server for an "art/name"; None: the default
+            address.
+        api_key: Key for this address; None: the key in the environment, but none for an endpoint that `base_url` names.
         options: Sampling options: temperature, max_tokens.
 
     Raises:

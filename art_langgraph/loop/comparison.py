@@ -126,14 +126,14 @@ async def compare_versions(
     The judge is not told which version made a run. The runs are marked as evaluation, and no training step takes them.
 
     Args:
-        graph: As that of `rollout`.
+        graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
         scenarios: Tasks that the policy was not trained on.
         reward: Scores the runs of a scenario together (`Ruler`).
         policy: The policy to compare.
         versions: The earlier version and the later one.
         n: Runs of each scenario, by each version.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        max_concurrency: As that of `gather`.
+        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored, without their scores; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.

@@ -237,7 +237,7 @@ class Evaluation:
         Args:
             path: The JSONL file.
             version: The version that was measured; the file does not say.
-            success: As that of the class.
+            success: Whether a scored run solved its scenario; by default a reward of at least 1.
 
         Raises:
             ConfigError: The file cannot be read, or a line of it is no trajectory.
@@ -290,7 +290,7 @@ async def evaluate(
     The trajectories are marked as evaluation, and no training step takes them, whatever their temperature.
 
     Args:
-        graph: As that of `rollout`.
+        graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
         scenarios: Tasks that the policy was not trained on.
         reward: Scores a run; None leaves the runs unscored.
         version: Version of the policies that the graph asks, for all of them or by name; None: the version that the
@@ -298,13 +298,13 @@ async def evaluate(
         n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        max_concurrency: As that of `gather`.
+        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
         timeout: Seconds for a run of the graph.
         store: Where the runs are stored; None: nowhere.
         resume: Answers the graph's interrupts; see `rollout`.
         config: LangChain's config of each run.
         metadata: Your data, kept in each trajectory.
-        executor: Where the graph runs; as that of `rollout`.
+        executor: Where the graph runs: "local", in this process; "ray", as tasks of a Ray cluster; or an Executor.
         progress: Shows a bar on a terminal; a string labels it.
 
     Returns:

@@ -94,9 +94,9 @@ def check_completions(
 
     Args:
         groups: The runs of a step.
-        policy: As that of `group_refs`.
-        nodes: As those of `group_refs`.
-        retry_credit: As that of `group_refs`.
+        policy: Name of the policy that is trained.
+        nodes: Patterns of the node paths to train; None: all.
+        retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
 
     Raises:
         RolloutsFailed: No run has a completion of the policy that a training step could take, in any node.

@@ -189,22 +189,25 @@ async def gather(
     When many runs raise, or all runs of a scenario, a warning has their number and the first error.
 
     Args:
-        graph: As that of `rollout`.
+        graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
         scenarios: The tasks.
         n: Runs of each scenario.
         reward: Scores each run.
         max_concurrency: Runs at once. A semaphore is a limit that several calls share.
-        temperature: As that of `rollout`.
-        config: As that of `rollout`. It names no thread, unless there is one run alone.
+        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
+        config: LangChain's config of each run. It names no thread, unless there is one run alone. Functions get none.
         timeout: Seconds for a run of the graph.
-        store: As that of `rollout`.
-        resume: As that of `rollout`.
-        version: As that of `rollout`.
-        evaluation: As that of `rollout`.
+        store: Where the runs are stored; None: nowhere.
+        resume: Answers the graph's interrupts: it gets the question and returns the answer. None: a run ends at an
+            interrupt.
+        version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
+            the promoted version or else the newest.
+        evaluation: Whether the runs evaluate a version. Such runs are never trained on.
         metadata: Your data, kept in each trajectory.
         group_reward: Scores the runs of a scenario together (`Ruler`, `group_sum`), when all of them have ended and
             `reward`, if any, has scored each.
-        executor: As that of `rollout`.
+        executor: Where the graph runs: "local", in this process; "ray", as tasks of a Ray cluster; or an Executor such
+            as `RayExecutor(num_cpus=2)`.
         progress: Shows a bar on a terminal; a string labels it.
 
     Returns:
@@ -274,10 +277,10 @@ async def run_groups(
         run: Makes one run of a scenario.
         scenarios: The tasks; one group for each, in order.
         n: Runs of each scenario.
-        max_concurrency: As that of `gather`.
-        group_reward: As that of `gather`.
+        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
+        group_reward: Scores the runs of a scenario together, when all of them have ended; None: groups are not scored.
         store: Where the scores of groups are stored; None: nowhere.
-        progress: As that of `gather`.
+        progress: Shows a bar on a terminal; a string labels it.
 
     Returns:
         A group for each scenario, in their order.

@@ -28,9 +28,9 @@ class StepCheck:
     until `WASTED` of them follow one another.
 
     Args:
-        policy: As that of `group_refs`.
-        nodes: As those of `group_refs`.
-        retry_credit: As that of `group_refs`.
+        policy: Name of the policy that is trained.
+        nodes: Patterns of the node paths to train; None: all.
+        retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
         rewards_count: Whether runs are trained by their rewards. Otherwise they need none.
     """
 

@@ -102,7 +102,7 @@ async def train(
     Rollouts are sampled from the newest version, also where another one is promoted.
 
     Args:
-        graph: As that of `rollout`.
+        graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
         scenarios: The tasks to learn from.
         policy: The policy to train; the graph asks it through ChatART.
         reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
@@ -130,8 +130,8 @@ async def train(
             once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
             the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
             weight. None: no hints.
-        nodes: As those of `TrainerClient.train_step`.
-        retry_credit: As that of `TrainerClient.train_step`.
+        nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
+        retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
         max_concurrency: Runs at once: those of training, of evaluations and with hints together.
         temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
         timeout: Seconds for a run of the graph.
@@ -160,7 +160,8 @@ async def train(
         trackers: Who is told of the steps, in the background: names such as "wandb" (`CLIENT_TRACKERS`), places
             `module:Class`, or objects with the methods of `Tracker`. None: those that `ART_TRACKERS` in the environment
             names, if any. A tracker that fails stops nothing; a warning says so.
-        executor: Where the graph runs, in training and evaluation; as that of `rollout`.
+        executor: Where the graph runs, in training and evaluation: "local", in this process; "ray", as tasks of a Ray
+            cluster; or an Executor.
         progress: Shows a bar on a terminal.
 
     Yields:

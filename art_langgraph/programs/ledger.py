@@ -81,9 +81,9 @@ class LedgerClient:
         """The same, without an event loop.
 
         Args:
-            method: As that of `send`.
-            path: As that of `send`.
-            body: As that of `send`.
+            method: HTTP method.
+            path: Path of the request, behind `/api/rollouts/`.
+            body: Body of the request, as JSON; None: the request has none.
         """
         try:
             return _read_content(self._sync.request(method, **self._request(path, body)))
@@ -115,8 +115,8 @@ async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], c
 
     Args:
         run: The run, before it begins.
-        evaluation: As that of `rollout`.
-        metadata: As that of `rollout`.
+        evaluation: Whether the run evaluates a version. Such a run is never trained on.
+        metadata: The user's data, kept in the trajectory.
         certain: Whether the run is known to be a program. Otherwise a server that is away is not waited for.
 
     Raises:
@@ -136,9 +136,9 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
     """The same as `register`, without an event loop, for a run that is known to be a program.
 
     Args:
-        run: As that of `register`.
-        evaluation: As that of `register`.
-        metadata: As that of `register`.
+        run: The run, before it begins.
+        evaluation: Whether the run evaluates a version. Such a run is never trained on.
+        metadata: The user's data, kept in the trajectory.
     """
     if run.server is None:
         return

@@ -33,7 +33,7 @@ class Score(BaseModel):
 
     @classmethod
     def of(cls, run: Trajectory, source: str) -> Score:
-        """The rewards that a run has. source: as that of `TrajectoryStore.score`."""
+        """The rewards that a run has. source: origin of the rewards, such as "feedback"."""
         own = {call.id: call.reward for call in run.completions if call.id is not None and call.reward is not None}
         return cls(
             reward=run.reward,

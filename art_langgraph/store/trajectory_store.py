@@ -120,7 +120,7 @@ class TrajectoryStore:
 
         Args:
             run: A stored run that was scored.
-            source: As that of `score`.
+            source: Origin of the rewards, read back as `Trajectory.reward_source`.
 
         Raises:
             ConfigError: A reward is not finite.
@@ -134,7 +134,7 @@ class TrajectoryStore:
 
         Args:
             group: Trajectories that were scored together.
-            source: As that of `score`.
+            source: Origin of the rewards, read back as `Trajectory.reward_source`.
 
         Raises:
             ConfigError: A reward is not finite.
@@ -215,7 +215,7 @@ class TrajectoryStore:
         """Ids of the runs that evaluate versions: by version, in the order in which they were recorded.
 
         Args:
-            key: As that of `add_evaluation`.
+            key: What the evaluations belong to: policy, scenarios, and how they were measured.
         """
         query = "SELECT version, trajectories FROM evaluations WHERE key = ? ORDER BY rowid"
         with self.database.connect() as db:

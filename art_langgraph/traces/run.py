@@ -162,7 +162,7 @@ class ForeignRun:
         """The run as the store keeps it. Its completions have no id, so that no step trains them.
 
         Args:
-            reward: As that of `reward`.
+            reward: The run's reward; None: it has none.
             feedback: Name of the feedback that the reward is.
         """
         last = next((call for call in reversed(self.calls) if call.answer is not None), None)

@@ -200,10 +200,10 @@ class EngineConnection:
         engine to stop.
 
         Args:
-            method: As that of `ask`.
-            path: As that of `ask`.
-            body: As that of `ask`.
-            params: As that of `ask`.
+            method: GET or POST.
+            path: Path of the request, below the engine's root.
+            body: Body of the request, which is sent as JSON. None: it has none.
+            params: Query of the request. None: it has none.
             most_bytes: Size up to which the body of the answer is read.
 
         Raises:

@@ -46,7 +46,7 @@ class JobService:
         time_limit: Seconds that the trainer may take for a job.
         teacher_urls: Addresses of other vLLM servers that steps may name as teachers.
         teacher_api_key: Key of the servers there.
-        on_job_end: As that of `JobCompleter`.
+        on_job_end: Called with each job that has ended, once this is written to disk. It must not raise or wait.
 
     Attributes:
         open: The jobs that have not ended.

@@ -63,7 +63,7 @@ class JobSubmitter:
         Args:
             policy: Name of the policy to train.
             request: The step or the warm start.
-            evaluations: As those of `JobFile`.
+            evaluations: Ids of a step's completions that are not trained, because their rollouts evaluate a version.
 
         Returns:
             The new job, or the job that an earlier request with the same idempotency key made.

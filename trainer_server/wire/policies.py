@@ -146,7 +146,8 @@ class CandidateSpec(ClosedRecord):
     share: float = Field(gt=0, le=1)
     """Its share of the new rollouts that ask for the policy by its name, from 0 to 1. It never gets more."""
     after: int | None = Field(default=None, ge=0)
-    """As that of `Promotion`."""
+    """Serve the candidate only if `Policy.promotions` is this number, that is, if nobody has promoted meanwhile; else
+    409."""
 
 
 class Candidate(BaseModel):

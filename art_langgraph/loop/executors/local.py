@@ -40,7 +40,7 @@ class LocalExecutor:
     """Runs rollouts in this process, all of them in its event loop."""
 
     async def run(self, source: GraphSource, task: RolloutTask, *, rollout_id: str | None = None) -> RolloutResult:
-        """As that of `Executor`.
+        """Runs a graph, or a function that is the agent, in this process. Cancelling it ends the run.
 
         Args:
             source: The graph or function.

@@ -70,7 +70,11 @@ class RayExecutor:
         """By source: Ray's reference to the packed function."""
 
     async def run(self, source: GraphSource, task: RolloutTask) -> RolloutResult:
-        """As that of `Executor`.
+        """Runs a graph, or a function that is the agent, in a Ray worker. Cancelling it ends the run there.
+
+        Args:
+            source: The graph or function. Its `kind` is set when this returns.
+            task: The scenario, and how it is run.
 
         Raises:
             ConfigError: Ray is not installed; the function, or an argument of `rollout`, cannot be sent; or the worker
@@ -196,7 +200,7 @@ def _work(graph: bytes, proven: bool, packed_task: bytes) -> bytes:
 
     Args:
         graph: The packed function.
-        proven: As that of `GraphSource`.
+        proven: Whether the function has made a graph before, in another process.
         packed_task: The packed task, the id of the rollout, the policy that is trained, the server that functions ask,
             the servers to know, and the span that asked.
 

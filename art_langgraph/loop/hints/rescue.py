@@ -146,7 +146,7 @@ async def rescue(
         run: Runs a scenario with a hint, and scores the run.
         policy: That is trained.
         client: Its server, whose ledger says which answers had a hint.
-        max_concurrency: As that of `gather`.
+        max_concurrency: Runs with hints at once. A semaphore is a limit that several calls share.
         group_reward: Scores hinted runs beside those that failed; None: they have their rewards.
     """
     limit = limit_of(max_concurrency)

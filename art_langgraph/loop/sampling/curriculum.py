@@ -57,7 +57,7 @@ class Curriculum:
             temperature: Of the training.
             client: The trainer server.
             store: Where earlier runs are; None: nowhere.
-            measured_groups: As that of `train`.
+            measured_groups: Runs of the scenarios that were made and scored before.
 
         Raises:
             ServerError: 404 where there is no such policy.

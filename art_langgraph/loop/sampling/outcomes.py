@@ -117,8 +117,8 @@ def drawn_chance(weights: dict[Outcome, float], n: int, rng: random.Random) -> f
     """The same probability for one draw of p from the posterior: Thompson sampling.
 
     Args:
-        weights: As those of `chance`.
-        n: As that of `chance`.
+        weights: Weighted number of runs, by outcome.
+        n: Runs of a group.
         rng: Source of randomness.
     """
     unscored, alphas = _alphas(weights)

@@ -36,7 +36,7 @@ def stored_groups(
         store: Where the runs are.
         scenarios: Whose runs.
         policy: That answered.
-        temperature: As that of `at_temperature`.
+        temperature: Sampling temperature that the runs asked for; None: that of the graph.
         since: When the policy was created, as Unix time. Earlier runs are of another policy of its name.
     """
     ids = [scenario.id for scenario in scenarios]

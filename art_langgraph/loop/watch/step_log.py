@@ -27,7 +27,8 @@ class StepLog:
     """Costs and trackers of a call of `train`: `async with` around it, `begin`, then `add` for each record.
 
     Args:
-        trackers: As those of `train`.
+        trackers: Trackers that get the steps: names such as "wandb", places `module:Class`, or objects with the methods
+            of `Tracker`. None: those that `ART_TRACKERS` in the environment names.
         client: The trainer server.
 
     Raises:

@@ -82,11 +82,11 @@ class Watch:
             client: The trainer server.
             first_step: Number of the first step.
             last_step: Number of the last step.
-            held_out: As that of `train`.
-            evaluate_every: As that of `train`.
-            stop_when: As that of `train`.
-            keep_best: As that of `train`.
-            alarms: As those of `train`.
+            held_out: Scenarios to measure versions on, a JSONL file of them, or a HeldOut; None: nothing is measured.
+            evaluate_every: Steps between two evaluations; None: before the first and after the last step alone.
+            stop_when: Rule that ends the run early, or several, of which any ends it; None: the run takes all steps.
+            keep_best: Whether the version with the highest held-out success is promoted at the end.
+            alarms: Thresholds of the alarms; None: the defaults.
 
         Raises:
             ConfigError: They cannot be met together.

@@ -27,7 +27,8 @@ async def scenarios_for(
 
     Args:
         server: The server.
-        scenarios: As that of `specialize`.
+        scenarios: Maximum number of scenarios to generate, or a set of scenarios, or a JSONL file of one. None: as many
+            good ones as there is time for.
         generation: How scenarios are generated.
         stage_runner: The stages of the run.
         seed: Seed of the scenarios and their split.

@@ -333,7 +333,7 @@ class VLLMReply:
             raise EngineLost("the stream ended before it began")
 
     def _read_chunk(self, text: str, *, begun: bool) -> dict[str, Any]:
-        """begun: as that of `_streamed_error`."""
+        """begun: whether a part of the answer came before this chunk."""
         chunk = parse_json(text)
         if isinstance(chunk, dict) and "error" in chunk:
             raise _streamed_error(chunk["error"], begun=begun)

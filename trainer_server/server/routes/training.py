@@ -30,7 +30,8 @@ async def queue_step(
 async def queue_sft(
     name: str, body: SFTRequest, server: ServerDep, request: Request, idempotency_key: IdempotencyKey = None
 ) -> Job:
-    """Queues a warm start: the policy's next version imitates demonstrations. Idempotency keys as those of steps."""
+    """Queues a warm start: the policy's next version imitates demonstrations. The same idempotency key, in the body or
+    the header, answers the same job."""
     return await _queue(server, request, name, body, idempotency_key)
 
 

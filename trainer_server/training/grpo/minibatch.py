@@ -76,7 +76,7 @@ def pack_samples(samples: Sequence[Sample], budget: int, *, share: bool, ranks: 
         samples: What is packed, prompts and answers.
         budget: Tokens of a row at most.
         share: Whether samples may share a row, see `pack`.
-        ranks: As that of `pack_for`.
+        ranks: Number of processes that divide the rows.
     """
     prompts = [np.array(sample.completion.prompt_token_ids) for sample in samples]
     answers = [np.array(sample.completion.token_ids) for sample in samples]

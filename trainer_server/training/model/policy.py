@@ -189,7 +189,7 @@ class PolicyModel:
     def load(self, spec: PolicySpec, directory: Path, *, beside: bool = False) -> None:
         """Puts a version's weights in place. Raises TrainingError when they do not fit the base model.
 
-        beside: As that of `select`."""
+        beside: Whether LoRAs of other shapes stay in place; otherwise they are removed."""
         self.select(spec, beside=beside)
         assert self._peft is not None
         state = load_file(directory / "adapter_model.safetensors")

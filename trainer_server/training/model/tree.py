@@ -127,10 +127,11 @@ def pack_for(
 
     Args:
         ranks: Number of processes. Where the rows would be fewer, they are divided into that many, as equal as can be.
-        prompts: As those of `pack`.
-        completions: As those of `pack`.
-        budget: As that of `pack`.
-        share: As that of `pack`.
+        prompts: Token ids, one array for each completion; none may be empty.
+        completions: Token ids that were sampled after the prompt of the same index; none may be empty.
+        budget: Tokens of a row at most.
+        share: Whether rows may have branches. Without them, completions share a row only where each continues the
+            whole path before it.
     """
     packing = pack(prompts, completions, budget=budget, share=share)
     if len(packing.rows) >= min(ranks, len(prompts)):

@@ -82,8 +82,9 @@ class Paths:
 
         Args:
             budget: Tokens of a row.
-            share: As that of `pack`.
-            ranks: As that of `pack_for`.
+            share: Whether rows may have branches. Without them, answers share a row only where each path continues
+                the whole path before it.
+            ranks: Number of processes that divide the rows.
         """
         longest = max(len(prompt) + len(answer) for prompt, answer in zip(self.prompts, self.answers, strict=True))
         return tree.pack_for(ranks, self.prompts, self.answers, budget=max(budget, longest), share=share)

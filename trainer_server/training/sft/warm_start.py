@@ -179,7 +179,7 @@ def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks
         rows: Of the update.
         tokens: Number of the update's tokens that have a loss.
         ranks: The processes that compute it.
-        detached: As that of `PolicyModel.logprobs`.
+        detached: Whether no gradient goes through the keys and values of a row's trunk, where the model allows it.
     """
     loss = torch.zeros(1, dtype=torch.float64)
     with ranks.computing():
