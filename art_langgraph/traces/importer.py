@@ -68,7 +68,7 @@ class ImportSummary:
         tallies = {name: getattr(self, name) for name in ("runs", "scenarios", "demonstrations", "rewards")}
         return {
             "read": self.read,
-            **{name: {"new": tally.new, "known": tally.known} for name, tally in tallies.items()},
+            **{name: {"new": tally.new, "known": tally.known_count} for name, tally in tallies.items()},
             "skipped": self.skips.counts,
             "lacking": self.gaps.counts,
         }

@@ -36,7 +36,7 @@ def ledger_factory(name: str) -> LedgerFactory:
     """
     if is_address(name):
         postgres = _postgres()
-        postgres.shown(name)
+        postgres.database_label(name)
 
         def connect(_home: Home) -> Ledger:
             ledger: Ledger = postgres.PostgresLedger(name)

@@ -149,7 +149,7 @@ def _new_commits(query_git: Ask, known_commits: tuple[str, ...]) -> dict[str, st
     words = ["log", "--ignore-missing", "--topo-order", "--reverse", f"--format=tformat:{form}", "--all", *at_head]
     commits: dict[str, str] = {}
     old = "".join(f"^{commit}\n" for commit in known_commits)  # they may be too many for a command line
-    for record in query_git(*words, "--stdin", given=old).split("\0\0\n"):
+    for record in query_git(*words, "--stdin", input_text=old).split("\0\0\n"):
         if not record.strip():
             continue
         own, tree, parents, author, message = record.strip("\n").split("\0")

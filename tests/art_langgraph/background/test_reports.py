@@ -27,7 +27,7 @@ from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
 def told(server: TrainerServer, run: Trajectory) -> RunTrace:
     """What a server was told of a run. Reports to servers of other tests, which have ended, are not waited for."""
     assert reports._reports[server.url].flush(30)
-    found = server.app.state.server.runs.traced(run.rollout_id)
+    found = server.app.state.server.runs.find_trace(run.rollout_id)
     assert isinstance(found, RunTrace)
     return found
 
@@ -127,7 +127,7 @@ async def test_a_server_that_does_not_answer_keeps_no_other_waiting(connected: T
     run = await rollout(counting(), "say so")
     told_soon = reports._reports[connected.url]
     assert told_soon.flush(30)
-    assert connected.app.state.server.runs.traced(run.rollout_id) is not None
+    assert connected.app.state.server.runs.find_trace(run.rollout_id) is not None
     assert reports._reports[gone.url].waiting() == 1, "it is tried again for a while"
 
 
@@ -142,7 +142,7 @@ async def test_a_run_that_was_deleted_is_not_told_of_again(
     with caplog.at_level(logging.INFO):
         reports.report_again(run.model_copy(update={"reward": 1.0}))
         assert reports._reports[connected.url].flush(30)
-    assert connected.app.state.server.runs.traced(run.rollout_id) is None
+    assert connected.app.state.server.runs.find_trace(run.rollout_id) is None
     assert unsent() == before
     assert "was deleted at" in caplog.text
 

@@ -69,7 +69,7 @@ def begun(output: Path, trainer: Trainer, spent: float = 0.0, cost: float | None
         notes=stage_runner.notes,
     )
     parts: dict[str, Any] = {"trainer": trainer, "agent": None, "box": SimpleNamespace(tools=[])}
-    parts["measured"] = SimpleNamespace(measurer=SimpleNamespace(cost=cost))
+    parts["measured_stages"] = SimpleNamespace(measurer=SimpleNamespace(cost=cost))
     return Recipe(
         outcome=made,
         stage_runner=stage_runner,

@@ -62,7 +62,7 @@ def test_lora_linear_equals_the_plain_formula(
             ]
             expected[row] += scale * torch.cat(parts)
     before = y.clone()
-    plugin.lora_linear(y, x, a, b, scale, plugin.Batch.of(rows, 5), plugin.Packed(), kernels)
+    plugin.lora_linear(y, x, a, b, scale, plugin.Batch.of(rows, 5), plugin.PackedMatrices(), kernels)
     tolerance = 1e-9 if dtype is torch.float64 else 0.3 * (1 + inputs * rank) ** 0.5
     torch.testing.assert_close(y.double(), expected, rtol=0.03, atol=tolerance)
     for row, slot in enumerate(rows):
@@ -71,7 +71,7 @@ def test_lora_linear_equals_the_plain_formula(
 
 
 def test_new_weights_count_once_the_packed_ones_are_forgotten() -> None:
-    packed = plugin.Packed()
+    packed = plugin.PackedMatrices()
     x, y = torch.ones(1, 2), torch.zeros(1, 2)
     a, b = [torch.ones(1, 1, 1, 2)], [torch.ones(1, 1, 2, 1)]
     batch = plugin.Batch.of([0], 1)

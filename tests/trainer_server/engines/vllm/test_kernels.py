@@ -89,9 +89,9 @@ def test_rows_without_an_adapter_stay_as_they_are(kernels: object) -> None:
 
 
 def test_the_library_is_compiled_once(kernels: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = plugin.compiled(tmp_path)
+    made = plugin.compile_kernels(tmp_path)
     monkeypatch.setattr(plugin.shutil, "which", lambda name: None)
-    assert plugin.compiled(tmp_path) == made
+    assert plugin.compile_kernels(tmp_path) == made
     assert list(tmp_path.iterdir()) == [made]
 
 

@@ -74,7 +74,7 @@ def test_a_policy_that_cannot_be_served_is_in_the_log_of_serve(
     shutil.rmtree(server.store.root / "spoiled" / "versions" / "0")
     (server.store.root / "spoiled" / "versions" / "0").touch()
     app = create_app(config, "token")
-    assert app.state.server.names.unserved.keys() == {base, "spoiled"}
+    assert app.state.server.names.unserved_policies.keys() == {base, "spoiled"}
     assert f"not served: policy '{base}' has the name of the base model, which answers requests for it" in caplog.text
     assert "not served: the files of policy 'spoiled' cannot be used" in caplog.text
     refused = TestClient(app, base_url="http://127.0.0.1").post("/api/policies", json={"name": base}, headers=HOLDER)
@@ -88,8 +88,8 @@ def test_each_problem_has_a_remedy(tmp_path: Path, base_model: Path, monkeypatch
     server = app.state.server
     server.failure = "EngineError: no disk"
     server.engines[0].failure = "it went away"
-    server.admission.refused = 3
-    server.names.unserved["old"] = "it was trained on another model"
+    server.admission.refusal_count = 3
+    server.names.unserved_policies["old"] = "it was trained on another model"
     described = server.engines[0].describe()
     monkeypatch.setattr(server.engines[0], "describe", lambda: {**described, "missing": {"fp32 logits": ["m:f"]}})
     status = ServerStatus.model_validate(

@@ -248,7 +248,7 @@ def test_tokens_without_a_score_are_not_trained_and_are_counted() -> None:
     scores = {"c0": [-1.0, None, nan], "c1": [-1.0], "c2": [None] * 4, "c4": [-1.0]}
     batch = batch_of(found, scores, rewards=False)
     (sample,) = batch.samples
-    assert sample.trained == (True, False, False)
+    assert sample.trained_mask == (True, False, False)
     assert sample.teacher_logprobs[0] == -1.0
     assert batch.completions_skipped == {"teacher_missing": 3, "teacher_temperature": 1}
     assert batch.metrics()["teacher_tokens_missing"] == 2 + 2 + 4 + 2 + 1

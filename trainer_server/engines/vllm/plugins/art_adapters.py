@@ -234,7 +234,7 @@ def _file_lock(path: Path) -> Iterator[None]:
         yield
 
 
-class AdapterFetcher:
+class Fetched:
     """Gives vLLM a directory of this machine in place of the server's own, for each version that it is told to load.
 
     What has another name than a version's passes as it is.
