@@ -152,7 +152,8 @@ def main(command: list[str], starter: int, *, low_priority: bool = False, grace:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _adopt_orphans()
-    child = subprocess.Popen(command).pid
+    process = subprocess.Popen(command)  # which would take the status of a quick command, if it were collected here
+    child = process.pid
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})  # it only wakes the wait below
     while (status := _reap(child)) is None and not stopping and os.getppid() == starter:
         signal.sigtimedwait({signal.SIGCHLD}, 0.2)

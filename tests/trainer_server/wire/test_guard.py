@@ -25,6 +25,16 @@ def test_a_command_runs_and_its_status_is_returned() -> None:
     assert subprocess.run(guard_command(["sh", "-c", "exit 3"]), timeout=PATIENCE).returncode == 3
 
 
+def test_the_status_of_commands_that_end_at_once_is_returned() -> None:
+    """Many at a time: a guard that is not given the processor finds its command ended."""
+    guards = [subprocess.Popen(guard_command(["true"])) for _ in range(30)]
+    try:
+        assert [guard.wait(PATIENCE) for guard in guards] == [0] * 30
+    finally:
+        for guard in guards:
+            guard.kill()
+
+
 def test_a_command_whose_starter_died_before_the_guard_ran_is_not_started() -> None:
     done = subprocess.run([sys.executable, "-c", STARTER], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
