@@ -46,16 +46,28 @@ def npm_pack(package: str, to: Path) -> Path:
     Raises:
         NpmUnavailable: npm is missing, or cannot fetch the package within 300 s.
     """
-    npm = str(node_programs() / "npm")
-    command = [npm, "pack", package, "--loglevel=error", "--pack-destination", str(to)]
+    errors = _npm("pack", package, "--pack-destination", to)
+    archives = list(to.glob("*.tgz"))
+    if len(archives) != 1:
+        raise NpmUnavailable(f"npm cannot fetch {package}: {errors}")
+    return archives[0]
+
+
+def _npm(verb: str, package: str, option: str, to: Path) -> str:
+    """Has npm fetch a package into a directory. Returns the end of what it writes to its standard error.
+
+    Raises:
+        NpmUnavailable: npm is missing, or cannot fetch the package within 300 s.
+    """
+    command = [str(node_programs() / "npm"), verb, package, "--loglevel=error", option, str(to)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, cwd=to)
     except subprocess.TimeoutExpired:
         raise NpmUnavailable(f"npm did not fetch {package} within {_SECONDS} s") from None
-    archives = list(to.glob("*.tgz"))
-    if done.returncode or len(archives) != 1:
-        raise NpmUnavailable(f"npm cannot fetch {package}: {done.stderr.strip()[-500:]}")
-    return archives[0]
+    errors = done.stderr.strip()[-500:]
+    if done.returncode:
+        raise NpmUnavailable(f"npm cannot fetch {package}: {errors}")
+    return errors
 
 
 def npm_package(package: str, prepare: Callable[[Path], None] | None = None) -> Path:
@@ -99,13 +111,9 @@ def npm_program(package: str, program: str) -> Path:
     with (root / f"{where.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not found.exists():
-            command = [str(node_programs() / "npm"), "install", "--loglevel=error", "--prefix", str(where), package]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS)
-            except subprocess.TimeoutExpired:
-                raise NpmUnavailable(f"npm did not install {package} within {_SECONDS} s") from None
-            if done.returncode or not found.exists():
-                raise NpmUnavailable(f"npm cannot install {package}: {done.stderr.strip()[-500:]}")
+            errors = _npm("install", package, "--prefix", where)
+            if not found.exists():
+                raise NpmUnavailable(f"{package} has no program {program}: {errors}")
     return found
 
 
