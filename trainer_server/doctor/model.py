@@ -17,7 +17,7 @@ from trainer_server.engines.served_model import (
 )
 from trainer_server.engines.vllm.parsers import Choice, Parsers
 from trainer_server.engines.vllm.registry import Registry
-from trainer_server.planning.model_shape import ModelShape
+from trainer_server.planning.model_shape import ModelShape, checkpoint_above
 from trainer_server.planning.plan import Plan, Workload, make_plan, remedies
 from trainer_server.process.hardware import cpu_dtype
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
@@ -178,10 +178,11 @@ def _layout(plan: Plan) -> str:
 
 def _main_memory(shape: ModelShape, rank: int) -> Finding:
     """On CPUs, engine and trainer each hold the model in main memory."""
+    kept = min(checkpoint_above(shape.layers, shape.hidden_size), _CPU_TOKENS)  # half of it, twice as wide, in fp32
     parts = {
         f"weights in {cpu_dtype()}, twice": 2 * _wide(shape.weight_bytes) / GIB,
         "LoRA, gradients, AdamW": shape.trainer_state_bytes(rank) / GIB,
-        "activations": _wide(shape.activation_bytes(_CPU_TOKENS)) / GIB,
+        "activations": max(shape.activation_bytes(kept), _wide(shape.activation_bytes(_CPU_TOKENS))) / GIB,
         "KV cache": 2.0,
         "libraries": _CPU_OVERHEAD,
     }

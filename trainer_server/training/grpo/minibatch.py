@@ -38,9 +38,12 @@ class Minibatch:
         *,
         share: bool,
         ranks: int,
+        row_end: int | None,
     ) -> Minibatch:
-        """index_S: which samples of the batch belong to it. share, ranks: see `pack_samples`."""
-        packing = pack_samples([samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks)
+        """index_S: which samples of the batch belong to it. share, ranks, row_end: of `pack_samples`."""
+        packing = pack_samples(
+            [samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks, row_end=row_end
+        )
         places = np.array(index_S)
         rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]
         token_weight_S = torch.zeros(len(samples), dtype=torch.float64)
@@ -69,7 +72,9 @@ def highest_entropy(
     return active_F
 
 
-def pack_samples(samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 1) -> Packing:
+def pack_samples(
+    samples: Sequence[Sample], budget: int, *, share: bool, ranks: int = 1, row_end: int | None = None
+) -> Packing:
     """Rows of at most `budget` tokens.
 
     Args:
@@ -77,7 +82,8 @@ def pack_samples(samples: Sequence[Sample], budget: int, *, share: bool, ranks: 
         budget: Tokens of a row at most.
         share: Whether samples may share a row, see `pack`.
         ranks: Number of processes that divide the rows.
+        row_end: Tokens of a row above which its layers are computed twice, see `pack`.
     """
     prompts = [np.array(sample.completion.prompt_token_ids) for sample in samples]
     answers = [np.array(sample.completion.token_ids) for sample in samples]
-    return pack_for(ranks, prompts, answers, budget=budget, share=share)
+    return pack_for(ranks, prompts, answers, budget=budget, share=share, row_end=row_end)

@@ -64,7 +64,9 @@ def optimise(
     rng = random.Random(int(torch.randint(2**62, ()).item()))
     whole = config.loss_aggregation == "trajectory"
     parts = [
-        Minibatch.of(batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count)
+        Minibatch.of(
+            batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count, row_end=model.row_end
+        )
         for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
     ]
     rows = [row for part in parts for row in part.rows]

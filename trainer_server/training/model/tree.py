@@ -82,7 +82,14 @@ class Packing:
     too_long: tuple[int, ...]
 
 
-def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, share: bool = True) -> Packing:
+def pack(
+    prompts: Sequence[Ints],
+    completions: Sequence[Ints],
+    *,
+    budget: int,
+    share: bool = True,
+    row_end: int | None = None,
+) -> Packing:
     """Packs completions with their prompts into rows of at most `budget` tokens.
 
     The last token of a completion is only ever a target: nothing is computed at its place.
@@ -93,6 +100,8 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
         budget: Tokens of a row at most. A completion whose own path is longer is in no row.
         share: False makes rows without branches, for models whose layers would leak between them: only a completion
             whose path continues the whole path before it, as the next turn of a conversation, shares a row with it.
+        row_end: Tokens of a row above which its layers are computed twice. A row ends there, unless what the next
+            completion shares with it would take longer to compute again. None: nowhere.
     """
     # Four bytes a token, the highest first: the order of the bytes is the order of the tokens.
     paths = [np.concatenate([p, c[:-1]]).astype(">u4") for p, c in zip(prompts, completions, strict=True)]
@@ -107,7 +116,10 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
         shared = common_prefix(previous.view(np.uint32), paths[i].view(np.uint32))
         unique += len(paths[i]) - shared
         branches = shared < len(previous)
-        if pending and ((branches and not share) or filled + len(paths[i]) - shared > budget):
+        grown = filled + len(paths[i]) - shared
+        # A forward pass of the whole row, or both passes of the part that is shared.
+        is_costly = row_end is not None and grown > row_end and grown > 2 * shared
+        if pending and ((branches and not share) or grown > budget or is_costly):
             rows.append(_row(pending, paths, prompts, completions))
             pending, filled = [], 0
         have = shared if pending else 0
@@ -121,7 +133,13 @@ def pack(prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, s
 
 
 def pack_for(
-    ranks: int, prompts: Sequence[Ints], completions: Sequence[Ints], *, budget: int, share: bool = True
+    ranks: int,
+    prompts: Sequence[Ints],
+    completions: Sequence[Ints],
+    *,
+    budget: int,
+    share: bool = True,
+    row_end: int | None = None,
 ) -> Packing:
     """Packs as `pack` does, into rows that so many processes can divide.
 
@@ -132,8 +150,9 @@ def pack_for(
         budget: Tokens of a row at most.
         share: Whether rows may have branches. Without them, completions share a row only where each continues the
             whole path before it.
+        row_end: Tokens of a row above which its layers are computed twice. None: there are none.
     """
-    packing = pack(prompts, completions, budget=budget, share=share)
+    packing = pack(prompts, completions, budget=budget, share=share, row_end=row_end)
     if len(packing.rows) >= min(ranks, len(prompts)):
         return packing
     low = max(len(prompt) + len(completion) - 1 for prompt, completion in zip(prompts, completions, strict=True))

@@ -77,7 +77,7 @@ class Paths:
             answers += [ids[start:stop] for start, stop in row.loss_spans]
         return cls(prompts, answers)
 
-    def pack(self, budget: int, *, share: bool, ranks: int) -> tree.Packing:
+    def pack(self, budget: int, *, share: bool, ranks: int, row_end: int | None = None) -> tree.Packing:
         """Rows of at most `budget` tokens; a longer path has a row of its own, so that none is left out.
 
         Args:
@@ -85,6 +85,9 @@ class Paths:
             share: Whether rows may have branches. Without them, answers share a row only where each path continues
                 the whole path before it.
             ranks: Number of processes that divide the rows.
+            row_end: Tokens of a row above which its layers are computed twice, see `tree.pack`.
         """
         longest = max(len(prompt) + len(answer) for prompt, answer in zip(self.prompts, self.answers, strict=True))
-        return tree.pack_for(ranks, self.prompts, self.answers, budget=max(budget, longest), share=share)
+        return tree.pack_for(
+            ranks, self.prompts, self.answers, budget=max(budget, longest), share=share, row_end=row_end
+        )

@@ -103,7 +103,9 @@ def warm_start(
             held_out.measure(update)
         started = time.monotonic()
         chosen = [rows[index] for index in taken]
-        packing = Paths.of(chosen).pack(config.token_budget, share=model.share, ranks=ranks.count)
+        packing = Paths.of(chosen).pack(
+            config.token_budget, share=model.share, ranks=ranks.count, row_end=model.row_end
+        )
         optimizer.zero_grad(set_to_none=True)
         loss_tokens = sum(row.loss_tokens for row in chosen)
         losses.append(_backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix))

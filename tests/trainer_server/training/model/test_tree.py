@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.training.models import ARCHITECTURES, packed, tiny_model
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.tree import Packing, common_prefix
+from trainer_server.training.model.tree import Packing, common_prefix, pack
 
 tokens = st.lists(st.integers(0, 3), min_size=1, max_size=12)  # few symbols: many shared prefixes
 pairs = st.lists(st.tuples(tokens, tokens), min_size=1, max_size=8)
@@ -126,6 +126,17 @@ def test_nothing_is_lost_or_computed_twice(data: list[tuple[list[int], list[int]
     assert packing.unique == len(prefixes)
     assert packing.unique + packing.repeats == sum(len(row.tokens_T) for row in packing.rows)
     assert all(len(data[i][0]) + len(data[i][1]) - 1 > budget for i in packing.too_long)
+
+
+def test_a_row_ends_where_it_would_be_computed_twice() -> None:
+    """Two groups of three runs, each with a prompt that they share: a row takes one group."""
+    prompts = [list(range(start, start + 40)) for start in (0, 0, 0, 100, 100, 100)]
+    answers = [[1000 + number] * 11 for number in range(6)]
+    assert [len(row.tokens_T) for row in pack(prompts, answers, budget=200).rows] == [140]
+    assert [len(row.tokens_T) for row in pack(prompts, answers, budget=200, row_end=100).rows] == [70, 70]
+    # In the middle of a group, both passes over the prompt's 40 tokens would take longer than one pass over 70.
+    assert [len(row.tokens_T) for row in pack(prompts, answers, budget=200, row_end=65).rows] == [70, 70]
+    assert [len(row.tokens_T) for row in pack(prompts, answers, budget=65, row_end=65).rows] == [60, 50, 60, 50]
 
 
 def test_common_prefix() -> None:
