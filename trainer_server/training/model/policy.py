@@ -112,8 +112,8 @@ class PolicyModel:
         self.checkpoint_above = checkpoint_above(text.num_hidden_layers, text.hidden_size, dtype.itemsize)
         """Tokens of a row above which layers are computed again in the backward pass, which takes less memory."""
         self.row_end = self.checkpoint_above if self.device.type == "cpu" else None
-        """Tokens after which `pack` ends a row, so that its layers are not computed twice. None on GPUs, where short rows
-        are slow."""
+        """Tokens after which `pack` ends a row, so that its layers are not computed twice. None on GPUs, where rows of
+        few tokens are slow."""
 
     @property
     def share(self) -> bool:
