@@ -7,13 +7,19 @@ from typing import Any
 from xdist.scheduler import LoadScopeScheduling
 
 FIRST, SECOND = "first chain on the real vLLM", "second chain on the real vLLM"
-CHAIN = (
-    "tests/full/learning/test_quickstart.py",
-    "tests/full/engines/test_two_engines.py",
+ON_THE_EMBEDDED_MODEL = {
+    "tests/full/clients/test_dialects.py",
+    "tests/full/clients/test_langchain_suite.py",
+    "tests/full/engines/test_calls.py",
+    "tests/full/learning/test_judge.py",
+    "tests/full/learning/test_sft.py",
+    "tests/full/learning/test_specialize.py",
+    "tests/full/learning/test_structured_learning.py",
     "tests/full/learning/test_tasks.py",
-)
-"""The first chain, in its order. `test_two_engines` comes before the fixture `real` starts a further engine in this
-process."""
+}
+"""The first chain: one server on the embedded model, whose answers make sense."""
+EARLIEST = "tests/full/engines/test_two_engines.py"
+"""Before the fixture `real_on_short` starts a further engine in the process of the second chain."""
 WITHOUT_VLLM = {"tests/full/clients/test_light_client.py", "tests/full/clients/test_oldest_langchain.py"}
 """Files of tests/full that are in no chain. All others are in one of the two: one process runs a chain, so its tests
 share a server where they can, and memory holds the engines that run at once. The chains take about as long."""
@@ -38,13 +44,13 @@ def chain(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
     if not file.startswith("tests/full/") or file in WITHOUT_VLLM:
         return file
-    return FIRST if file in CHAIN else SECOND
+    return FIRST if file in ON_THE_EMBEDDED_MODEL else SECOND
 
 
 def place(nodeid: str) -> tuple[int, int]:
-    """Sorts tests: those of EARLY first, in this order."""
+    """Sorts tests: those of EARLY first, in this order; of a chain, EARLIEST."""
     name, file = chain(nodeid), nodeid.partition("::")[0]
-    return EARLY.index(name) if name in EARLY else len(EARLY), CHAIN.index(file) if file in CHAIN else 0
+    return EARLY.index(name) if name in EARLY else len(EARLY), int(file != EARLIEST)
 
 
 class BySchedule(LoadScopeScheduling):

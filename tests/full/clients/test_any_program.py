@@ -12,7 +12,7 @@ from art_langgraph import TrainerClient, evaluate
 from tests.support.cli import art
 from tests.support.servers.real_server import Real, gap
 
-pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.short_model, pytest.mark.usefixtures("found_by_clients")]
 
 
 async def test_a_step_from_plain_openai_rollouts(real: Real) -> None:

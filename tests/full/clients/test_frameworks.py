@@ -12,7 +12,7 @@ from tests.support.frameworks.table import FRAMEWORKS, QUESTION, Framework
 from tests.support.servers.real_server import Real
 from trainer_server.wire import CompletionStatus
 
-pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.short_model, pytest.mark.usefixtures("found_by_clients")]
 
 HEADER = "| framework | completions | trained | tokens | tool calls | raised |\n|---|---|---|---|---|---|"
 AT_ONCE = 2

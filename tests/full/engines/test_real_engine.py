@@ -1,4 +1,4 @@
-"""The real server as a user starts it: vLLM on the embedded model, its trainer, ChatART in a graph."""
+"""The real server as a user starts it: vLLM on a model's first layers, its trainer, ChatART in a graph."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from typing import Any
 
 import httpx
 import pytest
-from art_examples.quickstart.agent import PROMPT
-from langchain_core.messages import AnyMessage, convert_to_openai_messages
+from langchain_core.messages import AnyMessage
 from langchain_core.runnables import Runnable
 from langgraph.graph import START, MessagesState, StateGraph
 from safetensors.torch import load_file, save_file
@@ -31,7 +30,7 @@ from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS
 from trainer_server.engines.vllm.registry import registry
 from trainer_server.wire import Completion
 
-pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [pytest.mark.vllm, pytest.mark.short_model, pytest.mark.usefixtures("found_by_clients")]
 
 
 def chat(policy: str) -> Runnable[Any, Any]:
@@ -85,12 +84,12 @@ async def test_vllm_refuses_an_adapter_that_it_would_not_apply_whole(real: Real,
         assert refused.status_code >= 400
         assert "would apply no weight of this adapter" in refused.text
         assert "language_model.layers.0" in refused.text
-        late = {name.replace("layers.29.", "layers.30."): value for name, value in weights.items()}  # one too far
+        late = {name.replace("layers.3.", "layers.4."): value for name, value in weights.items()}  # one too far
         save_file(late, adapter / "adapter_model.safetensors")
         refused = vllm.post("/v1/load_lora_adapter", json=asked)
         assert refused.status_code >= 400
         assert "would apply this adapter in part: " in refused.text
-        assert "model.layers.30." in refused.text
+        assert "model.layers.4." in refused.text
         save_file(weights, adapter / "adapter_model.safetensors")
         assert vllm.post("/v1/load_lora_adapter", json=asked).status_code == 200
         assert vllm.post("/v1/unload_lora_adapter", json={"lora_name": "misnamed"}).status_code == 200
@@ -141,48 +140,6 @@ async def test_every_request_of_a_mixed_batch_gets_its_own_adapter(real: Real) -
     assert statistics.fmean(other_gaps) > 4 * statistics.fmean(own_gaps), (own_gaps, other_gaps)
 
 
-async def test_vllm_says_of_a_new_version_what_the_trainer_computes(real: Real) -> None:
-    city = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-    tools = [
-        {"type": "function", "function": {"name": name, "parameters": city}}
-        for name in ("get_taxi_fare", "get_weather", "get_time")
-    ]
-    shown = convert_to_openai_messages(PROMPT)  # without demonstrations the embedded model calls nothing
-    calls = {"tools": tools, "messages": [*shown, {"role": "user", "content": "What does a taxi cost in Oslo?"}]}
-    kinds: list[dict[str, Any]] = [{}, {"stream": True}, {"n": 2}, calls, {"max_tokens": 3}]
-    async with TrainerClient() as trainer, real.http() as http:
-        await trainer.create_policy("exact")
-
-        async def ask(number: int) -> list[str]:
-            kind = kinds[number % len(kinds)]
-            messages = [{"role": "user", "content": f"Say something about the number {number}."}]
-            body = {"model": "exact", "max_tokens": 48, "messages": messages, **kind}
-            answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status()
-            first = json.loads(answer.text.split("\n\n")[0].removeprefix("data: ") if "stream" in kind else answer.text)
-            return [first["id"], *([f"{first['id']}.1"] if "n" in kind else [])]
-
-        gaps = []
-        answered: list[str] = []
-        for version in (1, 2, 3):
-            found = [one for ids in await asyncio.gather(*(ask(number) for number in range(10))) for one in ids]
-            answered += found
-            refs = [{"id": one, "reward": at % 2, "completions": [one]} for at, one in enumerate(found)]
-            body = {"groups": [{"scenario_id": "s", "trajectories": refs}], "config": {"lr": 1e-3}}
-            job = (await http.post("/api/policies/exact/steps", json=body)).raise_for_status().json()
-            while job["status"] in ("queued", "running"):
-                job = (await http.get(f"/api/jobs/{job['id']}", params={"wait": 50})).json()
-            assert job["error"] is None
-            result = job["result"]
-            assert result["version"] == version
-            assert (len(found), result["metrics"]["completions_skipped"]) == (12, {})
-            gaps.append(result["metrics"]["logp_gap"])
-            print(f"\nlogp_gap of exact@{version - 1}: {gaps[-1]:.4f}")
-            assert result["metrics"]["sampler_ratio_mean"] == pytest.approx(1.0, abs=0.02), (version, result["metrics"])
-        assert max(gaps) <= 0.03, gaps
-        ends = [(await trainer.completion(one)).finish_reason for one in answered]
-    assert {"stop", "length", "tool_calls"} <= set(ends)
-
-
 async def test_a_client_that_goes_away_aborts_its_generation(real: Real) -> None:
     body = {"model": EMBEDDED, "max_tokens": 2000, "messages": [{"role": "user", "content": "Count."}], "stream": True}
     body["min_tokens"] = 2000
@@ -217,33 +174,6 @@ async def greedy(real: Real, model: str) -> str:
     async with real.http() as http:
         answer = (await http.post("/v1/chat/completions", json=body)).raise_for_status().json()
     return str(answer["choices"][0]["message"]["content"])
-
-
-async def test_tools_are_called_as_openai_has_it(real: Real) -> None:
-    from langchain_core.messages import HumanMessage
-    from langchain_core.tools import tool
-
-    @tool
-    def get_time(city: str) -> str:
-        """Local time in a city."""
-        return city
-
-    model = ChatART(policy=EMBEDDED, max_tokens=48, temperature=0).bind_tools([get_time])
-    messages = [*PROMPT, HumanMessage("What time is it in Madrid?")]
-    answer = await model.ainvoke(messages)
-    assert [call["name"] for call in answer.tool_calls] == ["get_time"]
-    async with real.http() as http:
-        (engine,) = (await http.get("/api/engines")).json()["engines"]
-        assert engine["missing"] == {}
-        assert (engine["tool_parser"], engine["reasoning_parser"], engine["max_model_len"]) == ("hermes", None, 8192)
-        assert (await http.get("/ready")).json()["tool_parser"] == "hermes"
-    streamed = None
-    async for chunk in model.astream(messages):
-        streamed = chunk if streamed is None else streamed + chunk
-    assert streamed is not None
-    assert [(call["name"], call["args"]) for call in streamed.tool_calls] == [
-        (call["name"], call["args"]) for call in answer.tool_calls
-    ]
 
 
 def test_the_installed_vllm_has_every_parser_of_the_table(real: Real) -> None:

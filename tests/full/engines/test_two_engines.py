@@ -26,7 +26,7 @@ from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
 from trainer_server.engines.served_model import EMBEDDED, resolve
 from trainer_server.engines.vllm.command import command, environment, fetching, free_port
-from trainer_server.wire import Completion, Connection, Home
+from trainer_server.wire import Completion, Home
 
 pytestmark = pytest.mark.vllm
 
@@ -42,6 +42,7 @@ class Vllm:
 
     Args:
         log: Gets its output.
+        model: That it serves.
         port: That it listens on.
         ranks: Of data parallelism.
         adapters_from: The trainer server from which it fetches adapters, and the folder for what it keeps. None: it
@@ -49,6 +50,7 @@ class Vllm:
     """
 
     log: Path
+    model: Path
     port: int
     ranks: int = 1
     adapters_from: tuple[str, Path] | None = None
@@ -60,7 +62,7 @@ class Vllm:
 
     def start(self) -> None:
         home = Home.find()
-        base = resolve("embedded", home.cache)
+        base = resolve(str(self.model), home.cache)
         ranks = ("--data-parallel-size", str(self.ranks)) if self.ranks > 1 else ()
         extra, fetches = (*SMALL, *ranks), self.adapters_from is not None
         line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=extra, fetches=fetches)
@@ -150,14 +152,14 @@ class Two:
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+def two(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Two]:
     home = tmp_path_factory.mktemp("two")
     port = free_port()
-    left = Vllm(home / "left.log", free_port(), ranks=2)
-    right = Vllm(home / "right.log", free_port(), adapters_from=(f"http://127.0.0.1:{port}", home / "right"))
+    left = Vllm(home / "left.log", short, free_port(), ranks=2)
+    right = Vllm(home / "right.log", short, free_port(), adapters_from=(f"http://127.0.0.1:{port}", home / "right"))
     arguments = (
         *("--port", str(port), "--engine-url", left.url, "--engine-url", right.url),
-        *("--adapter-slots", str(SLOTS), "--max-rank", "8"),
+        *("--model", str(short), "--adapter-slots", str(SLOTS), "--max-rank", "8"),
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ART_ENGINE_API_KEY", KEY)
@@ -167,16 +169,12 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
             left.wait()
             right.wait()
             with trainer_server(home, home / "server.log", print, *arguments) as connection:
-                two = Two(_real(connection, home), left, right)
+                two = Two(Real(connection, Home(home), Home.find().cache, [], short), left, right)
                 asyncio.run(two.both_ready())
                 yield two
         finally:
             left.kill()
             right.kill()
-
-
-def _real(connection: Connection, home: Path) -> Real:
-    return Real(connection, Home(home), Home.find().cache, [])
 
 
 async def test_engines_that_were_started_without_a_parser_are_told_what_they_lack(two: Two) -> None:

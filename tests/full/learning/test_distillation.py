@@ -17,7 +17,12 @@ from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.teacher import VLLMTeacher
 from trainer_server.jobs.teaching import hinted_prompt
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(600), pytest.mark.usefixtures("found_by_clients")]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.short_model,
+    pytest.mark.timeout(600),
+    pytest.mark.usefixtures("found_by_clients"),
+]
 
 HINT = "Answer with one word, and end there."
 

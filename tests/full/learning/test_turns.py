@@ -13,7 +13,7 @@ from art_langgraph import TrainerClient
 from tests.support.servers.real_server import Real, gap
 from trainer_server.wire import Completion, prefix_drift
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.short_model]
 
 TOOLS = [
     {

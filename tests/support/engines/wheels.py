@@ -22,7 +22,7 @@ from tests.support.engines.plugins import engine_plugin
 PAGE = Path(__file__).parents[3] / "docs" / "scaling" / "vllm-versions.md"
 BEGIN, END = "<!-- versions of vLLM: `make vllm-table ARGS=--write` -->", "<!-- end of the versions -->"
 OLDEST = (0, 25)
-PLUGINS = ("art_applied", "art_precision", "art_cpu_lora", "art_elementwise", "art_start", "art_registry")
+PLUGINS = ("art_applied", "art_precision", "art_cpu_lora", "art_elementwise", "art_linear", "art_start", "art_registry")
 SERVER = {
     "token ids in answers": (
         "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.return_token_ids",

@@ -1,7 +1,8 @@
-"""The real server as a user starts it: vLLM on the embedded model, and the trainer."""
+"""The real server as a user starts it: vLLM on the embedded model or its first layers, and the trainer."""
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import httpx
 import psutil
 
-from trainer_server.engines.served_model import ensure_embedded
+from tests.support.training.models import first_layers
+from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
 from trainer_server.process.hardware import cpu_dtype
 from trainer_server.wire import Completion, Connection, Home
 
@@ -20,6 +22,7 @@ class Real:
     home: Home
     cache: Path
     processes: list[psutil.Process]
+    model: Path
 
     def engine(self) -> psutil.Process:
         """The guard of vLLM."""
@@ -30,7 +33,14 @@ class Real:
         return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=600, **options)
 
 
-_models: dict[str, Any] = {}
+_models: dict[tuple[Path, str], Any] = {}
+
+
+def short_model(where: Path) -> Path:
+    """Four layers of the embedded model under its name, with its tokenizer. What it answers makes no sense."""
+    whole = ensure_embedded(Home.find().cache)
+    shutil.copytree(whole, where / EMBEDDED, ignore=shutil.ignore_patterns("*.safetensors*"))
+    return first_layers(whole, 4, where / EMBEDDED)
 
 
 def gap(real: Real, model: str, completion: Completion) -> float:
@@ -42,14 +52,14 @@ def gap(real: Real, model: str, completion: Completion) -> float:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    if model not in _models:
-        base = AutoModelForCausalLM.from_pretrained(ensure_embedded(real.cache), dtype=getattr(torch, cpu_dtype()))
+    if (key := (real.home.root, model)) not in _models:
+        base = AutoModelForCausalLM.from_pretrained(real.model, dtype=getattr(torch, cpu_dtype()))
         policy, _, version = model.partition("@")
         adapter = real.home.policies / policy / "versions" / version
-        _models[model] = PeftModel.from_pretrained(base, str(adapter)) if version else base
+        _models[key] = PeftModel.from_pretrained(base, str(adapter)) if version else base
     prompt = len(completion.prompt_token_ids)
     tokens = torch.tensor(completion.prompt_token_ids + completion.token_ids)
     with torch.no_grad():
-        logits = _models[model](tokens[None]).logits[0, prompt - 1 : -1].float()
+        logits = _models[key](tokens[None]).logits[0, prompt - 1 : -1].float()
     logp = logits.log_softmax(-1).gather(1, tokens[prompt:, None])[:, 0]
     return float((logp - torch.tensor(completion.logprobs)).abs().mean())

@@ -96,3 +96,10 @@ def packed(data: Data, *, budget: int = 10_000, share: bool = True) -> Packing:
 
 def weight_of(i: int, j: int) -> float:
     return 1.0 + i + 0.1 * j
+
+
+def first_layers(path: Path, count: int, where: Path) -> Path:
+    """The first layers of a model, with its embeddings and head."""
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, num_hidden_layers=count)
+    model.save_pretrained(where)
+    return where

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -61,6 +62,62 @@ def test_rotation_has_the_bits_of_pytorch(kernels: object, rotated: int) -> None
     kernels.rotate(positions, q, None, 32, angles)  # type: ignore[attr-defined]
     assert torch.equal(q, expected(expected_q))
     assert torch.equal(k, expected_k)
+
+
+def test_fp32_numbers_are_taken_as_they_are(kernels: Any) -> None:
+    """Each kernel computes in fp32 what PyTorch does there, and not in bf16."""
+    torch.manual_seed(0)
+    x, residual, weight = torch.randn(5, 72), 10 * torch.randn(5, 72), torch.randn(72)
+    y, total = kernels.add_norm(x, residual, weight, 1e-5)
+    assert torch.equal(total, x + residual)
+    expected = total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-5) * weight
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-6)
+
+    gate, up = torch.cat([15 * torch.randn(5, 40), torch.randn(5, 40)], dim=-1).chunk(2, dim=-1)
+    silu = torch.nn.functional.silu(gate) * up
+    torch.testing.assert_close(kernels.silu_mul(torch.cat([gate, up], dim=-1)), silu, rtol=1e-5, atol=1e-6)
+
+    q, angles, positions = torch.randn(6, 3 * 32), torch.randn(100, 32), torch.randint(100, (6,))
+    one, two = q.view(6, 3, 32).chunk(2, dim=-1)
+    cosine, sine = angles[positions].unsqueeze(1).chunk(2, dim=-1)
+    rotated = torch.cat([one * cosine - two * sine, two * cosine + one * sine], dim=-1).view(6, -1)
+    kernels.rotate(positions, q, None, 32, angles)
+    torch.testing.assert_close(q, rotated, rtol=1e-5, atol=1e-6)
+
+    y, x, down, up = torch.randn(3, 72), torch.randn(3, 16), torch.randn(2, 8, 16), torch.randn(2, 8, 72)
+    expected = y.clone()
+    for row, slot in ((0, 1), (2, 0)):
+        expected[row] += 0.5 * (x[row] @ down[slot].T) @ up[slot]
+    kernels.lora_linear(y, x, down, up, torch.tensor([1, -1, 0]), torch.tensor([72]), 0.5)
+    torch.testing.assert_close(y, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 6, 7, 19])
+def test_few_rows_times_weights_that_bf16_holds(kernels: Any, rows: int) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(rows, 60)[:, :50], torch.randn(96, 50).bfloat16().float()
+    y = kernels.linear(x, plugin.pack_linear(weight))
+    torch.testing.assert_close(y.double(), x.double() @ weight.double().T, rtol=1e-5, atol=1e-4)
+
+
+def test_weights_that_bf16_does_not_hold_are_left_to_pytorch() -> None:
+    assert plugin.pack_linear(torch.full((32, 50), 0.1)) is None
+    assert plugin.pack_linear(torch.zeros(31, 50)) is None
+
+
+@pytest.mark.parametrize("shape", [(3, 50), (1, 3, 50), (60, 50)])
+def test_a_layer_takes_few_rows_and_leaves_many(kernels: Any, shape: tuple[int, ...]) -> None:
+    weight, bias = torch.randn(32, 50).bfloat16().float(), torch.randn(32)
+    many: list[int] = []
+
+    def stock(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        many.append(x.numel() // 50)
+        return torch.nn.functional.linear(x, weight, bias)
+
+    linear = engine_plugin("art_linear").with_few_rows(stock, plugin.pack_linear(weight), kernels)
+    x = torch.randn(shape)
+    torch.testing.assert_close(linear(x, weight, bias), torch.nn.functional.linear(x, weight, bias))
+    assert many == ([60] if shape == (60, 50) else [])
 
 
 @pytest.mark.parametrize("rows", [1, 7, 8, 19])

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
-from tests.support.training.models import ARCHITECTURES, tiny_model
+from tests.support.training.models import ARCHITECTURES, first_layers, tiny_model
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
@@ -349,13 +348,6 @@ def two_threads() -> Iterator[None]:
     torch.set_num_threads(2)
     yield
     torch.set_num_threads(before)
-
-
-def first_layers(path: Path, count: int, where: Path) -> Path:
-    """The first layers of a model, with its embeddings and head."""
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16, num_hidden_layers=count)
-    model.save_pretrained(where)
-    return where
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from art_kernels import Kernels, load
+from art_kernels import NUMBERS, Kernels, load
 from art_parts import harmless, have
 
 SHORT = 64
@@ -100,12 +100,12 @@ class PackedMatrices:
         self._stacked.clear()
 
     def stack(
-        self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]
+        self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the kernel reads: (S, C·R, I), (S, R, O), and where each of the C slices of O ends."""
         if (stacked := self._stacked.get(a[0].data_ptr())) is None:
-            down = torch.cat([part[:, 0] for part in a], dim=1).to(torch.bfloat16).contiguous()
-            up = torch.cat([part[:, 0].transpose(1, 2) for part in b], dim=2).to(torch.bfloat16).contiguous()
+            down = torch.cat([part[:, 0] for part in a], dim=1).to(dtype).contiguous()
+            up = torch.cat([part[:, 0].transpose(1, 2) for part in b], dim=2).to(dtype).contiguous()
             ends = torch.tensor([part.shape[-2] for part in b]).cumsum(0)
             stacked = self._stacked[a[0].data_ptr()] = (down, up, ends)
         return stacked
@@ -147,8 +147,8 @@ def lora_linear(
     """
     if not batch.groups:
         return
-    if kernels and len(x_NI) <= MIDDLE and x_NI.dtype is y_NO.dtype is torch.bfloat16:
-        down, up, ends = matrices.stack(a, b)
+    if kernels and len(x_NI) <= MIDDLE and x_NI.dtype is y_NO.dtype and x_NI.dtype in NUMBERS:
+        down, up, ends = matrices.stack(a, b, x_NI.dtype)
         kernels.lora_linear(y_NO, x_NI, down, up, batch.slots_N, ends, scale)
         return
     slots, width = a[0].shape[0], sum(part.shape[-2] for part in a)

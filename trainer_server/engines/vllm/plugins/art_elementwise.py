@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from art_kernels import Kernels, load
+from art_kernels import NUMBERS, Kernels, load
 from art_parts import harmless, have
 
 SILU, ROTARY = "SwiGLU in one pass", "rotary embedding in one pass"
@@ -51,7 +51,7 @@ def _fuse_silu(kernels: Kernels) -> None:
     stock_silu: Callable[[torch.Tensor], torch.Tensor] = SiluAndMul.forward_native
 
     def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-        if x.dtype is not torch.bfloat16 or not x.is_contiguous():
+        if x.dtype not in NUMBERS or not x.is_contiguous():
             return stock_silu(x)
         y: torch.Tensor = kernels.silu_mul(x)
         return y
@@ -75,5 +75,5 @@ def _fuse_rotary(kernels: Kernels) -> None:
 
 
 def plain(rows: torch.Tensor) -> bool:
-    """Whether the kernels take these: bf16 in contiguous rows."""
-    return rows.dtype is torch.bfloat16 and rows.dim() == 2 and rows.stride(1) == 1
+    """Whether the kernels take these: bf16 or fp32 in contiguous rows."""
+    return rows.dtype in NUMBERS and rows.dim() == 2 and rows.stride(1) == 1

@@ -28,6 +28,10 @@ COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-shared", "-fPIC")
 COLUMNS = 32
 """Columns of the head that `art_head` takes at a time."""
+BLOCK = 16
+"""Columns of a matrix that `art_linear` takes at a time."""
+NUMBERS = (torch.bfloat16, torch.float32)
+"""What the kernels compute with."""
 
 log = logging.getLogger("vllm.art")
 
@@ -46,13 +50,17 @@ class Kernels:
         library = ctypes.CDLL(str(path))
         pointer, count, number = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
         self._lora_linear, self._add_norm, self._head = library.art_lora_linear, library.art_add_norm, library.art_head
-        self._lora_linear.argtypes = [pointer, count, pointer, count, *4 * [pointer], *5 * [count], number]
-        self._add_norm.argtypes = [*4 * [pointer], count, pointer, count, count, number]
+        kind = ctypes.c_int
+        self._lora_linear.argtypes = [pointer, count, pointer, count, *4 * [pointer], *5 * [count], number, kind]
+        self._add_norm.argtypes = [*4 * [pointer], count, pointer, count, count, number, kind]
         self._head.argtypes = [*3 * [pointer], *3 * [count]]
         self._silu_mul, self._rotate = library.art_silu_mul, library.art_rotate
-        self._silu_mul.argtypes = [pointer, pointer, count, count]
-        self._rotate.argtypes = [pointer, count, count, pointer, count, count, pointer, pointer, *3 * [count]]
-        for function in (self._lora_linear, self._add_norm, self._silu_mul, self._rotate, self._head):
+        self._silu_mul.argtypes = [pointer, pointer, count, count, kind]
+        self._rotate.argtypes = [pointer, count, count, pointer, count, count, pointer, pointer, *3 * [count], kind]
+        self._linear = library.art_linear
+        self._linear.argtypes = [pointer, pointer, count, pointer, *3 * [count]]
+        functions = (self._lora_linear, self._add_norm, self._silu_mul, self._rotate, self._head, self._linear)
+        for function in functions:
             function.restype = None
         self.has_head = bool(library.art_has_head())
         """Whether `head` can be called: it needs a processor that multiplies pairs of bf16 numbers."""
@@ -70,10 +78,10 @@ class Kernels:
         """Adds scale · (x Aᵀ) Bᵀ to y, in place, each row with the adapter of its slot; slot −1: none.
 
         Args:
-            y_NO: bf16, with contiguous rows.
-            x_NI: bf16, with contiguous rows.
-            down: (S, C·R, I), bf16.
-            up: (S, R, O), bf16.
+            y_NO: bf16 or fp32, as x, down and up; with contiguous rows.
+            x_NI: With contiguous rows.
+            down: (S, C·R, I).
+            up: (S, R, O).
             slots_N: int64.
             ends_C: Where each slice of the outputs ends; int64.
             scale: The adapters' scale.
@@ -94,12 +102,20 @@ class Kernels:
             len(ends_C),
             rank,
             scale,
+            x_NI.dtype is torch.float32,
         )
 
     def add_norm(
         self, x_NE: torch.Tensor, residual_NE: torch.Tensor, weight_E: torch.Tensor, epsilon: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """RMSNorm of x + residual in bf16, and that sum in fp32. x is bf16, the residual bf16 or fp32, contiguous."""
+        """RMSNorm of x + residual in x's dtype, and that sum in fp32.
+
+        Args:
+            x_NE: bf16 or fp32, contiguous.
+            residual_NE: bf16 or fp32, contiguous.
+            weight_E: Of x's dtype.
+            epsilon: Of the norm.
+        """
         y_NE, sum_NE = torch.empty_like(x_NE), torch.empty_like(x_NE, dtype=torch.float32)
         size = x_NE.shape[-1]
         self._add_norm(
@@ -112,14 +128,15 @@ class Kernels:
             x_NE.numel() // size,
             size,
             epsilon,
+            x_NE.dtype is torch.float32,
         )
         return y_NE, sum_NE
 
     def silu_mul(self, x_NF: torch.Tensor) -> torch.Tensor:
-        """silu of the first half of each row, times the second half, in bf16. x is bf16 and contiguous."""
+        """silu of the first half of each row, times the second half, in x's dtype: bf16 or fp32. x is contiguous."""
         size = x_NF.shape[-1] // 2
         y = x_NF.new_empty((*x_NF.shape[:-1], size))
-        self._silu_mul(y.data_ptr(), x_NF.data_ptr(), y.numel() // size, size)
+        self._silu_mul(y.data_ptr(), x_NF.data_ptr(), y.numel() // size, size, x_NF.dtype is torch.float32)
         return y
 
     def rotate(
@@ -129,10 +146,10 @@ class Kernels:
 
         Args:
             positions_N: int64.
-            q: (N, heads · size), bf16, with contiguous rows.
+            q: (N, heads · size), bf16 or fp32, with contiguous rows.
             k: The same of the keys; None: there are none.
             size: Numbers of a head.
-            cos_sin: (positions, rotated numbers of a head), the cosines and then the sines; bf16, contiguous.
+            cos_sin: (positions, rotated numbers of a head), the cosines and then the sines; of q's dtype, contiguous.
         """
         self._rotate(
             q.data_ptr(),
@@ -144,7 +161,17 @@ class Kernels:
             len(positions_N),
             size,
             cos_sin.shape[-1] // 2,
+            q.dtype is torch.float32,
         )
+
+    def linear(self, x_NI: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+        """x Wᵀ in fp32, (N, O), of a matrix that `pack_linear` has packed. x is fp32, with contiguous rows."""
+        blocks, inputs, columns = packed.shape
+        y_NO = torch.empty(len(x_NI), blocks * columns)
+        self._linear(
+            y_NO.data_ptr(), x_NI.data_ptr(), x_NI.stride(0), packed.data_ptr(), len(x_NI), inputs, blocks * columns
+        )
+        return y_NO
 
     def head(self, x_NE: torch.Tensor, packed_head: torch.Tensor) -> torch.Tensor:
         """Logits in fp32 of a head that `pack_head` has packed. x is bf16 and contiguous."""
@@ -162,6 +189,16 @@ def pack_head(weight_VE: torch.Tensor) -> torch.Tensor | None:
     if vocabulary % COLUMNS or size % 2:
         return None
     return weight_VE.view(-1, COLUMNS, size // 2, 2).transpose(1, 2).contiguous()
+
+
+def pack_linear(weight_OI: torch.Tensor) -> torch.Tensor | None:
+    """A matrix as `Kernels.linear` reads it: (O / 16, I, 16) in bf16. None where O is no multiple, or bf16 does not
+    hold the numbers exactly; it does those of most checkpoints."""
+    outputs, inputs = weight_OI.shape
+    narrow_OI = weight_OI.bfloat16()
+    if outputs % BLOCK or not torch.equal(narrow_OI.float(), weight_OI):
+        return None
+    return narrow_OI.view(-1, BLOCK, inputs).transpose(1, 2).contiguous()
 
 
 @cache

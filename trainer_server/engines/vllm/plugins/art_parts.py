@@ -25,8 +25,8 @@ log = logging.getLogger("vllm.art")
 
 Parts = Mapping[str, Sequence[str]]
 """By feature: the parts that it needs."""
-PLUGINS = ("art_applied", "art_cpu_lora", "art_elementwise", "art_precision", "art_start")
-CPU = ("art_cpu_lora", "art_elementwise", "art_start")
+PLUGINS = ("art_applied", "art_cpu_lora", "art_elementwise", "art_linear", "art_precision", "art_start")
+CPU = ("art_cpu_lora", "art_elementwise", "art_linear", "art_start")
 """Those that change vLLM on CPUs only."""
 CPU_FEATURES = ("fp32 residual stream",)
 """Features of the others that do so."""

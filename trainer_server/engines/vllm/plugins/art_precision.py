@@ -16,7 +16,7 @@ import os
 from typing import Any
 
 import torch
-from art_kernels import load, pack_head
+from art_kernels import NUMBERS, load, pack_head
 from art_parts import harmless, have
 
 LOGITS, RESIDUAL = "fp32 logits", "fp32 residual stream"
@@ -58,14 +58,19 @@ def add_norm(
     x_NE: torch.Tensor, residual_NE: torch.Tensor, weight_E: torch.Tensor | None, epsilon: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """RMSNorm of x + residual in x's dtype, and that sum in fp32."""
-    kinds = (x_NE.dtype, None if weight_E is None else weight_E.dtype)
-    if (kernels := load()) and kinds == (torch.bfloat16, torch.bfloat16) and residual_NE.dtype is not torch.float16:
+    fits = weight_E is not None and weight_E.dtype is x_NE.dtype and {x_NE.dtype, residual_NE.dtype} <= {*NUMBERS}
+    if fits and (kernels := load()):
         assert weight_E is not None
         y_NE, sum_NE = kernels.add_norm(x_NE.contiguous(), residual_NE.contiguous(), weight_E, epsilon)
         return y_NE, sum_NE
     sum_NE = x_NE.float() + residual_NE.float()
     y_NE = sum_NE * torch.rsqrt(sum_NE.pow(2).mean(-1, keepdim=True) + epsilon)
     return (y_NE if weight_E is None else y_NE * weight_E.float()).to(x_NE.dtype), sum_NE
+
+
+def in_one_pass(x: torch.Tensor) -> bool:
+    """Whether `add_norm` computes it: bf16 and fp16, since vLLM would round; fp32 where that takes less time."""
+    return x.dtype in HALF or (x.dtype is torch.float32 and load() is not None)
 
 
 @harmless
@@ -129,12 +134,12 @@ def _keep_residual() -> None:
     stock, stock_gemma = RMSNorm.forward_native, GemmaRMSNorm.forward_native
 
     def forward_native(self: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        if residual is None or x.dtype not in HALF or self.variance_size_override is not None:
+        if residual is None or not in_one_pass(x) or self.variance_size_override is not None:
             return stock(self, x, residual)
         return add_norm(x, residual, self.weight.data if self.pass_weight_add else None, self.variance_epsilon)
 
     def forward_gemma(self: Any, x: torch.Tensor, residual: torch.Tensor | None = None) -> Any:
-        if residual is None or x.dtype not in HALF:
+        if residual is None or not in_one_pass(x):
             return stock_gemma(self, x, residual)
         return add_norm(x, residual, self.weight.data.float() + 1.0, self.variance_epsilon)
 
