@@ -17,7 +17,7 @@ import torch
 from art_kernels import Kernels, load, pack_linear
 from art_parts import harmless, have
 
-FEW = 48
+FEW = 24
 """Rows up to which the kernel is faster."""
 
 LINEAR = "fp32 products of few rows on CPUs"
