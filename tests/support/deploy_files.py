@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 KUBERNETES = DEPLOY / "kubernetes"
 TRAIN = DEPLOY / "kubernetes-train"
+FLEET = DEPLOY / "kubernetes-fleet"
 
 _CALL = re.compile(r"(?:^|[\s(]|bin/)art-langgraph +(?P<words>[a-z][^\n)&|;>]+)", re.M)
 
@@ -51,7 +52,7 @@ def _in_containers() -> Iterator[tuple[str, list[str]]]:
 
 def manifests() -> Iterator[tuple[str, dict[str, Any]]]:
     """Kubernetes' objects, with their files."""
-    for path in sorted([*KUBERNETES.glob("*.yaml"), *TRAIN.glob("*.yaml")]):
+    for path in sorted(path for folder in (KUBERNETES, FLEET, TRAIN) for path in folder.glob("*.yaml")):
         for manifest in yaml.safe_load_all(path.read_text()):
             yield path.relative_to(ROOT).as_posix(), manifest
 

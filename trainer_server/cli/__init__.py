@@ -97,18 +97,11 @@ def serve_command(
             envvar="ART_LEDGER",
         ),
     ] = "sqlite",
-    standby: Annotated[
-        bool,
-        typer.Option(
-            help="While another server with the same --ledger in PostgreSQL trains: answer requests beside it (with "
-            "--engine-url; else wait), and take over when it ends."
-        ),
-    ] = False,
-    address: Annotated[
+    gateway_of: Annotated[
         str | None,
         typer.Option(
-            help="The URL by which other servers of the same --ledger reach this one. Default: the address from which "
-            "it reaches the database."
+            help="URL of the server that trains: this one only answers, with the same --home, --ledger in PostgreSQL "
+            "and --engine-url. Default: this one trains."
         ),
     ] = None,
     tool_call_parser: ToolOption = "auto",
@@ -283,8 +276,7 @@ def serve_command(
                 format=log_format, file=log_file, max_mib=log_max_mib, files=log_files, requests=log_requests
             ),
             ledger=ledger,
-            standby=standby,
-            address=address,
+            gateway_of=gateway_of,
             model=model,
             revision=revision,
             host=host,

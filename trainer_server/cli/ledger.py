@@ -82,7 +82,7 @@ def move_command(
 
     Example: ART_LEDGER=postgresql://art:secret@db.example.com/art art-langgraph ledger move
     """
-    from trainer_server.ledger.registry import is_address, ledger_factory, open_election
+    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock
 
     ledger_factory(to)  # says what is wrong with the address, or what is not installed
     if not is_address(to):
@@ -96,19 +96,18 @@ def move_command(
     if not paths.root.is_dir():
         raise ConfigError(f"{paths.root} is no home of a server: name one with --from or ART_HOME")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    election = open_election(to, paths)
-    assert election is not None
+    trainer_lock = open_trainer_lock(to, paths)
+    assert trainer_lock is not None
+    label = trainer_lock.label
     bar = Progress(*columns, console=Console(stderr=True), transient=True, disable=as_json)
-    with (paths.root / "lock").open("a") as lock, audit_action(paths, "ledger.move", election.label):
+    with (paths.root / "lock").open("a") as lock, audit_action(paths, "ledger.move", label):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise ConfigError(f"a server is using {paths.root}: stop it first") from None
         try:
-            if not election.stand():
-                raise ConfigError(
-                    f"{election.label} is used by another server ({election.leader_name()}): stop it first"
-                )
+            if not trainer_lock.acquire():
+                raise ConfigError(f"{label} is used by another server ({trainer_lock.holder()}): stop it first")
             with bar:
                 task = bar.add_task("moving", total=None)
 
@@ -122,11 +121,11 @@ def move_command(
             put_away(paths)
             fsync_directory(paths.root)
         finally:
-            election.resign()
+            trainer_lock.release()
     if as_json:
         tables = {name: asdict(table) for name, table in moved.items()}
-        print(json.dumps({"database": election.label, "tables": tables}))
+        print(json.dumps({"database": label, "tables": tables}))
         return
     for name, table in moved.items():
         print(f"{name}: {table.rows:,} rows, {table.digest[:12]}… on both sides")
-    print(f"moved to {election.label}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")
+    print(f"moved to {label}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")

@@ -200,55 +200,6 @@ class ErasesCompletions(Protocol):
         ...
 
 
-class Election(Protocol):
-    """Which one of several servers serves, where their ledger is a database that they share."""
-
-    @property
-    def label(self) -> str:
-        """The database as messages name it."""
-        ...
-
-    def stand(self, *, patient: bool = False) -> bool:
-        """Tries to be elected. Raises LedgerError if the database cannot be asked.
-
-        Args:
-            patient: Whether to leave the first seconds after a start of the database to the server that was elected.
-        """
-        ...
-
-    def leader_name(self) -> str:
-        """Names the server that was elected last. Raises LedgerError."""
-        ...
-
-    def announce(self, url: str) -> None:
-        """Tells the other servers where this one, which is elected, is reached. Raises LedgerError."""
-        ...
-
-    def address(self) -> str | None:
-        """Where the server is reached that was elected last; None: it did not tell. Raises LedgerError."""
-        ...
-
-    def local_host(self) -> str:
-        """The address of this machine by which others near the database reach it, or its name. Raises LedgerError."""
-        ...
-
-    def wait(self) -> None:
-        """Returns when this server is elected, however long that takes."""
-        ...
-
-    def watch(self, on_loss: Callable[[str], None]) -> None:
-        """Looks from now on whether this server is still elected.
-
-        Args:
-            on_loss: Called once, on a thread, with the reason, when it is not.
-        """
-        ...
-
-    def resign(self) -> None:
-        """Another server can be elected from now on."""
-        ...
-
-
 LedgerFactory = Callable[[Home], Ledger]
 """Opens a ledger for the server whose state lies under a home directory. It is called once in the server and once in
 each trainer process. The ledger reads its own settings, such as the address of a database, from environment variables,

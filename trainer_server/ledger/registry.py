@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from trainer_server.ledger.base import Election, Ledger, LedgerFactory
+from trainer_server.ledger.base import Ledger, LedgerFactory
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.ledger.storage.books import Books
 from trainer_server.ledger.storage.fleet import Fleet
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.plugins import check_members, factory_named
+
+if TYPE_CHECKING:
+    from trainer_server.ledger.postgres import TrainerLock
 
 LEDGERS: dict[str, LedgerFactory] = {"sqlite": lambda home: SQLiteLedger(home.ledger)}
 """Factories of the ledgers in this package that have a name. One in PostgreSQL is named by the address of the database,
@@ -77,8 +81,8 @@ def open_books(name: str, home: Home) -> Books:
     return SQLiteBooks(home.rollouts)
 
 
-def open_election(name: str, home: Home) -> Election | None:
-    """The election of the server that uses a ledger; None: the ledger is in the home, which one server can use.
+def open_trainer_lock(name: str, home: Home) -> TrainerLock | None:
+    """The lock of the server that trains on a ledger; None: the ledger is in the home, which one server can use.
 
     Args:
         name: The ledger, as `ledger_factory` has it.
@@ -90,8 +94,8 @@ def open_election(name: str, home: Home) -> Election | None:
     """
     if not is_address(name):
         return None
-    election: Election = _postgres().Election(name, str(home.root))
-    return election
+    lock: TrainerLock = _postgres().TrainerLock(name, str(home.root))
+    return lock
 
 
 def open_fleet(name: str) -> Fleet | None:

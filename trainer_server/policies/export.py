@@ -74,7 +74,7 @@ class Exports:
         self._turn = asyncio.Lock()
 
     def discard_all(self) -> None:
-        """Deletes what a killed server left. Only for the server that leads, before it makes exports: all servers of a
+        """Deletes what a killed server left. Only for the server that trains, before it makes exports: all servers of a
         fleet have one home."""
         shutil.rmtree(self._root, ignore_errors=True)
 

@@ -21,19 +21,17 @@ Known = tuple[int | None, int | None, Candidate | None, str | None]
 class PolicyNames:
     """Name → version, for the life of a server. Questions change nothing; all other methods do.
 
-    In a fleet, the elected server decides what names mean, and tells the others by `announce`. They ask by `refresh`.
+    In a fleet, the server that trains decides what names mean, and tells the others by `announce`. They ask by
+    `refresh`.
 
     Args:
         store: The policies on disk.
         shared_pins: Where servers of a fleet tell one another; None: there is one server.
-
-    Attributes:
-        leads: Whether this server decides.
+        trains: Whether this server decides.
     """
 
-    def __init__(self, store: AdapterStore, shared_pins: SharedPins | None = None) -> None:
-        self._store, self._shared = store, shared_pins
-        self.leads = True
+    def __init__(self, store: AdapterStore, shared_pins: SharedPins | None = None, *, trains: bool = True) -> None:
+        self._store, self._shared, self._trains = store, shared_pins, trains
         self._changed: set[str] = set()
         """Policies of which the others do not know yet what this server decided."""
         self._announcing = asyncio.Lock()
@@ -94,7 +92,7 @@ class PolicyNames:
 
     async def announce(self) -> None:
         """Returns once the other servers can know what was decided until now. Raises LedgerError."""
-        if self._shared is None or not self.leads:
+        if self._shared is None or not self._trains:
             return
         async with self._announcing:
             changed = set(self._changed)
@@ -113,27 +111,19 @@ class PolicyNames:
             await self.announce()
 
     async def refresh(self, policy: str | None = None) -> None:
-        """Asks what the elected server decided of a policy; None: of all. Raises LedgerError.
+        """Asks what the server that trains decided of a policy; None: of all. Raises LedgerError.
 
         What cannot be a policy's name is not asked: any text may come from a request.
         """
-        if self._shared is None or self.leads or (policy is not None and not re.fullmatch(NAME_PATTERN, policy)):
+        if self._shared is None or self._trains or (policy is not None and not re.fullmatch(NAME_PATTERN, policy)):
             return
         if policy is not None:
             texts = {policy: await self._shared.meaning(policy)}
         else:
             meanings = await self._shared.meanings()
             texts = {name: meanings.get(name) for name in {*meanings, *self.newest, *self.unserved_policies}}
-        if self.leads:  # since just now
-            return
         for name, text in texts.items():
             self.take_up(name, _read_meaning(text))
-
-    def become(self, other: PolicyNames) -> None:
-        """All names mean what they mean there, at once."""
-        self.newest, self.promoted_versions = other.newest, other.promoted_versions
-        self.candidates, self.unserved_policies = other.candidates, other.unserved_policies
-        self.trial_policies |= other.trial_policies
 
     def meaning(self, policy: str) -> Known:
         """All that is known of a policy's name, for `take_up`."""
@@ -159,9 +149,9 @@ class PolicyNames:
             self.unserved_policies[policy] = why
 
     def _note(self, policy: str) -> None:
-        """The others are to be told of a policy. Only the server that leads notes it: another one takes up every name
+        """The others are to be told of a policy. Only the server that trains notes it: a gateway takes up every name
         that a request has, and would keep it for as long as it lives."""
-        if self.leads:
+        if self._trains:
             self._changed.add(policy)
 
     def try_candidate(self, policy: str, candidate: Candidate | None) -> None:
@@ -191,7 +181,7 @@ class PolicyNames:
     def refuse(self, key: Key, why: str) -> str:
         """What a request for a version with a problem is told. A version that the policy's name means is quarantined:
         what the name means must not depend on who notices the problem."""
-        if self.is_named(key) and self.leads:
+        if self.is_named(key) and self._trains:
             return self.quarantine(key, why)
         return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
 

@@ -13,26 +13,22 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI
 
 from trainer_server.engines.base import EngineLost
-from trainer_server.ledger.base import Election
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
 from trainer_server.server.access.connections import StopHandler
-from trainer_server.server.access.exposure import address_of, fleet_address
 from trainer_server.server.access.owners import check_owner
 from trainer_server.server.access.quotas import QuotaLayer
 from trainer_server.server.access.request_log import AuditLayer, Refusals, RequestLog
 from trainer_server.server.access.requests import RequestIds
-from trainer_server.server.access.scopes import check_scope
+from trainer_server.server.access.scopes import TrainerRoutes, check_scope
 from trainer_server.server.access.tokens import Keyring, TokenRepository
 from trainer_server.server.access.traces import TraceLayer
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
-from trainer_server.server.fleet.forwarding import ToLeader
-from trainer_server.server.fleet.succession import Succession
 from trainer_server.server.metrics.counters import NamedRoute, RequestTimer
 from trainer_server.server.metrics.state import State
 from trainer_server.server.rollout_paths import RolloutPaths
@@ -51,18 +47,17 @@ _USES_WRITTEN = 30.0
 """Seconds between two times at which is written down when tokens were used."""
 
 
-def create_app(config: ServerConfig, token: str, election: Election | None = None) -> FastAPI:
+def create_app(config: ServerConfig, token: str) -> FastAPI:
     """The ASGI application.
 
     Args:
         config: What `serve` was asked for.
         token: The server's own key, which may do everything. The named tokens are in the home.
-        election: Another server of the fleet leads now: this one stands for election. None: this one leads.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
-    server = Server(config, leads=election is None)
+    server = Server(config)
     server.series.register(State(server))
     engine_key = config.engine_api_key if config.engine_urls else None
     keys = Keyring(token, TokenRepository(config.home), engine_key=engine_key)
@@ -78,14 +73,9 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await server.start()
         uses.start()
-        succession = _succession(config, server, election)
-        if succession:
-            succession.start()
         try:
             yield
         finally:
-            if succession:
-                await succession.stop()
             await asyncio.gather(uses.stop(), server.stop(), requests.close())
             with suppress(ConfigError, OSError):  # only the time of the last use is lost
                 await asyncio.to_thread(keys.write_uses)
@@ -114,9 +104,8 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     app.add_middleware(QuotaLayer, quotas=server.quotas)
     app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
-    if election is not None:
-        leads, leader = (lambda: server.leads), election.address
-        app.add_middleware(ToLeader, leads=leads, leader=leader, certificate=config.ssl_certfile)
+    if config.gateway_of is not None:
+        app.add_middleware(TrainerRoutes, trainer=config.gateway_of)
     app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
     app.add_middleware(Refusals, requests=requests)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
@@ -127,12 +116,6 @@ def create_app(config: ServerConfig, token: str, election: Election | None = Non
     app.add_middleware(RequestIds, logged=config.logs.requests)
     add_error_handlers(app)
     return app
-
-
-def _succession(config: ServerConfig, server: Server, election: Election | None) -> Succession | None:
-    if election is None:
-        return None
-    return Succession(election, server, url=address_of(config), address=fleet_address(config, election))
 
 
 async def check_engines(config: ServerConfig) -> None:

@@ -36,11 +36,9 @@ class ServerConfig:
     """Seconds that requests which are under way have to finish when the server is told to stop."""
     ledger: str = field(default="sqlite", repr=False)
     """Where completions are recorded: a name in `ledger.registry.LEDGERS`, `postgresql://…`, or `module:factory`."""
-    standby: bool = False
-    """Whether to wait while another server uses the database of the ledger, and to take over when it ends."""
-    address: str | None = None
-    """The URL by which other servers of the fleet reach this one; None: the address from which it reaches the database.
-    """
+    gateway_of: str | None = None
+    """URL of the server that trains with the same home, database and engines, while this one only answers; None: this
+    one trains."""
     engine: str = "vllm"
     """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
     engine_urls: tuple[str, ...] = ()
@@ -131,6 +129,11 @@ class ServerConfig:
     `module:Class`."""
     trainer_env: tuple[str, ...] = ()
     """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether this server trains, and decides what policies' names mean."""
+        return self.gateway_of is None
 
     @property
     def shares_engines(self) -> bool:

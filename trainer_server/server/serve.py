@@ -9,19 +9,20 @@ import json
 import logging
 import math
 import os
+import signal
 import socket
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from trainer_server.engines.vllm.install import engine_python
-from trainer_server.ledger.base import Election
-from trainer_server.ledger.registry import open_election, secrets_of
+from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.registry import open_trainer_lock, secrets_of
 from trainer_server.process import logs
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.auth import ensure_token
@@ -32,10 +33,9 @@ from trainer_server.server.access.connections import (
     patient_protocol,
     raise_file_limit,
 )
-from trainer_server.server.access.exposure import address_of, check_exposure, fleet_address, proxies_named
+from trainer_server.server.access.exposure import address_of, check_exposure, proxies_named
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.fleet.succession import watch
 from trainer_server.server.server import check_names
 from trainer_server.wire import ConfigError, Home
 from trainer_server.wire.watching import tracing
@@ -50,15 +50,12 @@ _ENDING = 5
 sends their next token."""
 
 
-_POLL_INTERVAL = 0.5
-"""Seconds between two looks whether the home is free."""
-
-
 def serve(config: ServerConfig) -> None:
     """Serves until SIGINT or SIGTERM; its children end with it.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work; raised before it serves.
+        LedgerError: The database was away, and another server may train; raised after it has served.
     """
     logs.configure(config.logs)
     logs.secrets.keep(config.engine_api_key, config.teacher_api_key, *secrets_of(config.ledger))
@@ -74,31 +71,11 @@ def serve(config: ServerConfig) -> None:
     if told := home.make_private():
         log.warning("%s", told)
     _check_writable(home)
-    election = open_election(config.ledger, home)
-    if election is None:
-        with _claim_home(config):
-            _serve(config)
-    elif config.standby and config.shares_engines and not _first(election, home):
-        log.info(
-            "another server trains (%s): this one answers, and takes over when that one ends", election.leader_name()
-        )
-        try:
-            _serve(config, election, leads=False)
-        finally:
-            election.resign()
-    else:
-        with _hold_election(config, election), _claim_home(config):
-            _serve(config, election)
+    with _sole_trainer(config) if config.trains else nullcontext():
+        _serve(config)
 
 
-def _serve(config: ServerConfig, election: Election | None = None, *, leads: bool = True) -> None:
-    """Serves until it is told to stop.
-
-    Args:
-        config: What `serve` was asked for.
-        election: In which this server was elected, or stands; None: it is alone.
-        leads: Whether it was elected.
-    """
+def _serve(config: ServerConfig) -> None:
     home = config.home
     listener = _listen(config)
     config = dataclasses.replace(config, port=listener.getsockname()[1])
@@ -106,12 +83,10 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
         asyncio.run(check_engines(config))
         token = ensure_token(config.home)
         logs.secrets.keep(token)
-        app = create_app(config, token, None if leads else election)
+        app = create_app(config, token)
         url = address_of(config)
-        if leads:
+        if config.trains:
             write_atomic(home.server, json.dumps({"url": url, "pid": os.getpid()}))
-        if leads and election is not None:
-            election.announce(fleet_address(config, election))
         log.info("serving on %s; token in %s", url, home.token)
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
@@ -122,7 +97,8 @@ def _serve(config: ServerConfig, election: Election | None = None, *, leads: boo
         DrainingServer(settings, grace=config.drain, end=end, begin=begin).run(sockets=[listener])
     finally:
         listener.close()
-        _forget_address(home)
+        if config.trains:
+            _forget_address(home)
 
 
 def uvicorn_config(app: ASGIApp, config: ServerConfig) -> uvicorn.Config:
@@ -163,49 +139,34 @@ def _forget_address(home: Home) -> None:
         return
 
 
-def _first(election: Election, home: Home) -> bool:
-    """Whether this server is elected at once, or the first that uses the home, in which the elected one makes what all
-    need. Waits while another server is elected and has not made it yet."""
-    while not election.stand():
-        if home.identity.exists():
-            return False
-        time.sleep(_POLL_INTERVAL)
-    return True
-
-
 @contextmanager
-def _hold_election(config: ServerConfig, election: Election) -> Iterator[None]:
-    """This server alone trains while the context is open. If it loses the election, it stops as if it were told to."""
-    try:
-        if not election.stand():
-            if not config.standby:
+def _sole_trainer(config: ServerConfig) -> Iterator[None]:
+    """No other server trains on the database, or uses the home, while the context is open.
+
+    If this one loses the database, it stops as if it were told to, and raises a LedgerError: supervisors start a server
+    again that has failed, and none that was told to stop.
+    """
+    lock, root = open_trainer_lock(config.ledger, config.home), config.home.root
+    with ExitStack() as stack:
+        if lock is not None:
+            stack.callback(lock.release)
+            if not lock.acquire():
                 raise ConfigError(
-                    f"{election.label} is used by another server ({election.leader_name()}): stop it, give this one a "
-                    "database of its own, or start it with --standby to take over when the other one ends"
+                    f"{lock.label} is used by another server ({lock.holder()}): stop it, give this one a database of "
+                    "its own, or let this one only answer beside it with --gateway-of URL, that server's URL"
                 )
-            log.info("on standby: %s is used by %s", election.label, election.leader_name())
-            election.wait()
-            log.info("taking over: this server uses %s now", election.label)
-        watch(election)
-        yield
-    finally:
-        election.resign()
-
-
-@contextmanager
-def _claim_home(config: ServerConfig) -> Iterator[None]:
-    """No other server uses the home while the context is open."""
-    root = config.home.root
-    with (root / "lock").open("w") as lock:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError:
-                if not config.standby:
-                    raise ConfigError(f"another server is using {root}: stop it, or choose another --home") from None
-            time.sleep(_POLL_INTERVAL)  # the server that was elected before is ending
-        yield
+            lock.watch(partial(os.kill, os.getpid(), signal.SIGINT))
+        file = stack.enter_context((root / "lock").open("w"))
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"another server is using {root}: stop it, or choose another --home") from None
+        try:
+            yield
+        except KeyboardInterrupt:
+            if lock is not None and lock.loss is not None:
+                raise LedgerError(lock.loss) from None
+            raise
 
 
 def _listen(config: ServerConfig) -> socket.socket:

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
@@ -68,16 +69,13 @@ class Server:
 
     Args:
         config: What `serve` was asked for.
-        leads: Whether this server trains, and decides what policies' names mean. False: another server of its fleet
-            does, until `lead`.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
     """
 
-    def __init__(self, config: ServerConfig, *, leads: bool = True) -> None:
+    def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        self.leads = leads
         self.start_time = time.time()
         home = config.home
         check_names(config)
@@ -97,8 +95,7 @@ class Server:
         """What this server shares with others; None: it is alone."""
         self.records = RemoteRunBuffer(config.lease)
         self.engines = Engines(make_engines(config, base))
-        self.names = PolicyNames(self.store, self.fleet.pins if self.fleet else None)
-        self.names.leads = leads
+        self.names = PolicyNames(self.store, self.fleet.pins if self.fleet else None, trains=config.trains)
         self.leases: Leases
         self.slots: Slots
         if self.fleet:
@@ -151,24 +148,10 @@ class Server:
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By policy: one creation, promotion, deletion or change of its candidate at a time."""
-        self.jobs, self.exports, self.erasure = self._work()
-        if leads:
-            self.names.become(self._looked_up())
-        self.ending = asyncio.Event()
-        """Set when the server is told to stop: what only watches it ends at once."""
-        self.failure: str | None = None
-        """Why engines could not be started."""
-        self._tasks: list[asyncio.Task[None]] = []
-        self._purging = PeriodicTask("deletion of what is past its time", self._purge)
-        self._telling = PeriodicTask("the exchange of what policies' names mean", self._exchange_names)
-
-    def _work(self) -> tuple[JobService, Exports, Erasure]:
-        """What only the server does that leads, by the files of the home as they are now. Nothing is begun."""
-        config = self.config
-        jobs = JobService(
+        self.jobs = JobService(
             TrainerSettings(
-                home=config.home,
-                base=self.identity.base,
+                home=home,
+                base=base,
                 tokenizer=self.identity.tokenizer,
                 ledger=config.ledger,
                 gpus=config.trainer_gpus,
@@ -182,7 +165,7 @@ class Server:
                 args=config.trainer_args,
                 env=config.trainer_env,
             ),
-            board=JobBoard(config.home.jobs),
+            board=JobBoard(home.jobs),
             store=self.store,
             names=self.names,
             slots=self.slots,
@@ -195,24 +178,32 @@ class Server:
             teacher_api_key=config.teacher_api_key,
             on_job_end=self._note_job_end,
         )
-        exports = Exports(config.home, self.identity.base, self.store, jobs.retention)
-        erasure = Erasure(
+        self.exports = Exports(home, base, self.store, self.jobs.retention)
+        self.erasure = Erasure(
             server_id=self.identity.server_id,
             ledger=self.ledger,
-            archive=Archive(config.home.archive),
+            archive=Archive(home.archive),
             rollouts=self.rollouts,
             runs=self.runs,
             draws=self.draws,
-            jobs=jobs,
+            jobs=self.jobs,
             store=self.store,
             names=self.names,
             slots=self.slots,
             leases=self.leases,
             records=self.records,
             creating=self.creating,
-            forget=lambda rollouts, completions: self.gateway.erase(rollouts, completions),
+            forget=self.gateway.erase,
         )
-        return jobs, exports, erasure
+        if config.trains:
+            self._find_policies()
+        self.ending = asyncio.Event()
+        """Set when the server is told to stop: what only watches it ends at once."""
+        self.failure: str | None = None
+        """Why engines could not be started."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._purging = PeriodicTask("deletion of what is past its time", self._purge)
+        self._telling = PeriodicTask("the exchange of what policies' names mean", self._exchange_names)
 
     def _count_completions(self, completions: Sequence[Completion]) -> None:
         self.counters.count_completions(completions)
@@ -223,9 +214,8 @@ class Server:
         self.counters.count_job(job)
         self.job_log.log_job(job)
 
-    def _looked_up(self) -> PolicyNames:
+    def _find_policies(self) -> None:
         """Finds out which policies can be served. One that cannot be does not keep the others from it."""
-        names = PolicyNames(self.store)
         for name in self.store.names():
             try:
                 why = self._unavailable_reason(name)
@@ -233,12 +223,11 @@ class Server:
                 why = f"the files of policy {name!r} cannot be used: {error}"
             if why:
                 log.error("not served: %s", why)
-                names.withhold(name, why)
+                self.names.withhold(name, why)
             elif (version := self.jobs.served_version(name)) is not None:
-                names.newest[name] = version
-                names.promote(name, self.store.promoted_version(name))
-                names.try_candidate(name, self.store.candidate(name))
-        return names
+                self.names.serve((name, version))
+                self.names.promote(name, self.store.promoted_version(name))
+                self.names.try_candidate(name, self.store.candidate(name))
 
     def _unavailable_reason(self, name: str) -> str | None:
         """Why a policy cannot be served, or None."""
@@ -282,7 +271,7 @@ class Server:
     async def start(self) -> None:
         """Starts the trainer process and, in the background, the engines; `/health` tells when they are ready."""
         await self.slots.start()
-        if self.leads:
+        if self.config.trains:
             await self.names.announce_all()
             await asyncio.to_thread(self.exports.discard_all)
             await self.jobs.start()
@@ -291,30 +280,6 @@ class Server:
             await self.names.refresh()
             self._telling.start()
         self._tasks = [asyncio.create_task(self._start_engines())]
-
-    async def lead(self) -> None:
-        """This server trains from now on, and decides what names mean: the one that did is gone.
-
-        Where it raises, this server does not lead, and nothing that was begun goes on. Then it may be called again.
-
-        Raises:
-            LedgerError: The others cannot be told.
-            OSError: The home cannot be read or written, or the trainer cannot be started.
-        """
-        self.jobs, self.exports, self.erasure = await asyncio.to_thread(self._work)
-        names = await asyncio.to_thread(self._looked_up)
-        self.names.leads = True
-        self.names.become(names)
-        try:
-            await self.names.announce_all()
-            await asyncio.to_thread(self.exports.discard_all)
-            await self.jobs.start()
-        except BaseException:  # also when it is cancelled
-            self.names.leads = False
-            await self.jobs.stop()
-            raise
-        self.leads = True  # last: requests must not reach jobs that may be stopped again
-        self._purging.start()
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -337,7 +302,7 @@ class Server:
                 log.error("an engine could not be started", exc_info=error)
 
     async def _exchange_names(self) -> None:
-        await (self.names.announce() if self.leads else self.names.refresh())
+        await (self.names.announce() if self.config.trains else self.names.refresh())
         await asyncio.sleep(_TELL)
 
     async def _purge(self) -> None:
@@ -390,12 +355,12 @@ def _bytes(gib: float | None) -> int | None:
 
 def check_names(config: ServerConfig) -> None:
     """Raises ConfigError for a kind of engine, a parser, a ledger, a loss, a function, a tracker or an environment
-    variable that does not exist. Opens and starts nothing; asks the installed vLLM for its parsers where one is named.
+    variable that does not exist, and for a gateway that lacks what it shares with the server that trains. Opens and
+    starts nothing; asks the installed vLLM for its parsers where one is named.
     """
     engine_factory(config.engine)
     ledger_factory(config.ledger)
-    if config.standby and not is_address(config.ledger):
-        raise ConfigError("--standby needs a --ledger that servers share: postgresql://…")
+    _check_gateway(config)
     check_present("--engine-env", config.engine_env)
     check_present("--trainer-env", config.trainer_env)
     check_losses(config.losses)
@@ -403,6 +368,31 @@ def check_names(config: ServerConfig) -> None:
     check_trackers(config.trackers)
     if config.engine == "vllm" and not config.engine_urls:
         check_parser_names(config.home.cache, tools=config.tool_call_parser, reasoning=config.reasoning_parser)
+
+
+def _check_gateway(config: ServerConfig) -> None:
+    if config.gateway_of is None:
+        return
+    option, url = f"--gateway-of {config.gateway_of}", urlsplit(config.gateway_of)
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"{option}: give the URL of the server that trains, as in http://10.0.0.1:8400")
+    if not is_address(config.ledger):
+        raise ConfigError(
+            f"{option}: servers do not share --ledger {config.ledger}: give both the same database, --ledger "
+            "postgresql://… or ART_LEDGER"
+        )
+    if not config.engine_urls:
+        raise ConfigError(f"{option}: start the engines yourself, and give both servers the same --engine-url")
+    if config.share_gpu:
+        raise ConfigError(
+            f"{option} with --share-gpu: engines that sleep during a step answer no gateway. Leave --share-gpu out at "
+            "both servers, and give the trainer a GPU of its own"
+        )
+    if not config.home.identity.exists():
+        raise ConfigError(
+            f"{option}: no server has trained with the home {config.home.root} yet. Start that server first, and give "
+            "both the same --home, on a file system that both reach"
+        )
 
 
 def resolve_base(config: ServerConfig) -> ServedModel:

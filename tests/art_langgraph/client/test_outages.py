@@ -162,7 +162,7 @@ def away(times: float, code: str | None) -> tuple[Handler, list[str]]:
     return handle, asked
 
 
-@pytest.mark.parametrize("code", ["server_stopping", "no_leader", "too_many_connections"])
+@pytest.mark.parametrize("code", ["server_stopping", "too_many_connections"])
 async def test_a_server_that_only_says_that_it_is_away_is_asked_again(
     clock: Clock, caplog: pytest.LogCaptureFixture, code: str
 ) -> None:
@@ -175,6 +175,19 @@ async def test_a_server_that_only_says_that_it_is_away_is_asked_again(
     with PatientClient(120.0, transport=httpx.MockTransport(handle)) as sync:
         assert sync.post("http://server/x").text == "here"
     assert len(asked) == 10
+
+
+@pytest.mark.parametrize("status", [502, 503])
+async def test_a_load_balancer_without_a_server_is_asked_again(clock: Clock, status: int) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append(request.content.decode())
+        return httpx.Response(status, text="<html>") if len(asked) < 10 else httpx.Response(200, text="here")
+
+    async with patient(handle) as http:
+        assert (await http.post("/x", content="the body")).text == "here"
+    assert asked == ["the body"] * 10
 
 
 async def test_a_job_is_waited_for_while_its_server_restarts(clock: Clock) -> None:

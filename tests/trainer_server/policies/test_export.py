@@ -215,7 +215,7 @@ async def test_a_version_that_is_deleted_meanwhile_is_not_found(tmp_path: Path) 
     assert list((tmp_path / "exports").glob("*")) == []
 
 
-def test_only_a_server_that_leads_deletes_exports_of_an_earlier_one(tmp_path: Path) -> None:
+def test_only_a_server_that_trains_deletes_exports_of_an_earlier_one(tmp_path: Path) -> None:
     home = Home(tmp_path)
     left = tmp_path / "exports" / "0123" / "peft"
     left.mkdir(parents=True)

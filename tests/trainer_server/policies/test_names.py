@@ -100,34 +100,34 @@ def test_a_promoted_version_that_is_damaged_is_promoted_no_longer(
     assert "p@1 was promoted; 'p' means the newest version now" in caplog.text
 
 
-async def test_other_servers_learn_what_the_one_that_leads_decides(store: AdapterStore, postgres_url: str) -> None:
+async def test_gateways_learn_what_the_server_that_trains_decides(store: AdapterStore, postgres_url: str) -> None:
     fleets = [postgres_fleet(postgres_url) for _ in range(2)]
-    leads, other = (PolicyNames(store, fleet.pins) for fleet in fleets)
-    other.leads = False
-    leads.serve(("agent", 1))
-    leads.serve(("agent", 3))
-    leads.promote("agent", 1)
-    leads.try_candidate("agent", Candidate(version=3, share=0.5, since=1.0, beside=1, promotions=1))
-    leads.withhold("old", "it was trained on another model")
-    await leads.announce()
+    trainer = PolicyNames(store, fleets[0].pins)
+    other = PolicyNames(store, fleets[1].pins, trains=False)
+    trainer.serve(("agent", 1))
+    trainer.serve(("agent", 3))
+    trainer.promote("agent", 1)
+    trainer.try_candidate("agent", Candidate(version=3, share=0.5, since=1.0, beside=1, promotions=1))
+    trainer.withhold("old", "it was trained on another model")
+    await trainer.announce()
     await other.refresh("agent")
-    assert other.meaning("agent") == leads.meaning("agent")
+    assert other.meaning("agent") == trainer.meaning("agent")
     assert other.unserved_policies == {}
     await other.refresh()
-    assert other.unserved_policies == leads.unserved_policies
-    leads.withhold("old", None)
-    leads.promote("agent", None)
-    await leads.announce()
+    assert other.unserved_policies == trainer.unserved_policies
+    trainer.withhold("old", None)
+    trainer.promote("agent", None)
+    await trainer.announce()
     await other.refresh()
     assert (other.resolve("agent"), other.unserved_policies, other.trial_policies) == (3, {}, {"agent"})
     other.serve(("agent", 9))
-    await other.announce()  # it does not lead: nobody is told
+    await other.announce()  # it does not train: nobody is told
     assert '"newest": 3' in str(await fleets[0].pins.meaning("agent"))
-    other.leads = True
-    await other.announce_all()
-    leads.leads = False
-    await leads.refresh("agent")
-    assert leads.resolve("agent") == 9
+    restarted = PolicyNames(store, fleets[0].pins)
+    restarted.serve(("new", 2))
+    await restarted.announce_all()
+    await other.refresh()
+    assert (other.resolve("agent"), other.resolve("new")) == (None, 2)
     for fleet in fleets:
         await fleet.gateways.leave()
 
@@ -151,15 +151,13 @@ class Pins:
         self.published += meanings
 
 
-async def test_a_server_that_does_not_lead_keeps_no_names_of_requests(store: AdapterStore) -> None:
+async def test_a_gateway_keeps_no_names_of_requests(store: AdapterStore) -> None:
     pins = Pins(agent='{"newest": 3, "promoted": null, "candidate": null, "unserved": null}')
-    names = PolicyNames(store, cast(Any, pins))
-    names.leads = False
+    names = PolicyNames(store, cast(Any, pins), trains=False)
     for asked in ("agent", "unknown", "a\0b", "../x", "", "x" * 10_000):
         await names.refresh(asked)
     assert names.newest == {"agent": 3}
     assert pins.asked == ["agent", "unknown"], "what cannot be a policy's name is not asked"
     assert names._changed == set()
-    names.leads = True
-    await names.announce_all()
+    await PolicyNames(store, cast(Any, pins)).announce_all()
     assert pins.published == ["agent"]

@@ -2,8 +2,8 @@
 
 from trainer_server.ledger.postgres.books import PostgresBooks
 from trainer_server.ledger.postgres.database import database_label
-from trainer_server.ledger.postgres.election import Election
 from trainer_server.ledger.postgres.fleet import postgres_fleet
 from trainer_server.ledger.postgres.ledger import PostgresLedger
+from trainer_server.ledger.postgres.trainer_lock import TrainerLock
 
-__all__ = ["Election", "PostgresBooks", "PostgresLedger", "database_label", "postgres_fleet"]
+__all__ = ["PostgresBooks", "PostgresLedger", "TrainerLock", "database_label", "postgres_fleet"]

@@ -1,7 +1,7 @@
 """What the servers of a fleet share besides the ledger: adapter slots, leases, and what the policies' names mean.
 
-A fleet is all servers that use one database. Each of them answers requests; one is elected and trains. The elected one
-is the only writer of the names' meanings. All others are equal: each may load and unload adapters.
+A fleet is all servers that use one database. Each of them answers requests; one also trains, and is the only writer of
+the names' meanings. All are equal otherwise: each may load and unload adapters.
 """
 
 from __future__ import annotations

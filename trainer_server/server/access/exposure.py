@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import os
 import ssl
 from pathlib import Path
 
-from trainer_server.ledger.base import Election
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError
 
@@ -54,15 +52,6 @@ def address_of(config: ServerConfig) -> str:
     if config.ssl_certfile is not None and config.allowed_hosts:
         host = config.allowed_hosts[0]
     return f"{scheme}://[{host}]:{config.port}" if ":" in host else f"{scheme}://{host}:{config.port}"
-
-
-def fleet_address(config: ServerConfig, election: Election) -> str:
-    """The URL by which other servers of the fleet reach this one. Raises LedgerError."""
-    if config.address:
-        return config.address.rstrip("/")
-    if config.host not in ("0.0.0.0", "::"):
-        return address_of(dataclasses.replace(config, allowed_hosts=()))
-    return address_of(dataclasses.replace(config, allowed_hosts=(), host=election.local_host()))
 
 
 def _check_certificate(certificate: Path, key: Path | None) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.routing import compile_path
+from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
+from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.tokens import Scope, Token
 
 _HOLDER = "token"
@@ -23,7 +25,7 @@ class Rule:
     Args:
         scope: What a token needs; None: the route needs no token.
         action: What the audit log calls it; None: it is not in the log.
-        anywhere: Whether every server of a fleet answers it; else the elected one does.
+        anywhere: Whether every server of a fleet answers it; else the one that trains does.
     """
 
     scope: Scope | None
@@ -124,10 +126,35 @@ def rule_of(scope: ASGIScope) -> Rule | None:
 
 
 def answered_anywhere(method: str, path: str) -> bool:
-    """Whether every server of a fleet answers a request; else the elected one does."""
+    """Whether every server of a fleet answers a request; else the one that trains does."""
     if BELOW_ROLLOUT.match(path):
         return True
     return any(rule.anywhere for given, form, rule in _FORMS if given == method and form.match(path))
+
+
+class TrainerRoutes(Layer):
+    """Answers 421, at a server that only answers, to what the one that trains answers. Nothing of a body is read.
+
+    It is not passed on: a load balancer can route it by its path.
+
+    Args:
+        app: The application behind it.
+        trainer: URL of the server that trains.
+    """
+
+    def __init__(self, app: ASGIApp, trainer: str) -> None:
+        super().__init__(app)
+        self._trainer = trainer
+
+    async def handle(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if not answered_anywhere(scope["method"], scope["path"]):
+            raise APIError(
+                421,
+                f"{scope['method']} {scope['path']:.200} is answered by the server that trains, and this one is a "
+                f"gateway of it: ask {self._trainer}, or have the load balancer route the path there",
+                code="not_the_trainer",
+            )
+        await self.app(scope, receive, send)
 
 
 def methods_of(path: str) -> list[str]:

@@ -102,7 +102,7 @@ class Sources:
 async def get_sources(request: Request) -> Sources:
     """The sources of an application, made when the first page asks for them."""
     state = request.app.state
-    if not hasattr(state, "sources") or state.sources.jobs is not state.server.jobs:  # it leads since just now
+    if not hasattr(state, "sources"):
         state.sources = Sources(state.server)
     sources: Sources = state.sources
     return sources

@@ -31,7 +31,7 @@ async def health(server: ServerDep, request: Request) -> dict[str, object]:
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
-        "leads": server.leads,
+        "leads": server.config.trains,
         "trainer": server.jobs.process.running,
         **_parsers(server),
         "gpus": server.gpus,

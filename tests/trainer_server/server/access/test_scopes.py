@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import pytest
 from fastapi import APIRouter
 from starlette.testclient import TestClient
 
+from tests.support.servers.balancer import documented
+from trainer_server.process.identity import server_id
 from trainer_server.server.access.auth import OPEN
-from trainer_server.server.access.scopes import RULES
+from trainer_server.server.access.scopes import RULES, TrainerRoutes, answered_anywhere
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
@@ -114,3 +117,85 @@ def test_a_route_that_was_forgotten_answers_nobody(home: Home, base_model: Path)
     answer = TestClient(app, base_url="http://127.0.0.1").get("/api/new", headers={"Authorization": "Bearer key"})
     assert answer.status_code == 403
     assert "GET /api/new has no entry in RULES" in answer.json()["error"]["message"]
+
+
+TRAINER = "http://10.0.0.1:8400"
+
+
+async def test_a_gateway_refuses_what_the_trainer_answers_before_it_reads_a_body() -> None:
+    reached, sent = list[str](), list[Any]()
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        reached.append(scope["path"])
+
+    async def receive() -> Any:
+        raise AssertionError("the body was read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    gateway = TrainerRoutes(app, TRAINER)
+    for method, path in [
+        ("POST", "/api/policies/p/steps"),
+        ("GET", "/api/rollouts"),
+        ("GET", "/api/rollouts/r/records/c"),
+        ("POST", "/api/rollouts/erase"),
+        ("GET", "/"),
+        ("GET", "/api/unknown"),
+    ]:
+        await gateway({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+        start, body = sent
+        sent.clear()
+        assert start["status"] == 421
+        error = json.loads(body["body"])["error"]
+        assert error["code"] == "not_the_trainer"
+        assert TRAINER in error["message"]
+        assert f"{method} {path} " in error["message"]
+    assert reached == []
+    for method, path in [("POST", "/rollouts/r/v1/responses"), ("POST", "/api/rollouts/r/reward"), ("GET", "/health")]:
+        await gateway({"type": "http", "method": method, "path": path, "headers": []}, receive, send)
+    assert reached == ["/rollouts/r/v1/responses", "/api/rollouts/r/reward", "/health"]
+
+
+def test_what_changes_policies_or_shows_jobs_is_for_the_one_that_trains() -> None:
+    for name, rule in RULES.items():
+        method, path = name.split()
+        if rule.action is not None and rule.action != "version.fetch":
+            assert not answered_anywhere(method, path), name
+    assert answered_anywhere("GET", "/api/policies/p/versions/3/files")
+    assert not answered_anywhere("GET", "/api/rollouts/r/records/c")
+
+
+def test_a_load_balancer_sends_no_request_to_a_gateway_that_it_refuses() -> None:
+    (rule,) = re.findall(r"path_reg (\S+)", documented("HAProxy"))
+    assert re.findall(r"location ~ (\S+) ", documented("nginx")) == [rule]
+    anywhere = set()
+    for name in RULES:
+        method, path = name.split(" ")
+        if re.search(rule, filled(path)):
+            assert answered_anywhere(method, filled(path)), name
+            anywhere.add(name)
+    assert anywhere >= {name for name in RULES if " /v1/" in name or " /api/completions/" in name}
+    assert anywhere >= {name for name, declared in RULES.items() if declared.scope is Scope.engine}
+    assert {
+        "PUT /api/rollouts/{rollout}",
+        "POST /api/rollouts/{rollout}/reward",
+        "POST /api/rollouts/release",
+    } <= anywhere
+    assert re.search(rule, "/rollouts/r/v1/chat/completions")
+
+
+def test_a_gateway_answers_others_and_deletes_no_exports(tmp_path: Path, base_model: Path, postgres_url: str) -> None:
+    home = Home(tmp_path)
+    server_id(home)
+    config = ServerConfig(home, model=str(base_model), engine="tests.support.engines.letters:make", ledger=postgres_url,
+                          engine_urls=("http://127.0.0.1:1",), gateway_of=TRAINER)  # fmt: skip
+    (tmp_path / "exports" / "0123").mkdir(parents=True)
+    with TestClient(create_app(config, "key"), base_url="http://127.0.0.1") as http:
+        assert http.post("/api/policies", json={"name": "p"}).status_code == 401, "nothing is told without a token"
+        http.headers["Authorization"] = "Bearer key"
+        assert http.post("/api/policies", json={"name": "p"}).json()["error"]["code"] == "not_the_trainer"
+        assert http.get("/v1/models").status_code == 200
+        told = http.get("/health").json()
+        assert (told["leads"], told["trainer"]) == (False, False)
+    assert (tmp_path / "exports" / "0123").exists(), "the server that trains may be sending it"

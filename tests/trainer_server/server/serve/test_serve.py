@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.support.homes.model_directories import installed_vllm
+from tests.support.patience import PATIENCE
+from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.postgres import TrainerLock
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.serve import _check_writable, serve, uvicorn_config
+from trainer_server.server.serve import _check_writable, _sole_trainer, serve, uvicorn_config
 from trainer_server.wire import ConfigError, EngineError, Home
 from trainer_server.wire.plugins import check_loss_place
+
+URL = "http://10.0.0.1:8400"
+GATEWAY = {"gateway_of": URL, "ledger": "postgresql://art@127.0.0.1:1/art"}
 
 
 def test_a_missing_engine_is_said_before_the_model_is_downloaded(
@@ -30,7 +38,11 @@ def test_a_missing_engine_is_said_before_the_model_is_downloaded(
         ({"engine": "sglang"}, "--engine sglang: there is vllm"),
         ({"ledger": "duckdb"}, "--ledger duckdb: there is sqlite"),
         ({"ledger": "postgres"}, "--ledger postgres: name the database by its address"),
-        ({"standby": True}, "--standby needs a --ledger that servers share"),
+        ({"gateway_of": "10.0.0.1:8400"}, "--gateway-of 10.0.0.1:8400: give the URL"),
+        ({"gateway_of": URL}, f"--gateway-of {URL}: servers do not share --ledger sqlite: give both .* ART_LEDGER"),
+        (GATEWAY | {"engine_urls": ()}, f"--gateway-of {URL}: start the engines yourself, and .* same --engine-url"),
+        (GATEWAY | {"share_gpu": True}, f"--gateway-of {URL} with --share-gpu: .* Leave --share-gpu out"),
+        (GATEWAY, f"--gateway-of {URL}: no server has trained with the home .*/home yet. Start that server first"),
         ({"losses": ("mine",)}, "--loss mine: give NAME=MODULE:ATTRIBUTE"),
         ({"losses": ("mine=no_such_module:LOSS",)}, "there is no module 'no_such_module'. Is it on PYTHONPATH"),
         ({"losses": ("mine=tests.no_such_module:LOSS",)}, "there is no module 'tests.no_such_module'"),
@@ -42,7 +54,8 @@ def test_a_wrong_name_is_said_before_the_model_is_downloaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], words: str
 ) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
-    config = ServerConfig(Home(tmp_path / "home"), engine_urls=("http://127.0.0.1:1",), port=0, **settings)
+    settings = {"engine_urls": ("http://127.0.0.1:1",), **settings}
+    config = ServerConfig(Home(tmp_path / "home"), port=0, **settings)
     with pytest.raises(ConfigError, match=words):
         serve(config)
     assert list(tmp_path.iterdir()) == []
@@ -56,6 +69,32 @@ def test_an_unknown_parser_is_said_before_the_model_is_downloaded(
     with pytest.raises(ConfigError, match=r"--tool-call-parser herms: .* Did you mean hermes"):
         serve(ServerConfig(Home(tmp_path / "home"), model="embedded", port=0, tool_call_parser="herms"))
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_second_server_that_trains_on_a_database_is_refused(tmp_path: Path, postgres_url: str) -> None:
+    first, config = TrainerLock(postgres_url, "/first"), ServerConfig(Home(tmp_path), ledger=postgres_url)
+    assert first.acquire()
+    refused = pytest.raises(ConfigError, match=r"used by another server .*home /first.* --gateway-of URL")
+    with refused, _sole_trainer(config):
+        pass
+    first.release()
+    with _sole_trainer(config), pytest.raises(ConfigError, match=f"home {tmp_path}"), _sole_trainer(config):
+        pass
+
+
+def test_a_server_that_loses_the_database_ends_with_an_error(tmp_path: Path, postgres_url: str) -> None:
+    config, second = ServerConfig(Home(tmp_path), ledger=postgres_url), TrainerLock(postgres_url, "/second")
+
+    def train() -> None:
+        with _sole_trainer(config):
+            with psycopg.connect(postgres_url, autocommit=True) as db:
+                while not second.acquire():
+                    db.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+            time.sleep(PATIENCE)
+
+    with pytest.raises(LedgerError, match=r"another server trains since .* home /second"):
+        train()
+    second.release()
 
 
 def test_the_module_of_a_loss_lies_in_the_working_directory_or_on_the_path(

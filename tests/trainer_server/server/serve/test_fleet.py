@@ -1,4 +1,4 @@
-"""Servers that share a database: all answer, one trains, and another one takes over when it is killed."""
+"""Servers that share a database: one trains, gateways answer beside it, and any of them is killed and started again."""
 
 from __future__ import annotations
 
@@ -18,15 +18,13 @@ import psutil
 import psycopg
 import pytest
 
-from testbed.engine_stand_in import install_stand_in
-from testbed.server_process import ServerProcess
-from tests.support.homes.jobs import answers, ask, finish, groups, step, version_of
+from tests.support.homes.jobs import answers, ask, finish, groups, step
 from tests.support.patience import PATIENCE
 from tests.support.servers.balancer import haproxy
 from tests.support.servers.postgres import PASSWORD, PostgresServer, postgres_server
 from tests.support.servers.processes import Processes, processes
 from tests.support.servers.trainer_server import trainer_server_on
-from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
+from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger, TrainerLock
 
 
 def command_lines(of: Processes) -> str:
@@ -61,54 +59,19 @@ def test_a_step_is_trained_through_postgres_and_its_runs_are_listed(
     assert not server.home.rollouts.exists()
 
 
-@pytest.mark.slow
-def test_a_standby_that_would_start_its_own_engine_waits_until_the_first_one_ends(
-    tmp_path: Path, base_model: Path, postgres_url: str
-) -> None:
-    install_stand_in(tmp_path / "cache")
-    environment = {"ART_CACHE": str(tmp_path / "cache"), "ART_LEDGER": postgres_url}
-    first, second = (
-        ServerProcess(tmp_path / "home", base_model, environment=environment, options=options)
-        for options in ((), ("--standby",))
-    )
-    second.log = tmp_path / "second.log"
-    try:
-        first.start()
-        first.until_ready()
-        with httpx.Client(base_url=first.url, headers=first.headers, timeout=PATIENCE) as http:
-            assert http.post("/api/policies", json={"name": "p"}).status_code == 201
-            completion = ask(http, "say a", rollout="ro-1")
-        second.start()
-        until(lambda: "on standby" in said(second))
-        assert second.running, said(second)
-        states = [connection.status for connection in psutil.Process(second.pid).net_connections("tcp")]
-        assert psutil.CONN_LISTEN not in states, said(second)
-        first.kill()
-        second.until_ready()
-        with httpx.Client(base_url=second.url, headers=second.headers, timeout=PATIENCE) as http:
-            assert version_of(http, completion) == 0
-            assert answers(http, "p", **{"X-ART-Rollout": "ro-1"}) == "p@0"
-    finally:
-        for server in (first, second):
-            server.kill()
-
-
-def said(server: ServerProcess) -> str:
-    return server.log.read_text() if server.log.exists() else ""
-
-
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[Fleet]:
-    """Two servers behind which there is one engine, over a database of their own. The first one leads."""
+    """A server that trains and a gateway of it, with one engine, over a database of their own."""
     with postgres_server() as database, pytest.MonkeyPatch.context() as patch:
         url = database.new_database()
         patch.setenv("ART_LEDGER", url)
         with processes(tmp_path_factory.mktemp("fleet") / "home", base_model) as first:
-            first.start("--adapter-slots", "2", "--keep-versions", "1")
+            options = "--adapter-slots", "2", "--keep-versions", "1"
+            first.start(*options)
             with first.http() as http:
                 assert http.post("/api/policies", json={"name": "p"}).status_code == 201
                 assert http.post("/api/policies", json={"name": "q"}).status_code == 201
-            second = first.another("--standby", "--adapter-slots", "2", "--keep-versions", "1")
+            second = first.another("--gateway-of", f"http://127.0.0.1:{first._port}", *options)
             try:
                 second.until_ready()
                 yield Fleet(database, url, [first, second])
@@ -121,7 +84,7 @@ class Fleet:
     database: PostgresServer
     url: str
     servers: list[Processes]
-    """The one that leads stands first."""
+    """The one that trains, and its gateway."""
 
     def kill(self, at: int) -> None:
         process = self.servers[at].server
@@ -130,21 +93,9 @@ class Fleet:
         process.wait(PATIENCE)
 
     def revive(self, at: int) -> None:
-        """Starts a server again that was killed, as one that answers and stands for election."""
-        server = self.servers[at]
-        server._options = ("--standby", "--adapter-slots", "2", "--keep-versions", "1")
-        server.revive()
-        server.until_ready()
-
-    def leads(self, at: int) -> bool:
-        with self.servers[at].http() as http:
-            return bool(http.get("/health").json()["leads"])
-
-    def await_leader(self, at: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self.leads(at):
-            assert time.monotonic() < deadline, self.servers[at].log.read_text()
-            time.sleep(0.1)
+        """Starts a server again that was killed, as its supervisor would."""
+        self.servers[at].revive()
+        self.servers[at].until_ready()
 
     def completions(self, rollout: str) -> list[tuple[str, int]]:
         """Ids and versions in the ledger."""
@@ -183,10 +134,14 @@ class Caller:
 def test_a_rollout_has_one_version_whichever_server_its_calls_reach(fleet: Fleet) -> None:
     first, second = (server.http() for server in fleet.servers)
     with first, second:
-        assert [fleet.leads(at) for at in (0, 1)] == [True, False]
+        assert [http.get("/health").json()["leads"] for http in (first, second)] == [True, False]
         before = [answers(http, "p", **{"X-ART-Rollout": "ro-1"}) for http in (second, first)]
-        assert step(second, "p") == 1, "the one that does not train passes the request on"
-        assert "trainer_server.training" not in command_lines(fleet.servers[1])
+        refused = second.post("/api/policies/p/steps", json={"groups": []})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (421, "not_the_trainer")
+        assert str(first.base_url).rstrip("/") in refused.json()["error"]["message"]
+        assert step(first, "p") == 1
+        lines = [command_lines(server) for server in fleet.servers]
+        assert ["trainer_server.training" in line for line in lines] == [True, False]
         assert [answers(http, "p") for http in (second, first)] == ["p@1"] * 2, "both know of it once the job has ended"
         after = [answers(http, "p", **{"X-ART-Rollout": "ro-1"}) for http in (second, first, second)]
         assert before + after == ["p@0"] * 5
@@ -195,10 +150,10 @@ def test_a_rollout_has_one_version_whichever_server_its_calls_reach(fleet: Fleet
         assert answers(second, "p", **{"X-ART-Rollout": "ro-1"}) == "p@1", "released there, forgotten here"
         assert second.put("/api/rollouts/ro-3", json={"version": 0}).json()["policies"] == ["p", "q"]
         assert answers(first, "p", **{"X-ART-Rollout": "ro-3"}) == "p@0"
-        promoted = second.put("/api/policies/p/promotion", json={"version": 0})
+        promoted = first.put("/api/policies/p/promotion", json={"version": 0})
         assert promoted.json()["promoted"] == 0, promoted.text
         assert [answers(http, "p") for http in (second, first)] == ["p@0"] * 2
-        assert second.put("/api/policies/p/promotion", json={"version": None}).status_code == 200
+        assert first.put("/api/policies/p/promotion", json={"version": None}).status_code == 200
         assert [len(fleet.completions(rollout)) for rollout in ("ro-1", "ro-2", "ro-3")] == [6, 2, 1]
 
 
@@ -238,7 +193,7 @@ def test_a_version_that_a_rollout_of_another_server_holds_is_not_deleted(fleet: 
 
 
 @pytest.mark.slow
-def test_each_server_is_killed_in_turn_and_no_rollout_changes_its_version(fleet: Fleet) -> None:
+def test_each_server_is_killed_and_started_again_and_no_rollout_changes_its_version(fleet: Fleet) -> None:
     with ThreadPoolExecutor() as pool:
         callers, versions = [Caller(fleet) for _ in range(3)], defaultdict[str, set[str]](set)
         stop = threading.Event()
@@ -257,21 +212,19 @@ def test_each_server_is_killed_in_turn_and_no_rollout_changes_its_version(fleet:
             fleet.kill(1)
             enough(callers)
             fleet.revive(1)
-            assert [fleet.leads(at) for at in (0, 1)] == [True, False]
+            with fleet.servers[0].http() as http:
+                made = http.post("/api/policies/p/steps", json={"groups": groups(http, 0.0, 1.0, model="p@latest")})
             fleet.kill(0)
-            enough(callers)  # answered by a server that does not train
-            with fleet.servers[1].http() as http:
-                assert step(http, "p") == newest + 1, "the request waits until the other one leads"
+            enough(callers)  # answered by the gateway
             fleet.revive(0)
-            assert [fleet.leads(at) for at in (0, 1)] == [False, True]
-            fleet.servers.reverse()
-            lines = [command_lines(server) for server in fleet.servers]
-            assert ["trainer_server.training" in line for line in lines] == [True, False], "one trainer"
+            with fleet.servers[0].http() as http:
+                assert finish(http, made)["result"]["version"] == newest + 1, "it goes on with its job"
             fleet.database.stop(signal.SIGKILL)
             time.sleep(1)
             fleet.database.start()
             enough(callers)
-            assert [fleet.leads(at) for at in (0, 1)] == [True, False]
+            with fleet.servers[0].http() as http:
+                assert step(http, "p") == newest + 2, "the same server trains"
         finally:
             stop.set()
             for one in running:
@@ -291,21 +244,40 @@ def test_each_server_is_killed_in_turn_and_no_rollout_changes_its_version(fleet:
 def test_clients_behind_a_load_balancer_go_on_when_the_server_that_trains_is_killed(
     fleet: Fleet, tmp_path: Path
 ) -> None:
-    """The last test of the fleet: its leader stays dead."""
     first = fleet.servers[0]
     servers = [f"127.0.0.1:{server._port}" for server in fleet.servers]
     with (
         haproxy(tmp_path, servers) as url,
         httpx.Client(base_url=url, headers=first.http().headers, timeout=PATIENCE) as http,
+        ThreadPoolExecutor() as pool,
     ):
         newest = step(http, "p")
         assert "".join(streamed(http, f"p@{newest}", "ro-balanced")) == "a"
+        refs = groups(http, 0.0, 1.0, model="p@latest")
         fleet.kill(0)
+        under_way = pool.submit(http.post, "/api/policies/p/steps", json={"groups": refs})
         for _ in range(12):
             assert answers(http, "p", **{"X-ART-Rollout": "ro-balanced"}) == f"p@{newest}"
-        assert step(http, "p") == newest + 1, "the request waits until the other one leads"
-        assert fleet.leads(1)
+        assert not under_way.done()
+        fleet.revive(0)
+        made = under_way.result(PATIENCE)
+        assert finish(http, made)["result"]["version"] == newest + 1, "the balancer waits for the server that trains"
     assert len(fleet.completions("ro-balanced")) == 13
+
+
+@pytest.mark.slow
+def test_a_server_that_trains_and_loses_the_database_to_another_one_ends_with_an_error(fleet: Fleet) -> None:
+    """The last test of the fleet: nobody trains afterwards."""
+    other, process = TrainerLock(fleet.url, "/other"), fleet.servers[0].server
+    with psycopg.connect(fleet.url, autocommit=True) as db:
+        while not other.acquire():
+            db.execute("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'")
+    assert process is not None
+    assert process.wait(PATIENCE) == 1, "as supervisors start again"
+    assert "another server trains since" in fleet.servers[0].log.read_text()
+    with fleet.servers[1].http() as http:
+        assert answers(http, "p").startswith("p@")
+    other.release()
 
 
 def streamed(http: httpx.Client, model: str, rollout: str) -> Iterator[str]:
