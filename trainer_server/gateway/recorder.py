@@ -1,4 +1,4 @@
-"""Makes rows of the ledger from answers, and writes them."""
+"""Stage 5, record: rows of the ledger are made from answers, and written before the last byte is sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
-from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parser import ChatRequest
+from trainer_server.gateway.resolver import Source
+from trainer_server.gateway.sampler import Attempt
 from trainer_server.ledger.base import Ledger, LedgerError
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.wire import Completion, CompletionStatus, Continuation
+from trainer_server.wire import Completion, CompletionStatus
 from trainer_server.wire.text import beginning
 
 log = logging.getLogger("trainer_server")
@@ -43,23 +45,6 @@ class Identity:
     tokenizer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where an answer comes from.
-
-    Args:
-        policy: Name of the policy; None: the base model.
-        version: Version of the policy; None: the base model.
-        rollout: Id of the rollout that asks; None: the request belongs to none.
-        hint: What was put into the prompt for this rollout; None: nothing.
-    """
-
-    policy: str | None
-    version: int | None
-    rollout: str | None
-    hint: str | None = None
-
-
 class Recorder:
     """Writes completions into the ledger.
 
@@ -82,73 +67,59 @@ class Recorder:
         self._ledger, self._redaction = ledger, redaction or Redaction()
         self._background: set[asyncio.Task[None]] = set()
 
-    def row(
+    def rows(
         self,
-        completion_id: str,
         chat: ChatRequest,
         source: Source,
-        answer: Answer,
+        attempt: Attempt,
+        answers: Sequence[Answer],
         status: CompletionStatus,
-        created_at: float,
         *,
-        constrains_calls: bool,
         untrainable: str | None = None,
-        continues: str | None = None,
-        continuation: Continuation | None = None,
         error: str | None = None,
-    ) -> Completion:
-        """Makes the ledger's row of one choice.
+    ) -> list[Completion]:
+        """Makes the ledger's rows of an answer, one for each choice.
 
         Args:
-            completion_id: Id of the row.
             chat: The request.
             source: Where the answer comes from.
-            answer: The choice, as far as it was received.
+            attempt: How the request was sent to an engine.
+            answers: The choices, as far as they were received.
             status: How the completion ended.
-            created_at: Unix time, seconds.
-            constrains_calls: See Engine.constrains_calls.
-            untrainable: See Completion.untrainable.
-            continues: See Completion.continues.
-            continuation: See Completion.continuation.
-            error: See Completion.error.
+            untrainable: Why it must not be trained; None: it may be.
+            error: What the client was told in place of an answer; None: it was answered.
         """
-        return Completion(
-            id=completion_id,
-            created=created_at,
-            server_id=self.identity.server_id,
-            base_model=self.identity.base.name,
-            tokenizer=self.identity.tokenizer,
-            policy=source.policy,
-            version=source.version,
-            model=chat.model,
-            rollout=source.rollout,
-            hint=source.hint,
-            status=status,
-            untrainable=untrainable,
-            error=None if error is None else error[:_ERROR],
-            finish_reason=answer.finish_reason,
-            sampling=chat.sampling,
-            constrained=chat.constraints(calls=constrains_calls),
-            dropped=chat.dropped_names,
-            prompt_token_ids=answer.prompt_token_ids,
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            request=_shorten(chat.ledger_request()) if status == CompletionStatus.refused else chat.ledger_request(),
-            message=answer.message,
-            continues=continues,
-            continuation=continuation,
-        )
-
-    async def read(self, completion_id: str) -> Completion | None:
-        """A completion of the ledger, or None.
-
-        Raises:
-            APIError: 503, the ledger could not be read.
-        """
-        try:
-            return (await asyncio.to_thread(self._ledger.read, [completion_id])).get(completion_id)
-        except LedgerError as error:
-            raise APIError(503, str(error), code="ledger_unreadable", retry_after=5) from None
+        request = chat.ledger_request()
+        constrains_calls = bool(attempt.engine and attempt.engine.constrains_calls)
+        return [
+            Completion(
+                id=f"{attempt.id}.{number}" if number else attempt.id,
+                created=attempt.created_at,
+                server_id=self.identity.server_id,
+                base_model=self.identity.base.name,
+                tokenizer=self.identity.tokenizer,
+                policy=source.policy,
+                version=source.version,
+                model=chat.model,
+                rollout=source.rollout,
+                hint=source.hint,
+                status=status,
+                untrainable=untrainable,
+                error=None if error is None else error[:_ERROR],
+                finish_reason=answer.finish_reason,
+                sampling=chat.sampling.model_copy(update={"max_tokens": attempt.max_tokens}),
+                constrained=chat.constraints(calls=constrains_calls),
+                dropped=chat.dropped_names,
+                prompt_token_ids=answer.prompt_token_ids,
+                token_ids=answer.token_ids,
+                logprobs=answer.logprobs,
+                request=_shorten(request) if status == CompletionStatus.refused else request,
+                message=answer.message,
+                continues=attempt.prompt.continues,
+                continuation=attempt.prompt.continuation,
+            )
+            for number, answer in enumerate(answers)
+        ]
 
     async def add(self, completions: Sequence[Completion]) -> None:
         """Records completions, and returns once they are on disk.
@@ -197,9 +168,9 @@ def _shorten(request: dict[str, Any]) -> dict[str, Any]:
     def short(value: Any) -> Any:
         nonlocal left
         if isinstance(value, str):
-            kept = beginning(value, min(_REFUSED_TEXT, max(left, _SHORT)))
+            start = beginning(value, min(_REFUSED_TEXT, max(left, _SHORT)))
             left -= min(len(value), _REFUSED_TEXT, left)
-            return kept
+            return start
         if isinstance(value, dict):
             return {name: short(part) for name, part in value.items()}
         return [short(part) for part in value] if isinstance(value, list) else value

@@ -52,7 +52,7 @@ async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatc
     """Its own retry does, with the seconds that the server names."""
     monkeypatch.setattr(module, "RETRY_AFTER", 1)
     places, statuses = Admission(running=1, waiting=0), []
-    monkeypatch.setattr(server.app.state.server.gateway, "_admission", places)
+    monkeypatch.setattr(server.app.state.server.gateway.sampler, "admission", places)
 
     async def note(answer: httpx.Response) -> None:
         statuses.append(answer.status_code)

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from art_langgraph.exports.answers import parsed_arguments
 from art_langgraph.traces.messages import openai_messages
-from trainer_server.gateway.chat_request import parse
+from tests.support.chat_requests import parse
 from trainer_server.gateway.dialects.messages.output import tool_use
 from trainer_server.gateway.splice.messages import canonical
 from trainer_server.wire import Conversation
@@ -56,7 +56,7 @@ def test_one_reading(arguments: Any, read: dict[str, Any] | None) -> None:
     text = arguments if read is None else arguments_text(arguments)
     assert arguments_object(arguments) == read
     assert read is None or json.loads(text) == read
-    asked = parse({"model": "m", "messages": messages}, default_max_tokens=9, temperature=None).upstream("m")
+    asked = parse({"model": "m", "messages": messages}).upstream("m")
     for reader in (asked["messages"], openai_messages(messages)):
         (call,) = reader[1]["tool_calls"]
         assert call["function"]["arguments"] == text
