@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -264,8 +264,10 @@ class _Call:
         """
         splicer, sampler = self._gateway.splicer, self._gateway.sampler
         chat, source, attempt = self._chat, self._source, self._attempt
-        async with sampler.engine(chat, source, attempt) as (engine, name), self._engine_span(engine, name) as span:
-            request = chat.upstream(name)
+        async with (
+            sampler.engine(chat, source, attempt) as (engine, request),
+            self._engine_span(engine, request) as span,
+        ):
             attempt.prompt = await splicer.splice(attempt.prompt, chat, engine, request)
             async with sampler.send(request, chat, source, attempt, span) as reply:
                 yield reply
@@ -346,12 +348,16 @@ class _Call:
         self._span.end()
 
     @asynccontextmanager
-    async def _engine_span(self, engine: Engine, name: str) -> AsyncIterator[tracing.Span]:
+    async def _engine_span(self, engine: Engine, request: Mapping[str, Any]) -> AsyncIterator[tracing.Span]:
         """The span of an engine's work. It is not entered: the parts of a stream are asked for by other tasks."""
         if self._span is tracing.NOTHING:
             yield tracing.NOTHING
             return
-        about = {"server.address": engine.url, "gen_ai.request.model": name, "gen_ai.operation.name": "chat"}
+        about = {
+            "server.address": engine.url,
+            "gen_ai.request.model": request["model"],
+            "gen_ai.operation.name": "chat",
+        }
         span = tracing.begin("engine", about, kind="client", parent=self._span.parent)
         try:
             yield span

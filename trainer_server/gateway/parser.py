@@ -19,7 +19,6 @@ from trainer_server.gateway.parameters import (
     TextBody,
     check_media,
     check_parameters,
-    forwarded_parameters,
 )
 from trainer_server.ledger.base import Ledger, LedgerError
 from trainer_server.wire import Completion, CompletionStatus, Sampling
@@ -29,8 +28,6 @@ from trainer_server.wire.rollouts import hinted_messages
 from trainer_server.wire.tool_arguments import complete_calls
 
 log = logging.getLogger("trainer_server")
-
-_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,62 +86,6 @@ class ChatRequest:
             effective = {"temperature": effective_temperature(temperature)}
             chat = replace(chat, sampling=self.sampling.model_copy(update=effective))
         return chat
-
-    def constraints(self, *, calls: bool) -> list[str]:
-        """Why the log-probabilities of the answer are not those of the policy alone: a grammar, `top_p`, …
-
-        Args:
-            calls: Whether the engine answers all requests with tools under a grammar.
-        """
-        sampling = self.sampling
-        reasons = ["grammar"] * (self.options.grammar or (calls and self.options.may_call))
-        reasons += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0)
-        reasons += ["min_p"] * (sampling.min_p > 0)
-        if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
-            reasons.append("penalties")
-        if self.options.logit_bias or self.options.min_tokens:
-            reasons.append("logit_bias")
-        return reasons
-
-    @property
-    def adds_strict(self) -> bool:
-        """Whether `upstream` makes tools strict that the client did not: vLLM enforces the schema of a forced tool call
-        only if the tool is strict."""
-        return self.options.forced_tool and any(
-            "strict" not in tool["function"] for tool in self.body.get("tools") or ()
-        )
-
-    def upstream(self, adapter: str, *, strict: bool = True) -> dict[str, Any]:
-        """The request to an engine, for `Engine.chat`. It always asks for exact tokens, and for their number.
-
-        Args:
-            adapter: What the engine calls the version, or the base model.
-            strict: Whether forced tools are made strict, where the client did not say.
-        """
-        parameters = forwarded_parameters(self.body)
-        if strict and self.adds_strict:
-            parameters["tools"] = [
-                {**tool, "function": {"strict": True, **tool["function"]}} for tool in parameters["tools"]
-            ]
-        return {
-            **parameters,
-            **({"prompt": self.prompt} if self.prompt is not None else {}),
-            "model": adapter,
-            "n": self.sampling.n,
-            "temperature": self.sampling.temperature,
-            "max_tokens": self.sampling.max_tokens,
-            "logprobs": True,
-            "top_logprobs": self.options.top_logprobs,
-            "return_token_ids": True,
-            **({"stream_options": {"include_usage": True}} if self.stream else {}),
-            **({"seed": self.sampling.seed} if self.sampling.seed is not None else {}),
-        }
-
-    def ledger_request(self) -> dict[str, Any]:
-        """The part of the request that the ledger keeps. A prompt of token ids is in the row already."""
-        parts = {key: self.body[key] for key in ("messages", "tools", "tool_choice", "stop") if self.body.get(key)}
-        text = {"prompt": self.prompt} if isinstance(self.prompt, str) else {}
-        return {**parts, **text, **self.exchange.note}
 
 
 class Parser:

@@ -26,6 +26,7 @@ _ERROR = 2000
 _REFUSED_TEXT, _REFUSED_TEXTS = 2**14, 2**18
 """Characters of each text of a refused request that are recorded, and of all together: it may be as large as bodies may
 be, and a client may send it again and again."""
+_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 _SHORT = 40
 """Characters of a text that are recorded in any case: roles, names and ids."""
 
@@ -89,8 +90,8 @@ class Recorder:
             untrainable: Why it must not be trained; None: it may be.
             error: What the client was told in place of an answer; None: it was answered.
         """
-        request = chat.ledger_request()
-        constrains_calls = bool(attempt.engine and attempt.engine.constrains_calls)
+        request = ledger_request(chat)
+        constrained = constraints(chat, calls=bool(attempt.engine and attempt.engine.constrains_calls))
         return [
             Completion(
                 id=f"{attempt.id}.{number}" if number else attempt.id,
@@ -108,7 +109,7 @@ class Recorder:
                 error=None if error is None else error[:_ERROR],
                 finish_reason=answer.finish_reason,
                 sampling=chat.sampling.model_copy(update={"max_tokens": attempt.max_tokens}),
-                constrained=chat.constraints(calls=constrains_calls),
+                constrained=constrained,
                 dropped=chat.dropped_names,
                 prompt_token_ids=answer.prompt_token_ids,
                 token_ids=answer.token_ids,
@@ -159,6 +160,31 @@ class Recorder:
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""
         await asyncio.gather(*self._background, return_exceptions=True)
+
+
+def constraints(chat: ChatRequest, *, calls: bool) -> list[str]:
+    """Why the log-probabilities of an answer are not those of the policy alone: a grammar, `top_p`, …
+
+    Args:
+        chat: The request.
+        calls: Whether the engine answers all requests with tools under a grammar.
+    """
+    options, sampling = chat.options, chat.sampling
+    reasons = ["grammar"] * (options.grammar or (calls and options.may_call))
+    reasons += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0)
+    reasons += ["min_p"] * (sampling.min_p > 0)
+    if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
+        reasons.append("penalties")
+    if options.logit_bias or options.min_tokens:
+        reasons.append("logit_bias")
+    return reasons
+
+
+def ledger_request(chat: ChatRequest) -> dict[str, Any]:
+    """The part of a request that the ledger keeps. A prompt of token ids is in the row already."""
+    parts = {key: chat.body[key] for key in ("messages", "tools", "tool_choice", "stop") if chat.body.get(key)}
+    text = {"prompt": chat.prompt} if isinstance(chat.prompt, str) else {}
+    return {**parts, **text, **chat.exchange.note}
 
 
 def _shorten(request: dict[str, Any]) -> dict[str, Any]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import re
 import time
 import uuid
-from collections.abc import AsyncIterator, Collection
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from collections import Counter
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from trainer_server.engines.base import AdapterLost, Engine, EngineLost, MalformedAnswer, Reply, RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
-from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parameters import forwarded_parameters
 from trainer_server.gateway.parser import ChatRequest
 from trainer_server.gateway.resolver import Source
 from trainer_server.gateway.schema_faults import schema_fault
@@ -31,6 +33,10 @@ _LATER = (408, 425, 429)
 """Statuses of a proxy before an engine that mean: ask again later."""
 _COUNTED = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
 """Parts of a request that its prompt is rendered from."""
+
+
+RETRY_AFTER = 5
+"""Seconds after which a client that was refused may try again."""
 
 
 @dataclass(slots=True)
@@ -51,6 +57,72 @@ class Attempt:
     """Id of the answer."""
     created_at: float = field(default_factory=time.time)
     """Unix time, seconds."""
+
+
+class Admission:
+    """Places for chat requests.
+
+    Without a bound, a burst of requests opens more files (connections) than the process may have, and then every part
+    of the server fails.
+
+    Args:
+        running: Requests that engines answer at once. Each has a connection to its client and one to its engine.
+        waiting: Requests that stand in line. Each has a connection to its client.
+
+    Attributes:
+        most: Requests that are taken at once, those in line included.
+        refused: Requests that were refused since the start of the server.
+        running: Requests at engines.
+        by_policy: Requests at engines and in line, by policy; None: the base model.
+    """
+
+    def __init__(self, running: int, waiting: int) -> None:
+        self._places = asyncio.Semaphore(running)
+        self.most, self._admitted = running + waiting, 0
+        self.refusal_count = self.running = 0
+        self.by_policy: Counter[str | None] = Counter()
+
+    @property
+    def under_way(self) -> int:
+        """Requests at engines and in line."""
+        return self._admitted
+
+    @contextmanager
+    def admit(self, policy: str | None = None) -> Iterator[None]:
+        """Counts one request while the context is open, in line or at an engine.
+
+        Args:
+            policy: Which is asked; None: the base model.
+
+        Raises:
+            APIError: 429, the line is full.
+        """
+        if self._admitted >= self.most:
+            self.refusal_count += 1
+            message = (
+                f"{self._admitted} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
+                "or raise the server's limit of open files (ulimit -n)"
+            )
+            raise APIError(429, message, code="too_many_requests", retry_after=RETRY_AFTER)
+        self._admitted += 1
+        self.by_policy[policy] += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+            self.by_policy[policy] -= 1
+            if not self.by_policy[policy]:
+                del self.by_policy[policy]
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """A place at an engine while the context is open. Waits in line for it, first come, first served."""
+        async with self._places:
+            self.running += 1
+            try:
+                yield
+            finally:
+                self.running -= 1
 
 
 class Sampler:
@@ -79,8 +151,10 @@ class Sampler:
         self.admission, self._engine_wait = admission, engine_wait
 
     @asynccontextmanager
-    async def engine(self, chat: ChatRequest, source: Source, attempt: Attempt) -> AsyncIterator[tuple[Engine, str]]:
-        """An engine that has the version loaded, and the version's name on it, for the duration of the request.
+    async def engine(
+        self, chat: ChatRequest, source: Source, attempt: Attempt
+    ) -> AsyncIterator[tuple[Engine, dict[str, Any]]]:
+        """An engine that has the version loaded, and the request to it, while the context is open.
 
         Raises:
             APIError: No engine is ready, none can load the version, or the engine takes no tools.
@@ -94,7 +168,7 @@ class Sampler:
                     attempt.engine = engine
                     if chat.options.may_call and (unavailable_reason := engine.no_tools):
                         raise APIError(400, f"`tools`: {unavailable_reason}", code="tools_not_parsed", param="tools")
-                    yield engine, name
+                    yield engine, engine_request(chat, name)
         except (EngineLost, MalformedAnswer, RequestRefused):
             raise  # errors of the request, not of the search for an engine
         except NoFreeSlot as error:
@@ -125,7 +199,7 @@ class Sampler:
             APIError: The engine refused the request.
             EngineLost: The engine went away.
         """
-        engine, strict, begun = attempt.engine, chat.adds_strict, False
+        engine, strict, begun = attempt.engine, _adds_strict(chat), False
         assert engine is not None
         attempt.max_tokens = chat.sampling.max_tokens
         if attempt.prompt.tokens:
@@ -152,11 +226,11 @@ class Sampler:
                     del request["max_tokens"]  # the engine then takes what the context leaves, if anything
                     attempt.max_tokens = None
                 elif strict and refusal.status in (400, 422) and not refusal.too_long:
-                    strict, request["tools"] = False, chat.upstream(request["model"], strict=False)["tools"]
+                    strict, request["tools"] = False, forwarded_parameters(chat.body)["tools"]
                 elif attempt.prompt.tokens is not None:  # the engine may accept the rendered prompt
                     attempt.prompt = replace(attempt.prompt, tokens=None, continuation=Continuation.refused)
                     attempt.max_tokens = chat.sampling.max_tokens
-                    strict, request = chat.adds_strict, chat.upstream(request["model"])
+                    strict, request = _adds_strict(chat), engine_request(chat, request["model"])
                 else:
                     raise _refusal_error(refusal, chat) from None
 
@@ -239,6 +313,39 @@ class _BegunReply:
     async def whole(self) -> dict[str, Any]:
         """Raises MalformedAnswer: a stream is no whole answer."""
         raise MalformedAnswer("a stream was asked for")
+
+
+def engine_request(chat: ChatRequest, adapter: str) -> dict[str, Any]:
+    """The request to an engine, for `Engine.chat`. It always asks for exact tokens, and for their number.
+
+    Args:
+        chat: The client's request.
+        adapter: What the engine calls the version, or the base model.
+    """
+    parameters = forwarded_parameters(chat.body)
+    if _adds_strict(chat):
+        parameters["tools"] = [
+            {**tool, "function": {"strict": True, **tool["function"]}} for tool in parameters["tools"]
+        ]
+    return {
+        **parameters,
+        **({"prompt": chat.prompt} if chat.prompt is not None else {}),
+        "model": adapter,
+        "n": chat.sampling.n,
+        "temperature": chat.sampling.temperature,
+        "max_tokens": chat.sampling.max_tokens,
+        "logprobs": True,
+        "top_logprobs": chat.options.top_logprobs,
+        "return_token_ids": True,
+        **({"stream_options": {"include_usage": True}} if chat.stream else {}),
+        **({"seed": chat.sampling.seed} if chat.sampling.seed is not None else {}),
+    }
+
+
+def _adds_strict(chat: ChatRequest) -> bool:
+    """Whether tools are made strict of which the client did not say it: vLLM enforces the schema of a forced tool call
+    only if the tool is strict."""
+    return chat.options.forced_tool and any("strict" not in tool["function"] for tool in chat.body.get("tools") or ())
 
 
 def _conversation_key(chat: ChatRequest) -> str:

@@ -18,12 +18,11 @@ from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.shared_slots import SharedSlots
 from trainer_server.engines.slots import Slots
 from trainer_server.engines.vllm.parsers import check_parser_names
-from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.parser import Parser
 from trainer_server.gateway.recorder import Identity, Recorder
 from trainer_server.gateway.resolver import Resolver
-from trainer_server.gateway.sampler import Sampler
+from trainer_server.gateway.sampler import Admission, Sampler
 from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.gateway.splice.turns import TOKENS_OF_A_MIB, Turns
 from trainer_server.jobs.board import JobBoard

@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
-from trainer_server.gateway import admission as module
-from trainer_server.gateway.admission import Admission
+from trainer_server.gateway import sampler as module
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.sampler import Admission
 
 
 async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:

@@ -12,6 +12,7 @@ from tests.support.chat_requests import parse
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import OPENAI, PARAMETERS, Handling
+from trainer_server.gateway.sampler import engine_request
 
 MESSAGES = [{"role": "user", "content": "say hi"}]
 DROPPED: dict[str, Any] = {
@@ -82,5 +83,5 @@ def test_the_engine_gets_conversations_as_they_are() -> None:
     """Warm starts render what the gateway would send; see `Renderer`."""
     tools = [{"type": "function", "function": {"name": "add"}}]
     body = {"model": "agent", "messages": MESSAGES, "tools": tools, "chat_template_kwargs": {"enable_thinking": False}}
-    asked = parse(body).upstream("agent@1")
+    asked = engine_request(parse(body), "agent@1")
     assert {name: asked[name] for name in body if name != "model"} == {k: v for k, v in body.items() if k != "model"}

@@ -8,8 +8,7 @@ from typing import Any
 from tests.support.engines.letters import LettersEngine
 from tests.support.patience import PATIENCE
 from trainer_server.engines.pool import Engines
-from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.sampler import Sampler
+from trainer_server.gateway.sampler import Admission, Sampler
 
 
 class SlowEngine(LettersEngine):

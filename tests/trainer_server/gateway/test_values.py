@@ -16,6 +16,8 @@ from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import PARAMETERS, ChatBody, Handling
 from trainer_server.gateway.parser import ChatRequest
+from trainer_server.gateway.recorder import constraints, ledger_request
+from trainer_server.gateway.sampler import engine_request
 from trainer_server.wire.completions import MIN_TEMPERATURE
 
 MESSAGES = [{"role": "user", "content": "say hi"}]
@@ -45,9 +47,9 @@ def test_any_value_of_any_parameter_is_taken_or_refused_by_name(data: st.DataObj
     if isinstance(taken, APIError):
         assert (taken.status, taken.param) == (400, name)
         return
-    json.dumps(taken.upstream("m@1"), allow_nan=False).encode()
-    json.dumps(taken.ledger_request(), ensure_ascii=False).encode()
-    assert set(taken.constraints(calls=data.draw(st.booleans()))) <= {
+    json.dumps(engine_request(taken, "m@1"), allow_nan=False).encode()
+    json.dumps(ledger_request(taken), ensure_ascii=False).encode()
+    assert set(constraints(taken, calls=data.draw(st.booleans()))) <= {
         "grammar",
         "top_p",
         "top_k",
@@ -146,7 +148,7 @@ def test_temperatures_that_vllm_raises_are_raised_here(asked: float, used: float
         parse({**body, "temperature": asked}),
         parse(body).override(temperature=asked, hint=None),
     ):
-        assert chat.sampling.temperature == chat.upstream("m@1")["temperature"] == used
+        assert chat.sampling.temperature == engine_request(chat, "m@1")["temperature"] == used
 
 
 def image(value: object, key: str = "image_url") -> list[dict[str, Any]]:

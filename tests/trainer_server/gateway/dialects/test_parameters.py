@@ -20,6 +20,7 @@ from trainer_server.gateway.dialects.responses.parameters import RESPONSES as RE
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import Handling
 from trainer_server.gateway.parser import ChatRequest, chat_request
+from trainer_server.gateway.sampler import engine_request
 
 NEEDED: dict[Dialect, dict[str, Any]] = {
     RESPONSES: {"model": "agent", "input": "hi"},
@@ -184,7 +185,7 @@ def test_parameters_become_those_of_a_chat_request() -> None:
         include=["message.output_text.logprobs"],
         top_logprobs=2,
     )
-    upstream = asked.upstream("agent@1")
+    upstream = engine_request(asked, "agent@1")
     assert asked.body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     function = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
     assert upstream["tools"] == [{"type": "function", "function": function}]
@@ -206,7 +207,7 @@ def test_parameters_become_those_of_a_chat_request() -> None:
         thinking={"type": "disabled"},
         output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}},
     )
-    upstream = asked.upstream("agent@1")
+    upstream = engine_request(asked, "agent@1")
     assert asked.body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert upstream["tools"] == [{"type": "function", "function": function}]
     assert upstream["tool_choice"] == {"type": "function", "function": {"name": "add"}}
