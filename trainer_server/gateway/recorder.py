@@ -91,7 +91,7 @@ class Recorder:
             error: What the client was told in place of an answer; None: it was answered.
         """
         request = ledger_request(chat)
-        constrained = constraints(chat, calls=bool(attempt.engine and attempt.engine.constrains_calls))
+        reasons = constraints(chat, calls=bool(attempt.engine and attempt.engine.constrains_calls))
         return [
             Completion(
                 id=f"{attempt.id}.{number}" if number else attempt.id,
@@ -109,7 +109,7 @@ class Recorder:
                 error=None if error is None else error[:_ERROR],
                 finish_reason=answer.finish_reason,
                 sampling=chat.sampling.model_copy(update={"max_tokens": attempt.max_tokens}),
-                constrained=constrained,
+                constrained=reasons,
                 dropped=chat.dropped_names,
                 prompt_token_ids=answer.prompt_token_ids,
                 token_ids=answer.token_ids,

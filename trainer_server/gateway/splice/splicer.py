@@ -51,8 +51,8 @@ class Prompt:
     """How it was made of the longest turn's tokens; None: it continues no turn."""
     tokens: Tokens | None = None
     """What the engine is sent; None: it renders the messages."""
-    rendered: Tokens | None = None
-    """What the engine renders, where it was asked."""
+    rendered_tokens: Tokens | None = None
+    """What the engine renders; None: it is sent no tokens."""
 
     @property
     def continues(self) -> str | None:
@@ -101,7 +101,7 @@ class Splicer:
         Raises:
             EngineLost: The engine went away.
         """
-        prompt = replace(prompt, tokens=None, rendered=None)
+        prompt = replace(prompt, tokens=None, rendered_tokens=None)
         if prompt.conversation is None or not prompt.matches or self.mode == SpliceMode.off:
             return prompt
         if reason := self._unavailable_reason(prompt, chat, engine):
@@ -115,15 +115,15 @@ class Splicer:
                 "reasoning_effort": effort,
             }
         try:
-            rendered = array("I", await engine.render(body, generation=True))
-            spliced = await self._longest(prompt.matches, prompt.conversation.messages, rendered, engine)
+            rendered_tokens = array("I", await engine.render(body, generation=True))
+            tokens = await self._longest(prompt.matches, prompt.conversation.messages, rendered_tokens, engine)
         except RequestRefused as refusal:
             if refusal.status == 404:
                 self._mark_unable(engine.url, "cannot render a prompt without answering it")
             return replace(prompt, continuation=Continuation.unsupported)
-        if isinstance(spliced, Continuation):
-            return replace(prompt, continuation=spliced, rendered=rendered)
-        return replace(prompt, continuation=Continuation.spliced, tokens=spliced, rendered=rendered)
+        if isinstance(tokens, Continuation):
+            return replace(prompt, continuation=tokens)
+        return replace(prompt, continuation=Continuation.spliced, tokens=tokens, rendered_tokens=rendered_tokens)
 
     def verify(self, prompt: Prompt, reported_tokens: Sequence[int], engine_url: str) -> tuple[Prompt, str | None]:
         """Compares the prompt that an engine reports with the one that it was sent.
@@ -138,12 +138,12 @@ class Splicer:
         """
         if prompt.tokens is None or array("I", reported_tokens) == prompt.tokens:
             return prompt, None
-        answered = replace(prompt, continuation=Continuation.unsupported)
-        if array("I", reported_tokens) == prompt.rendered:
+        actual = replace(prompt, continuation=Continuation.unsupported)
+        if array("I", reported_tokens) == prompt.rendered_tokens:
             self._mark_unable(engine_url, "does not take tokens as a prompt")
-            return answered, None
+            return actual, None
         problem = f"the engine was prompted with {len(prompt.tokens)} tokens, and reports {len(reported_tokens)} others"
-        return answered, problem
+        return actual, problem
 
     def remember(self, prompt: Prompt, chat: ChatRequest, completion: Completion, answer: Answer) -> None:
         """Remembers a turn for prompts that will continue it.
@@ -160,12 +160,13 @@ class Splicer:
             empty: Tokens = array("I")
             turn = Turn(completion.id, empty, empty, empty, completion.message)
         else:
-            answered = array("I", completion.prompt_token_ids)
-            rendered = answered if prompt.tokens is None or prompt.rendered is None else prompt.rendered
-            sampled = array("I", completion.token_ids)
+            prompt_tokens, sampled_tokens = array("I", completion.prompt_token_ids), array("I", completion.token_ids)
+            rendered_tokens = prompt_tokens if prompt.tokens is None else prompt.rendered_tokens or prompt_tokens
             single = bool(completion.message.get("tool_calls")) and not chat.options.parallel_tool_calls
             reason = _unfit(completion, chat, answer)
-            turn = Turn(completion.id, answered, sampled, rendered, completion.message, reason, single)
+            turn = Turn(
+                completion.id, prompt_tokens, sampled_tokens, rendered_tokens, completion.message, reason, single
+            )
         self._turns.add(prompt.conversation, turn)
 
     def forget(self, rollouts: Collection[str]) -> None:
