@@ -1,1 +1,9 @@
-"""The path of one chat request: it is checked, sent to an engine, recorded in the ledger, and answered."""
+"""One request for a completion, from its bytes to its answer. `gateway.py` calls the stages in this order:
+
+1. parse (`parser.py`, with `body.py`, `dialects/`, `parameters.py`): the bytes become a `ChatRequest`, checked once.
+2. resolve (`resolver.py`): the policy and the version that answer, leased to the rollout: a `Source`.
+3. prompt (`splice/`): the tokens of the conversation's earlier turn, or what the engine renders: a `Prompt`.
+4. sample (`sampler.py`): an engine that has the version takes the request. `Attempt` says how.
+5. record (`recorder.py`): the answer's exact tokens become rows of the ledger.
+6. answer (`answer.py`, `dialects/`): the client gets what it asked for, in its own API.
+"""

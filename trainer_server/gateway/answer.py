@@ -1,4 +1,4 @@
-"""Collects one choice of a chat completion, from the chunks of a stream or from a whole answer."""
+"""One choice of a chat completion: collected, from the chunks of a stream or whole, and made readable for clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+from trainer_server.engines.base import Engine
+from trainer_server.engines.model_files import ModelFiles
+from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parser import ChatRequest
+from trainer_server.wire import EngineError
+from trainer_server.wire.tool_arguments import arguments_text
 
 
 @dataclass(slots=True)
@@ -45,10 +53,21 @@ class Answer:
             message["content"] = message["content"] or (None if message.get("tool_calls") else "")
             self.message = message
 
-    @property
-    def exact(self) -> bool:
-        """Whether the engine sent tokens of the prompt and sampled tokens at all."""
-        return bool(self.prompt_token_ids and self.token_ids)
+
+def check_exact(answers: Sequence[Answer]) -> None:
+    """Checks that answers are whole, and that the engine sent tokens of prompts and sampled tokens at all.
+
+    Raises:
+        APIError: 503, the engine broke an answer off; 502, it sent no tokens.
+    """
+    if any(answer.finish_reason == "abort" for answer in answers):
+        raise APIError(503, "the engine broke the answer off; ask again", code="engine_lost", retry_after=2)
+    if not all(answer.prompt_token_ids and answer.token_ids for answer in answers):
+        raise APIError(
+            502,
+            "the engine answered without exact tokens; it must be vLLM that honours return_token_ids",
+            code="missing_tokens",
+        )
 
 
 def why_incomplete(answers: Sequence[Answer], token_count: object) -> str | None:
@@ -90,6 +109,72 @@ def merge_delta(message: dict[str, Any], delta: Mapping[str, Any]) -> dict[str, 
         call["function"]["name"] += function.get("name") or ""
         call["function"]["arguments"] += function.get("arguments") or ""
     return message
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceWriter:
+    """Makes the choices of an engine those that clients get, in place.
+
+    Args:
+        chat: What the client asked for.
+        engine: Decodes tokens; None: no engine can be asked any more.
+        model: Directory of the base model.
+    """
+
+    chat: ChatRequest
+    engine: Engine | None
+    model: str
+
+    async def make_readable(self, choice: dict[str, Any]) -> None:
+        """Makes the tool calls of a whole choice ones that clients can read: those without arguments get an empty
+        object, and those whose arguments are no object become text."""
+        for call in choice["message"].get("tool_calls") or ():
+            call["function"]["arguments"] = arguments_text(call["function"].get("arguments"))
+        if unusable_calls(choice):
+            as_text(choice, await self._sampled_text(choice))
+
+    async def finish(self, choice: dict[str, Any], answer: Answer) -> None:
+        """Puts the tool calls of a stream into its last choice, as they are in a whole answer.
+
+        Until then they are held back: what has begun as a call may turn out to be text.
+        """
+        if answer.message is None or not answer.message.get("tool_calls"):
+            return
+        content, delta = answer.message["content"] or "", choice["delta"]
+        whole = {**choice, "message": dict(answer.message), "token_ids": answer.token_ids}
+        await self.make_readable(whole)
+        if not (whole["message"]["content"] or "").startswith(content):  # a parser has changed what was sent already
+            whole = {**choice, "message": dict(answer.message)}
+            as_text(whole, None)
+        if text := (whole["message"]["content"] or "").removeprefix(content):
+            delta["content"] = (delta.get("content") or "") + text
+        if calls := whole["message"]["tool_calls"]:
+            delta["tool_calls"] = [{"index": index, **call} for index, call in enumerate(calls)]
+        choice["finish_reason"] = answer.finish_reason = whole["finish_reason"]
+        answer.message = None
+        answer.take({"message": whole["message"]}, None)
+
+    def clean(self, choice: dict[str, Any]) -> None:
+        """Removes the fields that the client did not ask for."""
+        if not self.chat.options.return_token_ids:
+            choice.pop("token_ids", None)
+        if not self.chat.options.logprobs and "logprobs" in choice:
+            choice["logprobs"] = None
+        if not self.chat.options.include_reasoning:  # the engine must not know: it would leave tokens out too
+            part = "delta" if self.chat.stream else "message"
+            choice[part] = {name: value for name, value in choice[part].items() if not name.startswith("reasoning")}
+
+    async def _sampled_text(self, choice: Mapping[str, Any]) -> str | None:
+        """What the model wrote, without the token that ends an answer; None: it cannot be decoded any more."""
+        tokens = list(choice.get("token_ids") or ())
+        if tokens and tokens[-1] in ModelFiles(Path(self.model)).end_tokens:
+            tokens.pop()
+        if not tokens or self.engine is None:
+            return None
+        try:
+            return await self.engine.detokenize(tokens)
+        except EngineError:
+            return None
 
 
 def unusable_calls(choice: Mapping[str, Any]) -> list[dict[str, Any]]:

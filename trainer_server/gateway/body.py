@@ -50,7 +50,7 @@ def read_json(raw: bytes, most: int = MOST_VALUES) -> object:
         most: Values that it may have.
 
     Raises:
-        APIError: 400, the body is not JSON, or nested too deeply to be read; and see `check_size`.
+        APIError: 400, the body is not JSON, or nested too deeply to be read; 413 and 400 as `check_size` raises them.
     """
     check_size(raw, most)
     try:
@@ -59,6 +59,23 @@ def read_json(raw: bytes, most: int = MOST_VALUES) -> object:
         raise APIError(400, f"the body is nested deeper than {MAX_DEPTH} levels: send it flatter") from None
     except ValueError as error:
         raise APIError(400, f"the body is not JSON: {error}") from None
+
+
+def read_object(raw: bytes, most: int = MOST_VALUES) -> dict[str, Any]:
+    """Reads a body that is a JSON object, and checks its values.
+
+    Args:
+        raw: The body.
+        most: Values that it may have.
+
+    Raises:
+        APIError: 400 or 413: the body cannot be read, is no object, or has a value that `check_values` refuses.
+    """
+    body = read_json(raw, most)
+    if not isinstance(body, dict):
+        raise APIError(400, "the body must be a JSON object")
+    check_values(body)
+    return body
 
 
 def check_values(body: Mapping[str, Any], *, halves: bool = False, infinite: bool = False) -> None:

@@ -1,39 +1,34 @@
-"""The gateway: answers requests for completions, and records each with exact tokens before its last byte is sent."""
+"""The gateway: answers requests for completions, and records each with exact tokens before its last byte is sent.
+
+The stages of a request, in order: parse, resolve, prompt, sample, record, answer.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
-from functools import partial
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from trainer_server.engines.base import RequestRefused
-from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Slots
-from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.body import check_values, read_json
-from trainer_server.gateway.call import Call
-from trainer_server.gateway.chat_request import ChatRequest
-from trainer_server.gateway.dialects.base import Dialect, Exchange
-from trainer_server.gateway.dialects.exchange_check import check_exchange
-from trainer_server.gateway.errors import APIError
-from trainer_server.gateway.recorder import Recorder, Source
-from trainer_server.gateway.rollout_pins import RolloutPins
-from trainer_server.gateway.splice.splicer import Splicer
-from trainer_server.policies.canary import Canary
-from trainer_server.policies.leases import Leases
-from trainer_server.policies.names import PolicyNames
-from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import LATEST, CompletionStatus, EngineError, version_number
-from trainer_server.wire.json_size import off_loop
-from trainer_server.wire.network.headers import ROLLOUT
-from trainer_server.wire.rollouts import hinted_messages
+from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply
+from trainer_server.engines.slots import adapter_name
+from trainer_server.gateway.answer import Answer, ChoiceWriter, check_exact, why_incomplete
+from trainer_server.gateway.dialects.base import Dialect
+from trainer_server.gateway.errors import APIError, stopping
+from trainer_server.gateway.parser import ChatRequest, Parser
+from trainer_server.gateway.recorder import Recorder
+from trainer_server.gateway.resolver import Resolver, Source
+from trainer_server.gateway.sampler import Attempt, Sampler
+from trainer_server.gateway.splice.messages import only_text
+from trainer_server.gateway.splice.splicer import Prompt, Splicer
+from trainer_server.wire import CompletionStatus
+from trainer_server.wire.jsonl import to_json
+from trainer_server.wire.network.headers import COMPLETION
+from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("trainer_server")
 
@@ -42,70 +37,24 @@ class Gateway:
     """Answers `/v1/chat/completions`, the same in other dialects, and `/v1/models`.
 
     Args:
-        recorder: Writes answers to the ledger.
-        store: Policies on disk.
-        names: The version that each policy's name currently means.
-        slots: The cache of adapters on the engines.
-        leases: Versions that running rollouts are pinned to.
-        canary: What policies' names mean for each rollout.
-        pins: What the requests of each rollout are answered with.
-        engines: The engines that answer.
-        admission: Places at the engines.
-        max_tokens: Limit of tokens when a request names none.
-        engine_wait: Seconds that a request waits for an engine that is starting or restarting.
-        media_domains: Domains from which engines may fetch images and other media; empty: they fetch nothing.
+        parser: Reads requests.
+        resolver: Finds the version that answers.
         splicer: Splices prompts with the tokens of earlier turns.
-        check_owner: Called with a request and the rollout of the answer that it continues; raises APIError, 403, if the
-            rollout belongs to another token.
+        sampler: Sends requests to engines.
+        recorder: Writes answers to the ledger.
 
     Attributes:
-        splicer: As the argument.
         requests: Chat requests since the start of the server.
         stopping: Set it to end all streams that are under way.
     """
 
     def __init__(
-        self,
-        *,
-        recorder: Recorder,
-        store: AdapterStore,
-        names: PolicyNames,
-        slots: Slots,
-        leases: Leases,
-        canary: Canary,
-        pins: RolloutPins,
-        engines: Engines,
-        admission: Admission,
-        max_tokens: int = 1024,
-        engine_wait: float = 180.0,
-        media_domains: Collection[str] = (),
-        splicer: Splicer,
-        check_owner: Callable[[Request, str], Awaitable[None]],
+        self, parser: Parser, resolver: Resolver, splicer: Splicer, sampler: Sampler, recorder: Recorder
     ) -> None:
-        self._recorder = recorder
-        self._store, self._names, self._slots = store, names, slots
-        self._leases, self._engines, self._pins = leases, engines, pins
-        self._canary = canary
-        self._admission, self._media_domains = admission, media_domains
-        self.splicer, self._check_owner = splicer, check_owner
-        self._max_tokens, self._engine_wait = max_tokens, engine_wait
+        self.parser, self.resolver, self.splicer = parser, resolver, splicer
+        self.sampler, self.recorder = sampler, recorder
         self.stopping = asyncio.Event()
-        self._noted: set[str] = set()
-        """Dropped parameters that were logged. Each is logged once."""
-        self._base = recorder.identity.base.name
         self.requests = 0
-
-    def models(self) -> dict[str, Any]:
-        """The answer to `GET /v1/models`: the base model, all policies, and all their versions. `@latest` is listed
-        where the policy's name means another version."""
-        ids = [self._base]
-        for policy in self._store.policies():
-            latest = [] if policy.promoted is None else [f"{policy.name}@{LATEST}"]
-            ids += [policy.name, *latest, *(f"{policy.name}@{v}" for v in self._store.versions(policy.name))]
-        return {
-            "object": "list",
-            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "art-langgraph"} for name in ids],
-        }
 
     async def answer(self, request: Request, dialect: Dialect) -> Response:
         """Answers a request.
@@ -118,37 +67,11 @@ class Gateway:
             APIError: The request is wrong, or cannot be answered now.
         """
         self.requests += 1
-        exchange, size = await self._read(request, dialect)
-        rollout = request.headers.get(ROLLOUT)
-        if rollout is not None and not 0 < len(rollout) <= 200:
-            raise APIError(400, f"header {ROLLOUT} must have 1 to 200 characters", param=ROLLOUT)
-        pinned = await self._pins.of(rollout, request.headers)
-        policy, version = await self._resolve(pinned.model(exchange.chat.get("model")), rollout)
-        override = pinned.temperature
-        if override is None and policy and (spec := self._store.spec(policy)):
-            override = spec.temperature
-        hint = pinned.hints.get(policy) if policy else None
-        if hint is not None:
-            if exchange.prompt is not None:
-                raise APIError(400, "a text completion has no messages, which the rollout's hint needs", param="prompt")
-            exchange.chat["messages"] = hinted_messages(exchange.chat.get("messages"), hint)
-        chat = await off_loop(size, partial(self._check_exchange, exchange, override))
-        self._note_dropped(chat)
-        source = Source(policy, version, rollout, hint)
-        call = Call(
-            chat,
-            source,
-            exchange=exchange,
-            prompt=self.splicer.prompt(chat, rollout),
-            affinity_key=rollout or _conversation(chat),
-            engines=self._engines,
-            slots=self._slots,
-            names=self._names,
-            recorder=self._recorder,
-            admission=self._admission,
-            engine_wait=self._engine_wait,
-            stopping=self.stopping,
-        )
+        chat = await self.parser.parse(request, dialect)
+        source = await self.resolver.resolve(chat.model, request.headers)
+        chat = chat.override(temperature=source.temperature, hint=source.hint)
+        prompt = self.splicer.match(chat, source.rollout)
+        call = _Call(self, chat, source, prompt)
         return await _unless_disconnected(request, call.stream() if chat.stream else call.answer())
 
     async def count(self, request: Request, dialect: Dialect) -> int:
@@ -157,134 +80,305 @@ class Gateway:
         Raises:
             APIError: The request is wrong, or cannot be rendered now.
         """
-        exchange, size = await self._read(request, dialect)
-        await self._resolve(exchange.chat.get("model"), None)
-        chat = await off_loop(size, partial(self._check_exchange, exchange, None))
-        rendered = {
-            name: chat.body[name]
-            for name in ("messages", "tools", "chat_template_kwargs", "continue_final_message")
-            if chat.body.get(name)
-        }
-        try:
-            await self._engines.wait_ready(self._engine_wait)
-            with self._engines.route(_conversation(chat), sticky=False) as engine:
-                return len(await engine.render(rendered, generation=chat.options.add_generation_prompt))
-        except RequestRefused as error:
-            raise APIError(400, str(error), code="invalid_request", param="messages") from None
-        except EngineError as error:
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+        chat = await self.parser.parse(request, dialect)
+        await self.resolver.version(chat.model, None)
+        return await self.sampler.count_tokens(chat)
+
+    def models(self) -> dict[str, Any]:
+        """The answer to `GET /v1/models`."""
+        return self.resolver.models()
 
     def forget(self, rollouts: Collection[str]) -> None:
         """Forgets what is kept in memory for rollouts that have ended: their turns, and which engine knows them."""
         self.splicer.forget(rollouts)
-        self._engines.forget(rollouts)
+        self.sampler.forget(rollouts)
 
     def erase(self, rollouts: Collection[str], completions: Collection[str]) -> None:
         """Forgets what is kept in memory for rollouts and completions that are deleted."""
         self.forget(rollouts)
         self.splicer.drop(completions)
 
-    async def _read(self, request: Request, dialect: Dialect) -> tuple[Exchange, int]:
-        """Reads a request, with the completion that it continues; and the bytes of its body."""
-        raw = await request.body()
-        body = await off_loop(len(raw), partial(_object, raw, dialect.most_values))
-        wanted, earlier = dialect.continues(body), None
-        if wanted is not None:
-            earlier = await self._recorder.read(wanted)
-            if earlier is None or earlier.status != CompletionStatus.complete:
-                why = "this server has no such answer" if earlier is None else f"that answer is {earlier.status}"
-                message = f"{why} ({wanted}), or no longer: send the whole conversation instead of the answer's id"
-                raise APIError(404, message, code="previous_response_not_found", param="previous_response_id")
-            if earlier.rollout is not None:
-                await self._check_owner(request, earlier.rollout)
-        return await off_loop(len(raw), partial(dialect.read, body, earlier)), len(raw)
 
-    def _check_exchange(self, exchange: Exchange, temperature: float | None) -> ChatRequest:
-        return check_exchange(
-            exchange,
-            default_max_tokens=self._max_tokens,
-            temperature=temperature,
-            media_domains=self._media_domains,
-        )
+class _Call:
+    """One chat request after its version is known: an engine answers it, the ledger records the answer, and the client
+    gets it.
 
-    def _note_dropped(self, chat: ChatRequest) -> None:
-        for name in sorted(set(chat.dropped_names) - self._noted):
-            self._noted.add(name)
-            log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
+    Args:
+        gateway: Has the stages.
+        chat: The request.
+        source: The version that answers, and the rollout that asks.
+        prompt: The turns that the request continues.
+    """
 
-    async def _resolve(self, model: object, rollout: str | None) -> tuple[str | None, int | None]:
-        """The policy and version that a model's name means now; (None, None) for the base model.
+    def __init__(self, gateway: Gateway, chat: ChatRequest, source: Source, prompt: Prompt) -> None:
+        self._gateway, self._chat, self._source = gateway, chat, source
+        self._attempt = Attempt(prompt, chat.sampling.max_tokens)
+        self._span = tracing.NOTHING
+
+    async def answer(self) -> Response:
+        """Answers without streaming.
 
         Raises:
-            APIError: 404, there is no such model; 400, none is named.
-            LedgerError: What the name means, or what the rollout holds, cannot be read or written.
+            APIError: The request cannot be answered, or the answer not recorded.
         """
-        if not isinstance(model, str) or not model:
-            raise APIError(400, "`model` is missing: name a policy (see /v1/models)", param="model")
-        name, at, number = model.partition("@")
-        if model == self._base:
-            return None, None
-        if rollout and name == self._base and (number == LATEST or version_number(number) is not None):
-            return None, None  # a rollout's version is that of the policies; it does not know which model is none
-        await self._names.refresh(name)
-        newest = self._names.newest.get(name)
-        if newest is not None:
-            if not at:
-                return name, await self._canary.version(name, rollout)
-            if number == LATEST:
-                return name, await self._leases.pin(rollout, name, newest, requested_name=model) if rollout else newest
-            wanted = version_number(number)
-            if wanted is not None and self._store.version(name, wanted):
-                if rollout:  # so that it is not deleted between two calls of the run
-                    await self._leases.pin(rollout, name, wanted, requested_name=model)
-                return name, wanted
-            message = self._store.quarantine_reasons(name).get(wanted) if wanted is not None else None
-            message = message or f"policy {name!r} has no version {number!r}; its newest is {newest}"
-            raise APIError(404, message, code="model_not_found", param="model")
-        if unavailable_reason := self._names.unserved_policies.get(name):
-            raise APIError(404, unavailable_reason, code="model_not_found", param="model")
-        names = [self._base, *sorted(self._names.newest)]
-        raise APIError(
-            404,
-            f"the model {model!r} does not exist; there are: {', '.join(names)}. "
-            "`art-langgraph policies create NAME` creates a policy, and so do TrainerClient.create_policy and "
-            "POST /api/policies.",
-            code="model_not_found",
-            param="model",
+        answers = [Answer() for _ in range(self._chat.sampling.n)]
+        async with self._admit(answers):
+            body = await self._whole()
+            if (numbers := sorted(choice["index"] for choice in body["choices"])) != list(range(len(answers))):
+                raise MalformedAnswer(f"{len(answers)} choices were asked for, and those numbered {numbers} came")
+            writer = self._writer()
+            for choice in body["choices"]:
+                await writer.make_readable(choice)
+                answers[choice["index"]].take(choice, body.get("prompt_token_ids"))
+                writer.clean(choice)
+            await self._record(answers, (body.get("usage") or {}).get("completion_tokens"))
+        self._stamp(body)
+        body["system_fingerprint"] = self._attempt.id
+        text = to_json(self._chat.exchange.whole(body))  # a model may say half of a character, which UTF-8 cannot hold
+        return Response(text, media_type="application/json", headers={COMPLETION: self._attempt.id})
+
+    async def stream(self) -> Response:
+        """Answers with server-sent events.
+
+        Raises:
+            APIError: The request failed before the first byte was sent. Later errors are events of the stream.
+        """
+        events = self._events()
+        content = _begun_with(await anext(events), events)
+        headers = {"Cache-Control": "no-store", COMPLETION: self._attempt.id}
+        return StreamingResponse(content, media_type="text/event-stream", headers=headers)
+
+    async def _events(self) -> AsyncGenerator[bytes]:
+        """The events of a stream. An error after the first one is the last one."""
+        sent = False
+        try:
+            async with aclosing(self._text()) as text:
+                async for event in text:
+                    yield event
+                    sent = True
+        except APIError as error:
+            if not sent:
+                raise
+            yield self._chat.exchange.stream.failure(error)
+
+    async def _text(self) -> AsyncGenerator[bytes]:
+        """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
+        answer, token_count, end, answered = Answer(), None, [], False
+        stream = self._chat.exchange.stream
+        async with self._admit([answer]):
+            async with aclosing(self._chunks()) as chunks:
+                async for chunk in chunks:
+                    if self._gateway.stopping.is_set():
+                        raise stopping()
+                    writer = self._writer()
+                    for choice in chunk.get("choices") or []:
+                        if choice["index"]:
+                            raise MalformedAnswer(f"one choice was asked for, and number {choice['index']} came")
+                        answer.take(choice, chunk.get("prompt_token_ids"))
+                        if choice["delta"].pop("tool_calls", None) and answered:
+                            raise MalformedAnswer("a part of a tool call came after the end of the answer")
+                        if choice.get("finish_reason"):
+                            await writer.finish(choice, answer)
+                            answered, chunk["system_fingerprint"] = True, self._attempt.id
+                        writer.clean(choice)
+                    token_count = (chunk.get("usage") or {}).get("completion_tokens", token_count)
+                    self._stamp(chunk)
+                    if not (events := stream.chunk(chunk)):
+                        continue
+                    if answer.finish_reason:
+                        end.append(events)
+                    else:
+                        yield events
+            if not answer.finish_reason:
+                raise EngineLost("the stream ended without a finish_reason")
+            await self._record([answer], token_count)
+        for events in end:
+            yield events
+        yield stream.end()
+
+    @asynccontextmanager
+    async def _admit(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
+        """Counts the request as admitted, and records what was received of its answers when it fails.
+
+        The rows are `aborted` if the client went away, and `failed` otherwise. A request that was refused has a single
+        row, `refused`, which is in the ledger before the client hears of it.
+
+        Raises:
+            APIError: The server has too many requests; or in place of an EngineLost.
+        """
+        recorder, request = self._gateway.recorder, (self._chat, self._source, self._attempt)
+        with self._gateway.sampler.admission.admit(self._source.policy):
+            status, message, is_recorded = CompletionStatus.failed, None, False
+            self._begin_span()
+            try:
+                yield
+                status, is_recorded = CompletionStatus.complete, True
+            except (APIError, EngineLost, MalformedAnswer) as error:
+                problem = error if isinstance(error, APIError) else self._as_api_error(error)
+                problem.completion, message = self._attempt.id, problem.message
+                if 400 <= problem.status < 500:
+                    status = CompletionStatus.refused
+                    answers = answers[:1]
+                    await recorder.note(recorder.rows(*request, answers, status, error=message))
+                    is_recorded = True
+                if problem is error:
+                    raise
+                raise problem from error
+            except (asyncio.CancelledError, GeneratorExit):
+                status = CompletionStatus.aborted
+                raise
+            finally:
+                self._end_span(answers, status)
+                if not is_recorded:
+                    recorder.add_later(recorder.rows(*request, answers, status, error=message))
+
+    async def _whole(self) -> dict[str, Any]:
+        """The engine's whole answer. If the engine dies before it is received, the request is sent again."""
+        while True:
+            try:
+                async with self._reply() as reply:
+                    return await reply.whole()
+            except EngineLost as error:
+                self._gateway.sampler.count_failure(self._attempt, error)
+
+    async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
+        """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
+        begun = False
+        while True:
+            try:
+                async with self._reply() as reply:
+                    async for chunk in reply.chunks():
+                        begun = True
+                        yield chunk
+                return
+            except EngineLost as error:
+                self._gateway.sampler.count_failure(self._attempt, error, again=not begun)
+
+    @asynccontextmanager
+    async def _reply(self) -> AsyncIterator[Reply]:
+        """The answer of one engine. Leaving the context early aborts the generation.
+
+        Raises:
+            APIError: The engine refused the request, or no engine is ready.
+            EngineLost: The engine went away.
+        """
+        splicer, sampler = self._gateway.splicer, self._gateway.sampler
+        chat, source, attempt = self._chat, self._source, self._attempt
+        async with (
+            sampler.engine(chat, source, attempt) as (engine, request),
+            self._engine_span(engine, request) as span,
+        ):
+            attempt.prompt = await splicer.splice(attempt.prompt, chat, engine, request)
+            async with sampler.send(request, chat, source, attempt, span) as reply:
+                yield reply
+
+    async def _record(self, answers: Sequence[Answer], token_count: int | None) -> None:
+        """Records whole answers. token_count: what the engine says it sampled; None: it does not say."""
+        check_exact(answers)
+        splicer, recorder, attempt = self._gateway.splicer, self._gateway.recorder, self._attempt
+        prompt_token_ids, url = answers[0].prompt_token_ids, attempt.engine.url if attempt.engine else "?"
+        if untrainable := why_incomplete(answers, token_count):
+            hint = ". Newer versions of vLLM send all"
+        else:
+            hint = ""
+            attempt.prompt, untrainable = splicer.verify(attempt.prompt, prompt_token_ids, url)
+            if not untrainable and not only_text(self._chat.body.get("messages") or ()):  # no images in the ledger
+                untrainable = "its prompt has images or other media, and the trainer computes text alone"
+        if untrainable:
+            log.warning("%s of %s will not be trained: %s%s", attempt.id, url, untrainable, hint)
+        if attempt.max_tokens is None:
+            left = ((attempt.engine and attempt.engine.max_model_len) or 0) - len(prompt_token_ids)
+            attempt.max_tokens = left if left > 0 else None
+        rows = recorder.rows(
+            self._chat, self._source, attempt, answers, CompletionStatus.complete, untrainable=untrainable
+        )
+        await recorder.add(rows)
+        for row, answer in zip(rows, answers, strict=True):
+            splicer.remember(attempt.prompt, self._chat, row, answer)
+
+    def _writer(self) -> ChoiceWriter:
+        return ChoiceWriter(self._chat, self._attempt.engine, self._gateway.recorder.identity.base.path)
+
+    def _stamp(self, body: dict[str, Any]) -> None:
+        body["id"] = self._attempt.id
+        body["model"] = f"{self._source.policy}@{self._source.version}" if self._source.policy else body.get("model")
+
+    def _as_api_error(self, error: EngineLost | MalformedAnswer) -> APIError:
+        """What the client hears of an engine that gave no answer, or none that can be used."""
+        if isinstance(error, EngineLost):
+            message = f"the engine went away during the answer: {error}"
+            return APIError(503, message, code="engine_lost", retry_after=5)
+        url = self._attempt.engine.url if self._attempt.engine else "?"
+        log.error("%s was not answered by %s: %s", self._attempt.id, url, error)
+        return APIError(502, f"the engine's answer cannot be used: {error}", code="engine_error")
+
+    def _begin_span(self) -> None:
+        """Begins the span of the request, while traces are on."""
+        if not tracing.on():
+            return
+        name, about = gen_ai.chat(self._chat.model, rollout=self._source.rollout)
+        sampling = self._chat.sampling
+        self._span = tracing.begin(
+            name,
+            {
+                **about,
+                "gen_ai.request.max_tokens": sampling.max_tokens,
+                "gen_ai.request.temperature": sampling.temperature,
+                "gen_ai.request.choice.count": sampling.n if sampling.n > 1 else None,
+                "art.policy": self._source.policy,
+                "art.version": self._source.version,
+                "art.stream": self._chat.stream,
+            },
         )
 
+    def _end_span(self, answers: Sequence[Answer], status: CompletionStatus) -> None:
+        if self._span is tracing.NOTHING:
+            return
+        self._span.set(
+            gen_ai.answer_attributes(
+                id=self._attempt.id,
+                model=adapter_name(self._source.key) if self._source.key else self._gateway.recorder.identity.base.name,
+                prompt=len(answers[0].prompt_token_ids),
+                sampled_tokens=sum(len(answer.token_ids) for answer in answers),
+                reasons=[answer.finish_reason for answer in answers],
+            )
+        )
+        if status != CompletionStatus.complete:
+            self._span.fail(status.value)
+        self._span.end()
 
-def _object(raw: bytes, most: int) -> dict[str, Any]:
-    """The JSON object in a body. most: see read_json."""
-    body = read_json(raw, most)
-    if not isinstance(body, dict):
-        raise APIError(400, "the body must be a JSON object")
-    check_values(body)
-    return body
+    @asynccontextmanager
+    async def _engine_span(self, engine: Engine, request: Mapping[str, Any]) -> AsyncIterator[tracing.Span]:
+        """The span of an engine's work. It is not entered: the parts of a stream are asked for by other tasks."""
+        if self._span is tracing.NOTHING:
+            yield tracing.NOTHING
+            return
+        about = {
+            "server.address": engine.url,
+            "gen_ai.request.model": request["model"],
+            "gen_ai.operation.name": "chat",
+        }
+        span = tracing.begin("engine", about, kind="client", parent=self._span.parent)
+        try:
+            yield span
+        except Exception as error:
+            span.fail(error)
+            raise
+        finally:
+            span.end()
 
 
-def _conversation(chat: ChatRequest) -> str:
-    """Affinity key of a call without a rollout: a digest of the conversation up to its first user message.
-
-    Later calls of the same conversation begin with the same messages, so that they have the same key.
-    """
-    if chat.prompt is not None:
-        return hashlib.sha256(json.dumps([chat.model, chat.prompt[:1000]]).encode()).hexdigest()
-    messages = chat.body["messages"]
-    question = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
-    head = [chat.model, chat.body.get("tools"), messages[: question + 1]]
-    return hashlib.sha256(json.dumps(head).encode()).hexdigest()
+async def _begun_with(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    """The events of a stream whose first one has come."""
+    async with aclosing(rest):
+        yield first
+        async for event in rest:
+            yield event
 
 
 async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Response]) -> Response:
     """Awaits an answer. Cancels the work when the client disconnects, which aborts the generation."""
-    task = asyncio.create_task(work)
-
-    async def wait_disconnect() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    watch = asyncio.create_task(wait_disconnect())
+    task, watch = asyncio.create_task(work), asyncio.create_task(_disconnect(request))
     try:
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -295,3 +389,9 @@ async def _unless_disconnected(request: Request, work: Coroutine[Any, Any, Respo
     finally:
         watch.cancel()
         task.cancel()
+
+
+async def _disconnect(request: Request) -> None:
+    """Returns once the client has disconnected."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,4 +1,4 @@
-"""Makes rows of the ledger from answers, and writes them."""
+"""Stage 5, record: rows of the ledger are made from answers, and written before the last byte is sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any
 
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.gateway.answer import Answer
-from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parser import ChatRequest
+from trainer_server.gateway.resolver import Source
+from trainer_server.gateway.sampler import Attempt
 from trainer_server.ledger.base import Ledger, LedgerError
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.wire import Completion, CompletionStatus, Continuation
+from trainer_server.wire import Completion, CompletionStatus
 from trainer_server.wire.text import beginning
 
 log = logging.getLogger("trainer_server")
@@ -24,6 +26,7 @@ _ERROR = 2000
 _REFUSED_TEXT, _REFUSED_TEXTS = 2**14, 2**18
 """Characters of each text of a refused request that are recorded, and of all together: it may be as large as bodies may
 be, and a client may send it again and again."""
+_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
 _SHORT = 40
 """Characters of a text that are recorded in any case: roles, names and ids."""
 
@@ -41,23 +44,6 @@ class Identity:
     server_id: str
     base: ServedModel
     tokenizer: str
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where an answer comes from.
-
-    Args:
-        policy: Name of the policy; None: the base model.
-        version: Version of the policy; None: the base model.
-        rollout: Id of the rollout that asks; None: the request belongs to none.
-        hint: What was put into the prompt for this rollout; None: nothing.
-    """
-
-    policy: str | None
-    version: int | None
-    rollout: str | None
-    hint: str | None = None
 
 
 class Recorder:
@@ -82,73 +68,59 @@ class Recorder:
         self._ledger, self._redaction = ledger, redaction or Redaction()
         self._background: set[asyncio.Task[None]] = set()
 
-    def row(
+    def rows(
         self,
-        completion_id: str,
         chat: ChatRequest,
         source: Source,
-        answer: Answer,
+        attempt: Attempt,
+        answers: Sequence[Answer],
         status: CompletionStatus,
-        created_at: float,
         *,
-        constrains_calls: bool,
         untrainable: str | None = None,
-        continues: str | None = None,
-        continuation: Continuation | None = None,
         error: str | None = None,
-    ) -> Completion:
-        """Makes the ledger's row of one choice.
+    ) -> list[Completion]:
+        """Makes the ledger's rows of an answer, one for each choice.
 
         Args:
-            completion_id: Id of the row.
             chat: The request.
             source: Where the answer comes from.
-            answer: The choice, as far as it was received.
+            attempt: How the request was sent to an engine.
+            answers: The choices, as far as they were received.
             status: How the completion ended.
-            created_at: Unix time, seconds.
-            constrains_calls: See Engine.constrains_calls.
-            untrainable: See Completion.untrainable.
-            continues: See Completion.continues.
-            continuation: See Completion.continuation.
-            error: See Completion.error.
+            untrainable: Why it must not be trained; None: it may be.
+            error: What the client was told in place of an answer; None: it was answered.
         """
-        return Completion(
-            id=completion_id,
-            created=created_at,
-            server_id=self.identity.server_id,
-            base_model=self.identity.base.name,
-            tokenizer=self.identity.tokenizer,
-            policy=source.policy,
-            version=source.version,
-            model=chat.model,
-            rollout=source.rollout,
-            hint=source.hint,
-            status=status,
-            untrainable=untrainable,
-            error=None if error is None else error[:_ERROR],
-            finish_reason=answer.finish_reason,
-            sampling=chat.sampling,
-            constrained=chat.constraints(calls=constrains_calls),
-            dropped=chat.dropped_names,
-            prompt_token_ids=answer.prompt_token_ids,
-            token_ids=answer.token_ids,
-            logprobs=answer.logprobs,
-            request=_shorten(chat.ledger_request()) if status == CompletionStatus.refused else chat.ledger_request(),
-            message=answer.message,
-            continues=continues,
-            continuation=continuation,
-        )
-
-    async def read(self, completion_id: str) -> Completion | None:
-        """A completion of the ledger, or None.
-
-        Raises:
-            APIError: 503, the ledger could not be read.
-        """
-        try:
-            return (await asyncio.to_thread(self._ledger.read, [completion_id])).get(completion_id)
-        except LedgerError as error:
-            raise APIError(503, str(error), code="ledger_unreadable", retry_after=5) from None
+        request = ledger_request(chat)
+        reasons = constraints(chat, calls=bool(attempt.engine and attempt.engine.constrains_calls))
+        return [
+            Completion(
+                id=f"{attempt.id}.{number}" if number else attempt.id,
+                created=attempt.created_at,
+                server_id=self.identity.server_id,
+                base_model=self.identity.base.name,
+                tokenizer=self.identity.tokenizer,
+                policy=source.policy,
+                version=source.version,
+                model=chat.model,
+                rollout=source.rollout,
+                hint=source.hint,
+                status=status,
+                untrainable=untrainable,
+                error=None if error is None else error[:_ERROR],
+                finish_reason=answer.finish_reason,
+                sampling=chat.sampling.model_copy(update={"max_tokens": attempt.max_tokens}),
+                constrained=reasons,
+                dropped=chat.dropped_names,
+                prompt_token_ids=answer.prompt_token_ids,
+                token_ids=answer.token_ids,
+                logprobs=answer.logprobs,
+                request=_shorten(request) if status == CompletionStatus.refused else request,
+                message=answer.message,
+                continues=attempt.prompt.continues,
+                continuation=attempt.prompt.continuation,
+            )
+            for number, answer in enumerate(answers)
+        ]
 
     async def add(self, completions: Sequence[Completion]) -> None:
         """Records completions, and returns once they are on disk.
@@ -190,6 +162,31 @@ class Recorder:
         await asyncio.gather(*self._background, return_exceptions=True)
 
 
+def constraints(chat: ChatRequest, *, calls: bool) -> list[str]:
+    """Why the log-probabilities of an answer are not those of the policy alone: a grammar, `top_p`, …
+
+    Args:
+        chat: The request.
+        calls: Whether the engine answers all requests with tools under a grammar.
+    """
+    options, sampling = chat.options, chat.sampling
+    reasons = ["grammar"] * (options.grammar or (calls and options.may_call))
+    reasons += ["top_p"] * (sampling.top_p < 1) + ["top_k"] * (sampling.top_k > 0)
+    reasons += ["min_p"] * (sampling.min_p > 0)
+    if any(getattr(sampling, name) != neutral for name, neutral in _PENALTIES.items()):
+        reasons.append("penalties")
+    if options.logit_bias or options.min_tokens:
+        reasons.append("logit_bias")
+    return reasons
+
+
+def ledger_request(chat: ChatRequest) -> dict[str, Any]:
+    """The part of a request that the ledger keeps. A prompt of token ids is in the row already."""
+    parts = {key: chat.body[key] for key in ("messages", "tools", "tool_choice", "stop") if chat.body.get(key)}
+    text = {"prompt": chat.prompt} if isinstance(chat.prompt, str) else {}
+    return {**parts, **text, **chat.exchange.note}
+
+
 def _shorten(request: dict[str, Any]) -> dict[str, Any]:
     """A refused request with the beginnings of its texts."""
     left = _REFUSED_TEXTS
@@ -197,9 +194,9 @@ def _shorten(request: dict[str, Any]) -> dict[str, Any]:
     def short(value: Any) -> Any:
         nonlocal left
         if isinstance(value, str):
-            kept = beginning(value, min(_REFUSED_TEXT, max(left, _SHORT)))
+            start = beginning(value, min(_REFUSED_TEXT, max(left, _SHORT)))
             left -= min(len(value), _REFUSED_TEXT, left)
-            return kept
+            return start
         if isinstance(value, dict):
             return {name: short(part) for name, part in value.items()}
         return [short(part) for part in value] if isinstance(value, list) else value

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.gateway.body import check_values
-from trainer_server.gateway.chat_body import ChatBody
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parameters import ChatBody
 from trainer_server.gateway.recorder import Identity
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.redaction import Redaction

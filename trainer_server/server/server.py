@@ -19,10 +19,11 @@ from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.shared_slots import SharedSlots
 from trainer_server.engines.slots import Slots
 from trainer_server.engines.vllm.parsers import check_parser_names
-from trainer_server.gateway.admission import Admission
 from trainer_server.gateway.gateway import Gateway
+from trainer_server.gateway.parser import Parser
 from trainer_server.gateway.recorder import Identity, Recorder
-from trainer_server.gateway.rollout_pins import RolloutPins
+from trainer_server.gateway.resolver import Resolver
+from trainer_server.gateway.sampler import Admission, Sampler
 from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.gateway.splice.turns import TOKENS_OF_A_MIB, Turns
 from trainer_server.jobs.board import JobBoard
@@ -130,20 +131,23 @@ class Server:
         limits = Limits.here()
         self.admission = Admission(limits.running, limits.waiting)
         self.gateway = Gateway(
-            recorder=self.recorder,
-            store=self.store,
-            names=self.names,
-            slots=self.slots,
-            leases=self.leases,
-            canary=self.canary,
-            pins=RolloutPins(self.rollouts),
-            engines=self.engines,
-            admission=self.admission,
-            max_tokens=config.max_tokens,
-            engine_wait=config.engine_wait,
-            media_domains=config.media_domains,
-            splicer=Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB)),
-            check_owner=lambda request, rollout: self.owners.check(request.scope, [rollout], begins=False),
+            Parser(
+                self.ledger,
+                lambda request, rollout: self.owners.check(request.scope, [rollout], begins=False),
+                max_tokens=config.max_tokens,
+                media_domains=config.media_domains,
+            ),
+            Resolver(self.store, self.names, self.leases, self.canary, self.rollouts, base=base.name),
+            Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB)),
+            Sampler(
+                self.engines,
+                self.slots,
+                self.names,
+                self.admission,
+                base=base.name,
+                engine_wait=config.engine_wait,
+            ),
+            self.recorder,
         )
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)

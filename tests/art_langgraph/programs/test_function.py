@@ -484,7 +484,7 @@ async def test_a_request_that_is_sent_again_is_refused_once(
     connected: TrainerServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As clients do by themselves where the server is full."""
-    admission = connected.app.state.server.gateway._admission
+    admission = connected.app.state.server.gateway.sampler.admission
     most = admission.most
     monkeypatch.setattr(admission, "most", 0)
 

@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
-from trainer_server.gateway import admission as module
-from trainer_server.gateway.admission import Admission
+from trainer_server.gateway import sampler as module
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.sampler import Admission
 
 
 async def test_requests_stand_in_line_and_are_refused_beyond_it() -> None:
@@ -52,7 +52,7 @@ async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatc
     """Its own retry does, with the seconds that the server names."""
     monkeypatch.setattr(module, "RETRY_AFTER", 1)
     places, statuses = Admission(running=1, waiting=0), []
-    monkeypatch.setattr(server.app.state.server.gateway, "_admission", places)
+    monkeypatch.setattr(server.app.state.server.gateway.sampler, "admission", places)
 
     async def note(answer: httpx.Response) -> None:
         statuses.append(answer.status_code)

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from openai.types.chat import completion_create_params as sdk
 
+from tests.support.chat_requests import parse
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.gateway.chat_request import parse
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import OPENAI, PARAMETERS, Handling
+from trainer_server.gateway.sampler import engine_request
 
 MESSAGES = [{"role": "user", "content": "say hi"}]
 DROPPED: dict[str, Any] = {
@@ -73,7 +74,7 @@ def test_what_changes_nothing_is_dropped_noted_and_logged_once(
 )
 def test_what_would_change_the_answer_is_refused(body: dict[str, Any], words: str) -> None:
     with pytest.raises(APIError, match=words) as refused:
-        parse({"model": "agent", "messages": MESSAGES, **body}, default_max_tokens=5, temperature=None)
+        parse({"model": "agent", "messages": MESSAGES, **body})
     assert refused.value.status == 400
     assert refused.value.param == next(iter(body))
 
@@ -82,5 +83,5 @@ def test_the_engine_gets_conversations_as_they_are() -> None:
     """Warm starts render what the gateway would send; see `Renderer`."""
     tools = [{"type": "function", "function": {"name": "add"}}]
     body = {"model": "agent", "messages": MESSAGES, "tools": tools, "chat_template_kwargs": {"enable_thinking": False}}
-    asked = parse(body, default_max_tokens=5, temperature=None).upstream("agent@1")
+    asked = engine_request(parse(body), "agent@1")
     assert {name: asked[name] for name in body if name != "model"} == {k: v for k, v in body.items() if k != "model"}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.support.chat_requests import parse
 from tests.support.homes.ledger_rows import row
 from trainer_server.gateway.answer import Answer
-from trainer_server.gateway.chat_request import parse
-from trainer_server.gateway.recorder import Identity, Recorder, Source
+from trainer_server.gateway.recorder import Identity, Recorder
+from trainer_server.gateway.resolver import Source
+from trainer_server.gateway.sampler import Attempt
+from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.wire import Completion, CompletionStatus
 from trainer_server.wire.jsonl import to_json
 
@@ -15,9 +18,10 @@ from trainer_server.wire.jsonl import to_json
 def recorded(body: dict[str, Any], status: CompletionStatus) -> Completion:
     nothing: Any = None
     base: Any = row("base").model_copy(update={"name": "base"})
-    chat = parse({"model": "agent", **body}, default_max_tokens=9, temperature=None)
-    identity, source = Identity("srv", base, "t"), Source(None, None, None)
-    return Recorder(identity, nothing).row("c", chat, source, Answer(), status, 1.0, constrains_calls=False)
+    chat = parse({"model": "agent", **body})
+    recorder, source = Recorder(Identity("srv", base, "t"), nothing), Source(None, None, None)
+    (completion,) = recorder.rows(chat, source, Attempt(Prompt(None), 9), [Answer()], status)
+    return completion
 
 
 def test_of_a_refused_request_the_beginnings_of_its_texts_are_recorded() -> None:

@@ -12,8 +12,9 @@ from pydantic import ValidationError
 
 from art_langgraph.exports.answers import parsed_arguments
 from art_langgraph.traces.messages import openai_messages
-from trainer_server.gateway.chat_request import parse
+from tests.support.chat_requests import parse
 from trainer_server.gateway.dialects.messages.output import tool_use
+from trainer_server.gateway.sampler import engine_request
 from trainer_server.gateway.splice.messages import canonical
 from trainer_server.wire import Conversation
 from trainer_server.wire.tool_arguments import arguments_input, arguments_object, arguments_text, complete_calls
@@ -56,7 +57,7 @@ def test_one_reading(arguments: Any, read: dict[str, Any] | None) -> None:
     text = arguments if read is None else arguments_text(arguments)
     assert arguments_object(arguments) == read
     assert read is None or json.loads(text) == read
-    asked = parse({"model": "m", "messages": messages}, default_max_tokens=9, temperature=None).upstream("m")
+    asked = engine_request(parse({"model": "m", "messages": messages}), "m")
     for reader in (asked["messages"], openai_messages(messages)):
         (call,) = reader[1]["tool_calls"]
         assert call["function"]["arguments"] == text

@@ -7,9 +7,11 @@ records the answer's exact tokens. Only what the client sent, and what it gets, 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, Self
 
+from trainer_server.gateway.body import MOST_CHAT_VALUES
 from trainer_server.gateway.errors import APIError
 from trainer_server.wire import Completion
 
@@ -67,31 +69,27 @@ class Exchange(Protocol):
         ...
 
 
-class Dialect(Protocol):
-    """An API in which clients ask."""
+def _brings_all(body: Mapping[str, Any]) -> str | None:
+    """Of requests that bring their whole conversation."""
+    return None
 
-    most_values: int
-    """Values that a body may have; see `check_size`."""
 
-    def continues(self, body: Mapping[str, Any]) -> str | None:
-        """The id of the ledger's completion that a request continues; None: it brings its whole conversation.
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """An API in which clients ask.
 
-        Raises:
-            APIError: 400, the id is none of this server's.
-        """
-        ...
+    Args:
+        read: Translates a request: a JSON object of finite numbers and whole characters, and the completion with status
+            `complete` that it continues. Raises APIError, 400, where the request is wrong, or cannot be translated; the
+            error names the field and what to do.
+        continues: The id of the ledger's completion that a request continues; None: it brings its whole conversation.
+            Raises APIError, 400, where the id is none of this server's.
+        most_values: Values that a body may have.
+    """
 
-    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> Exchange:
-        """Translates a request.
-
-        Args:
-            body: What the client sent: a JSON object of finite numbers and whole characters.
-            earlier: The completion that it continues, which has status `complete`.
-
-        Raises:
-            APIError: 400, the request is wrong, or cannot be translated; it names the field and what to do.
-        """
-        ...
+    read: Callable[[Mapping[str, Any], Completion | None], Exchange]
+    continues: Callable[[Mapping[str, Any]], str | None] = _brings_all
+    most_values: int = MOST_CHAT_VALUES
 
 
 def sse(data: Mapping[str, Any], *, name: str | None = None) -> bytes:
@@ -110,15 +108,15 @@ class DataStream:
 
     @property
     def stream(self) -> Self:
-        """See Exchange.stream."""
+        """The exchange itself."""
         return self
 
     def end(self) -> bytes:
-        """See Stream.end."""
+        """The mark of the end."""
         return b"data: [DONE]\n\n"
 
     def failure(self, error: APIError) -> bytes:
-        """See Stream.failure."""
+        """The event of an error."""
         return sse(error.body())
 
 

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.body import MOST_CHAT_VALUES
-from trainer_server.gateway.dialects.base import DataStream, sse
-from trainer_server.wire import Completion
+from trainer_server.gateway.dialects.base import DataStream, Dialect, sse
 
 
 class ChatExchange(DataStream):
-    """See Exchange."""
+    """A chat request as it is. Its answer has no more than the client asked for.
+
+    Args:
+        body: The request.
+    """
 
     prompt: str | list[int] | None = None
     elastic = False
@@ -26,12 +28,12 @@ class ChatExchange(DataStream):
         self._wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """See Exchange.whole."""
+        """The answer without the tokens of the prompt."""
         answer.pop("prompt_token_ids", None)
         return answer
 
     def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """See Stream.chunk."""
+        """The event of a chunk; empty for one of usage that the client did not ask for."""
         if not self._wants_usage:
             if not chunk.get("choices"):
                 return b""
@@ -40,18 +42,5 @@ class ChatExchange(DataStream):
         return sse(chunk)
 
 
-class ChatDialect:
-    """`/v1/chat/completions`. See Dialect."""
-
-    most_values = MOST_CHAT_VALUES
-
-    def continues(self, body: Mapping[str, Any]) -> str | None:
-        """See Dialect.continues."""
-        return None
-
-    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> ChatExchange:
-        """See Dialect.read."""
-        return ChatExchange(body)
-
-
-CHAT = ChatDialect()
+CHAT = Dialect(lambda body, earlier: ChatExchange(body))
+"""`/v1/chat/completions`."""

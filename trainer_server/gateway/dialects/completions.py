@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.dialects.base import DataStream, refuse, sse
+from trainer_server.gateway.dialects.base import DataStream, Dialect, refuse, sse
 from trainer_server.gateway.parameters import Handling, check_names
-from trainer_server.wire import Completion
 from trainer_server.wire.completions import TEXT, answer_id
 from trainer_server.wire.json_size import MOST_VALUES
 
@@ -52,7 +51,7 @@ _MOST_LOGPROBS = 20
 
 
 class TextExchange(DataStream):
-    """See Exchange.
+    """A text completion, as a chat request without messages.
 
     Args:
         body: The request.
@@ -63,15 +62,15 @@ class TextExchange(DataStream):
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         self.dropped_names = check_names(body, _PARAMETERS, _REMEDIES)
-        given = {name: value for name, value in body.items() if value is not None}
-        self.prompt: str | list[int] | None = _prompt(given.get("prompt"))
-        self._echo = given.get("echo", False) is True
-        if (best := given.get("best_of")) is not None and best != given.get("n", 1):
+        fields = {name: value for name, value in body.items() if value is not None}
+        self.prompt: str | list[int] | None = _prompt(fields.get("prompt"))
+        self._echo = fields.get("echo", False) is True
+        if (best := fields.get("best_of")) is not None and best != fields.get("n", 1):
             refuse("best_of", f"{best!r:.20}: all answers are returned here; send `n`, and choose", unsupported=True)
         used = {name for name, handling in _PARAMETERS.items() if handling == Handling.forwarded}
-        self.chat = {name: value for name, value in given.items() if name in {*used, "model"}}
-        self.chat["max_tokens"] = given.get("max_tokens", 16)  # the API's default
-        self._logprobs = given.get("logprobs")
+        self.chat = {name: value for name, value in fields.items() if name in {*used, "model"}}
+        self.chat["max_tokens"] = fields.get("max_tokens", 16)  # the API's default
+        self._logprobs = fields.get("logprobs")
         if self._logprobs is not None:
             if type(self._logprobs) is not int or not 0 <= self._logprobs <= _MOST_LOGPROBS:
                 refuse("logprobs", f"must be a number from 0 to {_MOST_LOGPROBS}, not {self._logprobs!r:.50}")
@@ -84,14 +83,14 @@ class TextExchange(DataStream):
             self.chat |= {"logprobs": True, "top_logprobs": self._logprobs}
         if self._echo and not isinstance(self.prompt, str):
             refuse("echo", "the text of token ids is not known here: decode them in the client", unsupported=True)
-        options = given.get("stream_options")
+        options = fields.get("stream_options")
         self._wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         self.note: dict[str, Any] = {"api": "completions"}
         self._offset = 0
         self._begun = False
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """See Exchange.whole."""
+        """A chat completion as a text completion."""
         wants_ids = bool(self.chat.get("return_token_ids"))
         prompt = answer.get("prompt_token_ids")
         choices = []
@@ -102,7 +101,7 @@ class TextExchange(DataStream):
         return {**self._fields(answer), "choices": choices, "usage": answer.get("usage")}
 
     def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """See Stream.chunk."""
+        """The event of a chunk; empty for one that the client gets nothing of."""
         choices, wants_ids = [], bool(self.chat.get("return_token_ids"))
         for choice in chunk.get("choices") or []:
             text = (choice.get("delta") or {}).get("content") or ""
@@ -129,15 +128,15 @@ class TextExchange(DataStream):
         }
 
     def _choice(self, choice: Mapping[str, Any], text: str, prompt: list[int] | None) -> dict[str, Any]:
-        made = {
+        text_choice = {
             "index": choice["index"],
             "text": text,
             "logprobs": self._text_logprobs((choice.get("logprobs") or {}).get("content")),
             "finish_reason": choice.get("finish_reason"),
         }
         if "token_ids" in choice:
-            made["token_ids"] = choice["token_ids"]
-        return made if prompt is None else {**made, "prompt_token_ids": prompt}
+            text_choice["token_ids"] = choice["token_ids"]
+        return text_choice if prompt is None else {**text_choice, "prompt_token_ids": prompt}
 
     def _text_logprobs(self, entries: list[dict[str, Any]] | None) -> dict[str, Any] | None:
         """Log-probabilities in the form of this API; None if the client does not want them."""
@@ -170,18 +169,5 @@ def _prompt(value: object) -> str | list[int]:
     refuse("prompt", f"must be a text, or a list of token ids, and not empty: not {value!r:.100}")
 
 
-class TextDialect:
-    """`/v1/completions`. See Dialect."""
-
-    most_values = MOST_VALUES  # its prompt may be token ids
-
-    def continues(self, body: Mapping[str, Any]) -> str | None:
-        """See Dialect.continues."""
-        return None
-
-    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> TextExchange:
-        """See Dialect.read."""
-        return TextExchange(body)
-
-
-COMPLETIONS_DIALECT = TextDialect()
+COMPLETIONS_DIALECT = Dialect(lambda body, earlier: TextExchange(body), most_values=MOST_VALUES)
+"""`/v1/completions`. Its prompt may be token ids."""

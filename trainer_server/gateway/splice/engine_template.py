@@ -11,7 +11,7 @@ _QUESTION = {"role": "user", "content": "?"}
 
 
 class EngineTemplate:
-    """Asks an engine, and remembers what does not change: see proof.Template.
+    """The `proof.Template` of an engine, which remembers what does not change.
 
     Args:
         engine: The engine.
@@ -24,7 +24,7 @@ class EngineTemplate:
         self._ends: dict[tuple[frozenset[str], int], bool] = {}
 
     async def text_of(self, tokens: Sequence[int]) -> str:
-        """See proof.Template."""
+        """The text of tokens, special ones included."""
         if len(tokens) != 1:
             return await self._engine.detokenize(tokens) if tokens else ""
         (token,) = tokens
@@ -33,12 +33,15 @@ class EngineTemplate:
         return self._texts[token]
 
     async def ends(self, answer: Mapping[str, Any], token: int) -> bool:
-        """See proof.Template. The template is asked once for each shape: which fields the answer has."""
-        said = {name: value for name, value in answer.items() if value}
-        shape = frozenset(said)
+        """Whether the template ends answers with this token.
+
+        It is asked once for each shape of answers: the fields that they have.
+        """
+        fields = {name: value for name, value in answer.items() if value}
+        shape = frozenset(fields)
         if (shape, token) not in self._ends:
             try:
-                tokens = await self._engine.render({"messages": [_QUESTION, said]}, generation=False)
+                tokens = await self._engine.render({"messages": [_QUESTION, fields]}, generation=False)
             except RequestRefused:  # perhaps of this answer alone
                 return False
             self._ends[shape, token] = await self._at_end(token, tokens)

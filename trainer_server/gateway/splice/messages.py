@@ -48,14 +48,14 @@ def canonical(message: Mapping[str, Any]) -> str:
     Empty fields are left out, the arguments of tool calls are read as JSON, and a content of a single part of text is
     that text. An answer has neither its thoughts nor the name of its author, which the client adds.
     """
-    said = {name: value for name, value in message.items() if not _empty(value)}
+    fields = {name: value for name, value in message.items() if not _empty(value)}
     if message.get("role") == "assistant":
-        said = {name: value for name, value in said.items() if name not in _UNSAID and name != "name"}
-    if "content" in said:
-        said["content"] = _content(said["content"])
-    if "tool_calls" in said:
-        said["tool_calls"] = [_call(call) for call in said["tool_calls"]]
-    return json.dumps(said, sort_keys=True)
+        fields = {name: value for name, value in fields.items() if name not in _UNSAID and name != "name"}
+    if "content" in fields:
+        fields["content"] = _content(fields["content"])
+    if "tool_calls" in fields:
+        fields["tool_calls"] = [_call(call) for call in fields["tool_calls"]]
+    return json.dumps(fields, sort_keys=True)
 
 
 def thoughts(message: Mapping[str, Any]) -> list[str]:

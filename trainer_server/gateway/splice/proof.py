@@ -90,8 +90,8 @@ async def splice(
     end_token = turn.sampled_tokens[-1]
     if not await template.ends(turn.message, end_token) or holds(turn.message, await template.text_of([end_token])):
         return Continuation.unlike
-    known = [thought for message in messages[: match.length - 1] for thought in thoughts(message)]
-    answer = await _find_answer(turn.rendered_prompt, rendered_prompt, end_token, template.text_of, known)
+    earlier_thoughts = [thought for message in messages[: match.length - 1] for thought in thoughts(message)]
+    answer = await _find_answer(turn.rendered_prompt, rendered_prompt, end_token, template.text_of, earlier_thoughts)
     if answer is None:
         return Continuation.changed
     text = await template.text_of(rendered_prompt[answer.start : answer.end])

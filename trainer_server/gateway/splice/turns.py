@@ -96,9 +96,9 @@ class Turns:
     def add(self, conversation: Conversation, turn: Turn) -> None:
         """Remembers a turn: the conversation that was answered, and the answer."""
         key, rollout = conversation.answer_key(turn.message), conversation.rollout
-        if known := self._drop(key):
-            same = (known.prompt, known.sampled_tokens) == (turn.prompt, turn.sampled_tokens)
-            if not same or known.unavailable_reason == Continuation.ambiguous:
+        if earlier := self._drop(key):
+            same = (earlier.prompt, earlier.sampled_tokens) == (turn.prompt, turn.sampled_tokens)
+            if not same or earlier.unavailable_reason == Continuation.ambiguous:
                 turn = dataclasses.replace(turn, unavailable_reason=Continuation.ambiguous)
         self._turns[key] = turn, rollout
         if rollout is not None:
@@ -123,9 +123,9 @@ class Turns:
         """The turns that a conversation begins with, the longest first."""
         matches: list[Match] = []
         for length, key in conversation.beginnings():
-            if known := self._turns.get(key):
+            if entry := self._turns.get(key):
                 self._turns.move_to_end(key)
-                matches.append(Match(known[0], length))
+                matches.append(Match(entry[0], length))
         return matches
 
     def _drop(self, key: bytes) -> Turn | None:

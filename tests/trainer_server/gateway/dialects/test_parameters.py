@@ -11,16 +11,16 @@ from anthropic.types import message_create_params as anthropic_sdk
 from openai.types import completion_create_params as text_sdk
 from openai.types.responses import response_create_params as responses_sdk
 
-from trainer_server.gateway.chat_request import ChatRequest
 from trainer_server.gateway.dialects.base import Dialect
 from trainer_server.gateway.dialects.completions import COMPLETIONS, COMPLETIONS_DIALECT
-from trainer_server.gateway.dialects.exchange_check import check_exchange
 from trainer_server.gateway.dialects.messages.dialect import MESSAGES
 from trainer_server.gateway.dialects.messages.parameters import MESSAGES as MESSAGES_PARAMETERS
 from trainer_server.gateway.dialects.responses.dialect import RESPONSES
 from trainer_server.gateway.dialects.responses.parameters import RESPONSES as RESPONSES_PARAMETERS
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import Handling
+from trainer_server.gateway.parser import ChatRequest, chat_request
+from trainer_server.gateway.sampler import engine_request
 
 NEEDED: dict[Dialect, dict[str, Any]] = {
     RESPONSES: {"model": "agent", "input": "hi"},
@@ -35,7 +35,7 @@ TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 def chat_of(dialect: Dialect, **body: Any) -> ChatRequest:
     whole = {**NEEDED[dialect], **body}
     dialect.continues(whole)
-    return check_exchange(dialect.read(whole, None), default_max_tokens=5, temperature=None)
+    return chat_request(dialect.read(whole, None), max_tokens=5)
 
 
 def named(*kinds: type) -> set[str]:
@@ -185,7 +185,7 @@ def test_parameters_become_those_of_a_chat_request() -> None:
         include=["message.output_text.logprobs"],
         top_logprobs=2,
     )
-    upstream = asked.upstream("agent@1")
+    upstream = engine_request(asked, "agent@1")
     assert asked.body["messages"] == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     function = {"name": "add", "description": "Adds.", "parameters": {"type": "object"}, "strict": True}
     assert upstream["tools"] == [{"type": "function", "function": function}]
@@ -207,7 +207,7 @@ def test_parameters_become_those_of_a_chat_request() -> None:
         thinking={"type": "disabled"},
         output_config={"effort": "low", "format": {"type": "json_schema", "schema": schema}},
     )
-    upstream = asked.upstream("agent@1")
+    upstream = engine_request(asked, "agent@1")
     assert asked.body["messages"][0] == {"role": "system", "content": "Be brief."}
     assert upstream["tools"] == [{"type": "function", "function": function}]
     assert upstream["tool_choice"] == {"type": "function", "function": {"name": "add"}}

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.support.homes.ledger_rows import row
 from trainer_server.gateway.dialects.messages.dialect import MESSAGES
 from trainer_server.gateway.dialects.responses.dialect import RESPONSES
+from trainer_server.gateway.errors import APIError
 
 A, B = "a" * 32, "b" * 32
 CALLS = [
@@ -178,3 +180,13 @@ def test_arguments_of_calls_keep_their_characters(text: str) -> None:
     conversation = [{"role": "assistant", "content": blocks}, {"role": "user", "content": "?"}]
     arguments = blocks_of(conversation)[0]["tool_calls"][0]["function"]["arguments"]
     assert "\\u" not in arguments
+
+
+def test_an_answer_with_half_of_a_character_is_not_gone_on_from() -> None:
+    """A model may write such a text, and the ledger has it; a prompt cannot."""
+    request = {"messages": [{"role": "user", "content": "hi"}]}
+    message = {"role": "assistant", "content": "half \ud83d"}
+    earlier = row("chatcmpl-1").model_copy(update={"request": request, "message": message})
+    with pytest.raises(APIError, match="half of a character") as refused:
+        RESPONSES.read({"model": "agent", "input": "go on"}, earlier)
+    assert (refused.value.status, refused.value.param) == (400, "input")

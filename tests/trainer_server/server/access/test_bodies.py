@@ -15,8 +15,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from tests.support.patience import PATIENCE
-from trainer_server.gateway.chat_body import ChatBody
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.parameters import ChatBody
 from trainer_server.server.access import bodies
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig

@@ -61,8 +61,8 @@ class Blocks:
             self._flush(parts)
             if block.get("is_error"):
                 self.dropped_names.add("tool_result.is_error")
-            given = block.get("content")
-            result = "" if given is None else self._content(given, f"{here}.content")
+            content_block = block.get("content")
+            result = "" if content_block is None else self._content(content_block, f"{here}.content")
             call_id = text_at(block.get("tool_use_id"), f"{here}.tool_use_id")
             self.messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
         self._flush(parts)

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.body import MOST_CHAT_VALUES
-from trainer_server.gateway.dialects.base import refuse
+from trainer_server.gateway.dialects.base import Dialect, refuse
 from trainer_server.gateway.dialects.messages import output, parameters
 from trainer_server.gateway.dialects.messages.blocks import Blocks
 from trainer_server.gateway.dialects.messages.stream import MessageStream
 from trainer_server.gateway.parameters import check_names
-from trainer_server.wire import Completion
 
 _SAME = {
     "model": "model",
@@ -27,7 +25,7 @@ _SAME = {
 
 
 class MessagesExchange:
-    """See Exchange.
+    """A request for a message, as a chat request.
 
     `max_tokens` must be in every request of this API, and clients that do not care send much more than a small model's
     context. So it is elastic.
@@ -42,27 +40,27 @@ class MessagesExchange:
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         dropped = set(check_names(body, {**parameters.EXTRA, **parameters.MESSAGES}, parameters.REMEDIES))
-        given = {name: value for name, value in body.items() if value is not None}
-        chat = {name: given[name] for name in parameters.EXTRA if name in given}
-        chat |= {theirs: given[ours] for ours, theirs in _SAME.items() if ours in given}
+        fields = {name: value for name, value in body.items() if value is not None}
+        chat = {name: fields[name] for name in parameters.EXTRA if name in fields}
+        chat |= {theirs: fields[ours] for ours, theirs in _SAME.items() if ours in fields}
         blocks = Blocks()
-        if "system" in given:
-            blocks.add_system(given["system"], "system")
-        blocks.add(given.get("messages", []))
+        if "system" in fields:
+            blocks.add_system(fields["system"], "system")
+        blocks.add(fields.get("messages", []))
         chat["messages"] = blocks.messages
         dropped |= blocks.dropped_names
-        if given.get("tools"):
-            chat["tools"], also = parameters.tools(given["tools"])
+        if fields.get("tools"):
+            chat["tools"], also = parameters.tools(fields["tools"])
             dropped |= also
-            if "tool_choice" in given:
-                chat |= parameters.tool_choice(given["tool_choice"])
-        if "thinking" in given:
-            thinks, also = parameters.thinking(given["thinking"])
+            if "tool_choice" in fields:
+                chat |= parameters.tool_choice(fields["tool_choice"])
+        if "thinking" in fields:
+            thinks, also = parameters.thinking(fields["thinking"])
             dropped |= also
             if thinks is not None:
                 chat["chat_template_kwargs"] = {"enable_thinking": thinks, **chat.get("chat_template_kwargs", {})}
-        if "output_config" in given:
-            more, also = parameters.output_config(given["output_config"])
+        if "output_config" in fields:
+            more, also = parameters.output_config(fields["output_config"])
             chat, dropped = chat | more, dropped | also
         _continue_last(chat)
         self.chat, self.dropped_names = chat, sorted(dropped)
@@ -70,7 +68,7 @@ class MessagesExchange:
         self.stream = MessageStream()
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """See Exchange.whole."""
+        """A chat completion as a message."""
         return output.whole(answer)
 
 
@@ -86,18 +84,5 @@ def _continue_last(chat: dict[str, Any]) -> None:
     chat.setdefault("add_generation_prompt", False)
 
 
-class MessagesDialect:
-    """`/v1/messages`. See Dialect."""
-
-    most_values = MOST_CHAT_VALUES
-
-    def continues(self, body: Mapping[str, Any]) -> str | None:
-        """See Dialect.continues."""
-        return None
-
-    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> MessagesExchange:
-        """See Dialect.read."""
-        return MessagesExchange(body)
-
-
-MESSAGES = MessagesDialect()
+MESSAGES = Dialect(lambda body, earlier: MessagesExchange(body))
+"""`/v1/messages`."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.body import MOST_CHAT_VALUES
-from trainer_server.gateway.dialects.base import refuse, text_at
+from trainer_server.gateway.body import check_values
+from trainer_server.gateway.dialects.base import Dialect, refuse, text_at
 from trainer_server.gateway.dialects.responses import parameters
 from trainer_server.gateway.dialects.responses.items import Items
 from trainer_server.gateway.dialects.responses.output import ResponseBody
@@ -28,7 +28,7 @@ _SAME = {
 
 
 class ResponsesExchange:
-    """See Exchange.
+    """A request for a response, as a chat request.
 
     Args:
         body: The request.
@@ -48,48 +48,48 @@ class ResponsesExchange:
 
     def __init__(self, body: Mapping[str, Any], earlier: Completion | None) -> None:
         dropped = check_names(body, {**parameters.RESPONSES, **parameters.EXTRA}, parameters.REMEDIES)
-        given = {name: value for name, value in body.items() if value is not None}
-        if given.get("truncation", "disabled") != "disabled":
+        fields = {name: value for name, value in body.items() if value is not None}
+        if fields.get("truncation", "disabled") != "disabled":
             refuse("truncation", "nothing is cut from the conversation here; shorten it in the agent", unsupported=True)
-        chat = {name: given[name] for name in parameters.EXTRA if name in given}
-        chat |= {theirs: given[ours] for ours, theirs in _SAME.items() if ours in given}
+        chat = {name: fields[name] for name in parameters.EXTRA if name in fields}
+        chat |= {theirs: fields[ours] for ours, theirs in _SAME.items() if ours in fields}
         items = Items()
-        if "instructions" in given:
-            items.add_system(given["instructions"], "instructions")
+        if "instructions" in fields:
+            items.add_system(fields["instructions"], "instructions")
         instructions = len(items.messages)
         if earlier is not None:
             _add_earlier(items, earlier)
-        if "input" in given:
-            items.add_input(given["input"])
+        if "input" in fields:
+            items.add_input(fields["input"])
         if len(items.messages) == instructions:
             refuse("input", "is missing: send a text, or at least one item")
         chat["messages"] = items.messages
-        if given.get("tools"):
-            chat["tools"] = parameters.tools(given["tools"])
-            if "tool_choice" in given:
-                chat["tool_choice"] = parameters.tool_choice(given["tool_choice"])
+        if fields.get("tools"):
+            chat["tools"] = parameters.tools(fields["tools"])
+            if "tool_choice" in fields:
+                chat["tool_choice"] = parameters.tool_choice(fields["tool_choice"])
         else:
             chat.pop("parallel_tool_calls", None)
         summary = logprobs = False
-        if "text" in given:
-            chat["response_format"], also = parameters.response_format(given["text"])
+        if "text" in fields:
+            chat["response_format"], also = parameters.response_format(fields["text"])
             dropped += also
-        if "reasoning" in given:
-            chat["reasoning_effort"], summary, also = parameters.reasoning(given["reasoning"])
+        if "reasoning" in fields:
+            chat["reasoning_effort"], summary, also = parameters.reasoning(fields["reasoning"])
             dropped += also
-        if "include" in given:
-            logprobs, also = parameters.include(given["include"])
+        if "include" in fields:
+            logprobs, also = parameters.include(fields["include"])
             dropped += also
-        if logprobs or given.get("top_logprobs"):
+        if logprobs or fields.get("top_logprobs"):
             logprobs = True
-            chat |= {"logprobs": True, "top_logprobs": given.get("top_logprobs", 0)}
+            chat |= {"logprobs": True, "top_logprobs": fields.get("top_logprobs", 0)}
         self.chat, self.dropped_names = chat, sorted(set(dropped))
         self.note: dict[str, Any] = {"api": "responses", "instructions": instructions}
-        self._body = ResponseBody(given, summary=summary, logprobs=logprobs)
+        self._body = ResponseBody(fields, summary=summary, logprobs=logprobs)
         self.stream = ResponseStream(self._body)
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
-        """See Exchange.whole."""
+        """A chat completion as a response."""
         (choice,) = answer["choices"]
         return self._body.response(
             answer,
@@ -99,33 +99,31 @@ class ResponsesExchange:
         )
 
 
-class ResponsesDialect:
-    """`/v1/responses`. See Dialect."""
-
-    most_values = MOST_CHAT_VALUES
-
-    def continues(self, body: Mapping[str, Any]) -> str | None:
-        """See Dialect.continues."""
-        given = body.get("previous_response_id")
-        if given is None:
-            return None
-        if (known := ledger_id(text_at(given, "previous_response_id"))) is None:
-            refuse("previous_response_id", f"{given!r:.80} is no answer of this server: send the whole conversation")
-        return known
-
-    def read(self, body: Mapping[str, Any], earlier: Completion | None) -> ResponsesExchange:
-        """See Dialect.read."""
-        return ResponsesExchange(body, earlier)
+def _continues(body: Mapping[str, Any]) -> str | None:
+    """The ledger's id of the answer that `previous_response_id` names."""
+    response_id = body.get("previous_response_id")
+    if response_id is None:
+        return None
+    if (completion_id := ledger_id(text_at(response_id, "previous_response_id"))) is None:
+        problem = f"{response_id!r:.80} is no answer of this server: send the whole conversation"
+        refuse("previous_response_id", problem)
+    return completion_id
 
 
 def _add_earlier(items: Items, earlier: Completion) -> None:
-    """Adds the conversation that led to an answer, and the answer. Its instructions hold for it alone."""
+    """Adds the conversation that led to an answer, and the answer. Its instructions hold for it alone.
+
+    Raises:
+        APIError: 400, the answer is no turn of a conversation, or a model said half of a character in it.
+    """
     messages = earlier.request.get("messages")
     if not messages or earlier.message is None:
         refuse("previous_response_id", "that answer is no turn of a conversation: send the whole conversation")
     for message in messages[int(earlier.request.get("instructions") or 0) :]:
         items.messages.append(dict(message))
     items.add_turn(earlier.message, earlier.id.removeprefix(CHAT))
+    check_values({"input": items.messages})
 
 
-RESPONSES = ResponsesDialect()
+RESPONSES = Dialect(ResponsesExchange, _continues)
+"""`/v1/responses`."""

@@ -43,7 +43,7 @@ class ResponseBody:
             usage: Of the chat completion.
             begun: Whether the answer has only begun.
         """
-        given, incomplete = self._request, _INCOMPLETE.get(finish_reason or "")
+        fields, incomplete = self._request, _INCOMPLETE.get(finish_reason or "")
         status = "in_progress" if begun else "incomplete" if incomplete else "completed"
         return {
             "id": answer_id(answer["id"], RESPONSE),
@@ -54,25 +54,25 @@ class ResponseBody:
             "background": False,
             "error": None,
             "incomplete_details": {"reason": incomplete} if incomplete else None,
-            "instructions": given.get("instructions"),
-            "max_output_tokens": given.get("max_output_tokens"),
-            "max_tool_calls": given.get("max_tool_calls"),
-            "metadata": given.get("metadata") or {},
+            "instructions": fields.get("instructions"),
+            "max_output_tokens": fields.get("max_output_tokens"),
+            "max_tool_calls": fields.get("max_tool_calls"),
+            "metadata": fields.get("metadata") or {},
             "model": answer["model"],
             "output": output,
-            "parallel_tool_calls": given.get("parallel_tool_calls", True) is not False,
-            "previous_response_id": given.get("previous_response_id"),
-            "reasoning": given.get("reasoning") or {"effort": None, "summary": None},
-            "store": given.get("store", True) is not False,
-            "temperature": 1.0 if given.get("temperature") is None else given["temperature"],
-            "text": given.get("text") or {"format": {"type": "text"}},
-            "tool_choice": given.get("tool_choice") or "auto",
-            "tools": given.get("tools") or [],
-            "top_logprobs": given.get("top_logprobs") or 0,
-            "top_p": 1.0 if given.get("top_p") is None else given["top_p"],
-            "truncation": given.get("truncation") or "disabled",
+            "parallel_tool_calls": fields.get("parallel_tool_calls", True) is not False,
+            "previous_response_id": fields.get("previous_response_id"),
+            "reasoning": fields.get("reasoning") or {"effort": None, "summary": None},
+            "store": fields.get("store", True) is not False,
+            "temperature": 1.0 if fields.get("temperature") is None else fields["temperature"],
+            "text": fields.get("text") or {"format": {"type": "text"}},
+            "tool_choice": fields.get("tool_choice") or "auto",
+            "tools": fields.get("tools") or [],
+            "top_logprobs": fields.get("top_logprobs") or 0,
+            "top_p": 1.0 if fields.get("top_p") is None else fields["top_p"],
+            "truncation": fields.get("truncation") or "disabled",
             "usage": None if usage is None else _usage(usage),
-            "user": given.get("user"),
+            "user": fields.get("user"),
         }
 
     def items(self, answer: Mapping[str, Any], choice: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -123,10 +123,10 @@ def response_format(text: object) -> tuple[dict[str, Any] | None, list[str]]:
     dropped = ["text.verbosity"] if settings.get("verbosity") is not None else []
     if settings.get("format") is None:
         return None, dropped
-    given = object_at(settings["format"], "text.format")
-    if given.get("type") != "json_schema":
-        return {"type": given.get("type")}, dropped
-    schema = {name: value for name, value in given.items() if name != "type" and value is not None}
+    fields = object_at(settings["format"], "text.format")
+    if fields.get("type") != "json_schema":
+        return {"type": fields.get("type")}, dropped
+    schema = {name: value for name, value in fields.items() if name != "type" and value is not None}
     return {"type": "json_schema", "json_schema": schema}, dropped
 
 
@@ -137,9 +137,9 @@ def reasoning(data: object) -> tuple[str | None, bool, list[str]]:
         The effort, or None; whether a summary is wanted; and the names of what is dropped.
     """
     settings = object_at(data, "reasoning")
-    asked = {name for name, value in settings.items() if value is not None}
+    names = {name for name, value in settings.items() if value is not None}
     summary = settings.get("summary") or settings.get("generate_summary")
-    dropped = sorted(f"reasoning.{name}" for name in asked - {"effort", "summary", "generate_summary"})
+    dropped = sorted(f"reasoning.{name}" for name in names - {"effort", "summary", "generate_summary"})
     return settings.get("effort"), summary is not None, dropped
 
 

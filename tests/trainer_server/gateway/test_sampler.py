@@ -1,4 +1,4 @@
-"""One chat request: when it takes a turn at an engine."""
+"""Engines for requests: when a request takes a turn at one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 from tests.support.engines.letters import LettersEngine
 from tests.support.patience import PATIENCE
 from trainer_server.engines.pool import Engines
-from trainer_server.gateway.admission import Admission
-from trainer_server.gateway.call import Call
-from trainer_server.gateway.recorder import Source
+from trainer_server.gateway.sampler import Admission, Sampler
 
 
 class SlowEngine(LettersEngine):
@@ -24,13 +22,9 @@ class SlowEngine(LettersEngine):
         await self.up.wait()
 
 
-def call(engine: SlowEngine, admission: Admission) -> Call:
+def sampler(engine: SlowEngine, admission: Admission) -> Sampler:
     nothing: Any = None
-    return Call(
-        nothing, Source(None, None, None), exchange=nothing, prompt=nothing, affinity_key="",
-        engines=Engines([engine]), slots=nothing, names=nothing, recorder=nothing,
-        admission=admission, engine_wait=10.0, stopping=asyncio.Event(),
-    )  # fmt: skip
+    return Sampler(Engines([engine]), nothing, nothing, admission, base="base", engine_wait=10.0)
 
 
 async def test_whoever_waits_for_an_engine_keeps_nobody_else_in_line() -> None:
@@ -40,7 +34,7 @@ async def test_whoever_waits_for_an_engine_keeps_nobody_else_in_line() -> None:
     engine.ready = True
 
     async def ask(number: int) -> None:
-        async with call(engine, admission)._turn():
+        async with sampler(engine, admission)._turn():
             order.append(number)
             if number == 0:
                 await first_may_leave.wait()

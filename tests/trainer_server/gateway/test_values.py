@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.chat_requests import parse
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.gateway.chat_body import ChatBody
-from trainer_server.gateway.chat_request import ChatRequest, parse
 from trainer_server.gateway.errors import APIError
-from trainer_server.gateway.parameters import PARAMETERS, Handling
+from trainer_server.gateway.parameters import PARAMETERS, ChatBody, Handling
+from trainer_server.gateway.parser import ChatRequest
+from trainer_server.gateway.recorder import constraints, ledger_request
+from trainer_server.gateway.sampler import engine_request
 from trainer_server.wire.completions import MIN_TEMPERATURE
 
 MESSAGES = [{"role": "user", "content": "say hi"}]
@@ -45,9 +47,9 @@ def test_any_value_of_any_parameter_is_taken_or_refused_by_name(data: st.DataObj
     if isinstance(taken, APIError):
         assert (taken.status, taken.param) == (400, name)
         return
-    json.dumps(taken.upstream("m@1"), allow_nan=False).encode()
-    json.dumps(taken.ledger_request(), ensure_ascii=False).encode()
-    assert set(taken.constraints(calls=data.draw(st.booleans()))) <= {
+    json.dumps(engine_request(taken, "m@1"), allow_nan=False).encode()
+    json.dumps(ledger_request(taken), ensure_ascii=False).encode()
+    assert set(constraints(taken, calls=data.draw(st.booleans()))) <= {
         "grammar",
         "top_p",
         "top_k",
@@ -68,7 +70,7 @@ def test_any_body_is_taken_or_refused(body: object) -> None:
 def refusal_or_request(body: object) -> APIError | ChatRequest:
     """A refusal that can be sent, or the request."""
     try:
-        return parse(body, default_max_tokens=5, temperature=None)
+        return parse(body)
     except APIError as error:
         error.response()
         return error
@@ -143,10 +145,10 @@ def test_temperatures_that_vllm_raises_are_raised_here(asked: float, used: float
     assert MIN_TEMPERATURE == 0.01  # vLLM's _MAX_TEMP
     body: dict[str, Any] = {"model": "m", "messages": MESSAGES}
     for chat in (
-        parse({**body, "temperature": asked}, default_max_tokens=5, temperature=None),
-        parse(body, default_max_tokens=5, temperature=asked),
+        parse({**body, "temperature": asked}),
+        parse(body).override(temperature=asked, hint=None),
     ):
-        assert chat.sampling.temperature == chat.upstream("m@1")["temperature"] == used
+        assert chat.sampling.temperature == engine_request(chat, "m@1")["temperature"] == used
 
 
 def image(value: object, key: str = "image_url") -> list[dict[str, Any]]:
@@ -175,11 +177,11 @@ def image(value: object, key: str = "image_url") -> list[dict[str, Any]]:
 def test_the_engine_fetches_nothing_that_was_not_allowed(messages: list[dict[str, Any]]) -> None:
     for domains in ((), ("good.example",)):
         with pytest.raises(APIError, match="--allowed-media-domain") as refused:
-            parse({"model": "m", "messages": messages}, default_max_tokens=5, temperature=None, media_domains=domains)
+            parse({"model": "m", "messages": messages}, media_domains=domains)
         assert (refused.value.status, refused.value.code, refused.value.param) == (400, "media_refused", "messages")
 
 
 @pytest.mark.parametrize("address", ["data:image/png;base64,AAAA", "https://good.example/x.png"])
 def test_media_in_the_request_or_from_an_allowed_domain_pass(address: str) -> None:
     body = {"model": "m", "messages": image({"url": address})}
-    parse(body, default_max_tokens=5, temperature=None, media_domains=("good.example",))
+    parse(body, media_domains=("good.example",))
