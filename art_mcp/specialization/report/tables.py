@@ -11,7 +11,7 @@ from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.trajectory import Scenario
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
-from art_mcp.specialization.measuring.measurement import Measurement
+from art_mcp.specialization.measurement import Measurement
 from art_mcp.specialization.report.failures import WORDS, Cluster, clusters
 from art_mcp.specialization.specialization import MEASURED, Specialization
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from art_mcp.specialization.output.directory import RunDirectory
 from art_mcp.specialization.report import tables
 from art_mcp.specialization.report.advice import advice
 from art_mcp.specialization.report.examples import examples
+from art_mcp.specialization.run_directory import RunDirectory
 from art_mcp.specialization.specialization import MEASURED, Specialization
 
 

@@ -7,8 +7,7 @@ import pytest
 from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Split, Step
-from art_mcp.specialization.measuring.measurement import Measurement
-from art_mcp.specialization.measuring.paired_gain import PairedGain, sign_test
+from art_mcp.specialization.measurement import Measurement, PairedGain, sign_test
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.measuring.measure import LEAST, Measurer, interleave_sets
+from art_mcp.specialization.measurer import LEAST, Measurer, interleave_sets
 from art_mcp.specialization.settings import RunSettings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +34,6 @@ _CHARACTERS = 2.5
 _CODED = re.compile(r"\w*\d\w*")
 """Numbers and hashes, of which each character is a token in many models."""
 _RESERVE, _LEAST_TOKENS, _MOST_TOKENS = 16, 64, 256
-
-Agent = Callable[[list[BaseTool]], Graph]
-"""Takes the server's tools and returns a graph that uses them and asks the policy through ChatART."""
 
 
 @dataclass(frozen=True, slots=True)
