@@ -15,15 +15,14 @@ from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
+from art_mcp.specialization.agent import Toolbox
 from art_mcp.specialization.calls import schemas_of
 from art_mcp.specialization.holdout import put_aside
-from art_mcp.specialization.measurement import Measurement
-from art_mcp.specialization.measurer import Measurer, interleave_sets
+from art_mcp.specialization.measurement import Measurement, Measurer, interleave_sets
 from art_mcp.specialization.report.write import write_report
 from art_mcp.specialization.settings import SpecializeOptions
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.stage_runner import StageRunner
-from art_mcp.specialization.toolbox import Toolbox
 from trainer_server.wire import Policy
 
 
@@ -35,7 +34,7 @@ class RunContext:
         options: The options. A stage may change those of the stages after it.
         server: The MCP server.
         trainer: The trainer server.
-        adapted: The policy, as it was before.
+        policy: The policy, as it was before.
         runner: The time, the journal, and the report.
 
     Attributes:
@@ -55,7 +54,7 @@ class RunContext:
     options: SpecializeOptions
     server: Server
     trainer: TrainerClient
-    adapted: Policy
+    policy: Policy
     runner: StageRunner
     outcome: Specialization = field(init=False)
     toolbox: Toolbox = field(init=False)
@@ -96,17 +95,17 @@ class RunContext:
         Raises:
             ConfigError: There are too few, or one needs a tool that the agent does not get.
         """
-        options, policy = self.options, self.options.policy
+        options = self.options
         options.check_sizes(scenarios)
         self.toolbox = await Toolbox.of(self.server, scenarios, options.generation.allow_destructive)
         self.outcome = Specialization(
             server=self.server.name,
             server_version=self.server.version,
-            policy=policy,
-            base_model=self.adapted.base_model,
+            policy=options.policy,
+            base_model=self.policy.base_model,
             scenarios=scenarios,
             schemas=schemas_of(self.toolbox.tools),
-            version=self.adapted.latest,
+            version=self.policy.latest,
             price=GPUPrice.of(await self.trainer.health()),
             notes=self.runner.notes,
         )
@@ -114,7 +113,8 @@ class RunContext:
         if left_out and not any(note.startswith(left_out) for note in scenarios.notes):
             self.note("tools", left_out)  # the report of generated scenarios says it already
         tools = self.toolbox.tools
-        self.agent = options.graph(tools) if options.graph else self.toolbox.agent(self.trainer, policy, options.runs)
+        own = options.graph
+        self.agent = own(tools) if own else self.toolbox.agent(self.trainer, options.policy, options.runs)
         self.divide_scenarios()
         self.runner.report = self.report
 

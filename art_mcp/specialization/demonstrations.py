@@ -12,7 +12,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from art_mcp.scenarios.execute import StepFailed, resolve_arguments
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario, Observation, Step
-from art_mcp.specialization.agent import SYSTEM
+from art_mcp.specialization.settings import SYSTEM
 from trainer_server.wire import ConfigError, Conversation
 
 

@@ -19,9 +19,10 @@ from art_langgraph.loop.sampling.exploration import Exploration
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.drafting.tables import Resources
 from art_mcp.scenarios.scenario_set import ScenarioSet
-from art_mcp.specialization.agent import SYSTEM
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
+SYSTEM = "You do tasks with tools. First call the right tools, then answer with what they gave."
+"""System prompt of the default agent."""
 MINUTES = 20.0
 """Minutes for a specialization, unless others are asked for."""
 STEPS = 8

@@ -123,12 +123,12 @@ async def specialize(
     )
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
-        adapted = await _policy(trainer, policy, runs.rank)
-        live = await _connected(stack, server, worlds, reset)
+        record = await _policy(trainer, policy, runs.rank)
+        live = await _connection(stack, server, worlds, reset)
         runner = _runner(stack, options, live, began)
         if live.serial:
             options = replace(options, runs=replace(runs, max_concurrency=1))
-        context = RunContext(options=options, server=live, trainer=trainer, adapted=adapted, runner=runner)
+        context = RunContext(options=options, server=live, trainer=trainer, policy=record, runner=runner)
         await runner.run(stages(context))
         outcome, directory = context.outcome, runner.directory
         if directory.path is not None:
@@ -164,7 +164,7 @@ async def _policy(trainer: TrainerClient, name: str, rank: int | None) -> Policy
     return policies.get(name) or await trainer.create_policy(name, rank=rank)
 
 
-async def _connected(
+async def _connection(
     stack: AsyncExitStack, server: Server | str | Sequence[str], worlds: Worlds | None, reset: Reset | None
 ) -> Server:
     """The server, which is connected until the stack ends if it is not yet."""

@@ -11,10 +11,10 @@ from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.rollout import Graph
 from art_mcp.scenarios.plan import MCPScenario
+from art_mcp.specialization.agent import example_messages
 from art_mcp.specialization.context import RunContext
 from art_mcp.specialization.measurement import Measurement
 from art_mcp.specialization.stage_runner import Stage, StageRecord
-from art_mcp.specialization.toolbox import example_messages
 from art_mcp.specialization.verify import solved
 
 MARGIN = 1.25

@@ -68,7 +68,7 @@ def begun(output: Path, trainer: Any, spent: float = 0.0, cost: float | None = N
                              "generation": GenerationSettings(), "training": TrainingSettings(groups_per_step=2),
                              "runs": RunSettings(), "seed": 0, "output": output, "resume": True, "progress": False,
                              "on_stage": lambda line: None}  # fmt: skip
-    parts: dict[str, Any] = {"server": None, "trainer": trainer, "adapted": None}
+    parts: dict[str, Any] = {"server": None, "trainer": trainer, "policy": None}
     context = RunContext(options=SpecializeOptions(**{**every, **options}), runner=runner, **parts)
     runner.budget.divide({stage.name: stage.weight for stage in stages(context)})
     context.outcome = Specialization(
