@@ -67,8 +67,8 @@ def build_agent(
 
     def after_agent(state: MessagesState) -> str:
         messages = state["messages"]
-        asked = max((at for at, message in enumerate(messages) if message.type == "human"), default=-1)
-        turns = sum(isinstance(message, AIMessage) for message in messages[asked + 1 :])
+        task_at = max((at for at, message in enumerate(messages) if message.type == "human"), default=-1)
+        turns = sum(isinstance(message, AIMessage) for message in messages[task_at + 1 :])
         last = messages[-1]
         return "tools" if isinstance(last, AIMessage) and last.tool_calls and turns < max_turns else END
 
@@ -118,18 +118,18 @@ class Toolbox:
         limits = min(MAX_TURNS, longest + EXTRA_CALLS + 1), _tokens(scenarios.scenarios)
         if allow_destructive or server.disposable:
             return cls(tools, "", *limits)
-        known = [
+        listed = [
             CatalogTool(
                 name=tool.name, description=tool.description, annotations=(tool.metadata or {}).get("annotations", {})
             )
             for tool in tools
         ]
-        left_out = {tool.name: tool for tool in known if not tool.reads}
+        left_out = {tool.name: tool for tool in listed if not tool.reads}
         needed = {name for scenario in scenarios.scenarios for name in scenario.tools}
         if missing := [tool for name, tool in left_out.items() if name in needed]:
             raise ConfigError(f"the scenarios need tools that are {describe_withheld(missing)}. {REMEDY}")
-        said = f"{describe_withheld(known)}. {REMEDY}" if left_out else ""
-        return cls([tool for tool in tools if tool.name not in left_out], said, *limits)
+        note = f"{describe_withheld(listed)}. {REMEDY}" if left_out else ""
+        return cls([tool for tool in tools if tool.name not in left_out], note, *limits)
 
     def agent(
         self, client: TrainerClient, policy: str, runs: RunSettings, examples: Sequence[dict[str, Any]] = ()
@@ -178,14 +178,14 @@ def example_messages(training: Sequence[MCPScenario], seed: int) -> list[dict[st
     chosen: list[MCPScenario] = []
     for fresh in (True, False):
         for scenario in usable:
-            known = {tool for other in chosen for tool in other.tools}
-            if len(chosen) < SHOWN and scenario not in chosen and (not fresh or not known & set(scenario.tools)):
+            used = {tool for other in chosen for tool in other.tools}
+            if len(chosen) < SHOWN and scenario not in chosen and (not fresh or not used & set(scenario.tools)):
                 chosen.append(scenario)
-    messages = []
-    for number, scenario in enumerate(chosen):
-        for message in demonstration(scenario):
-            messages.append(_prefix_ids(message, f"shown_{number}_"))
-    return messages
+    return [
+        _prefix_ids(message, f"shown_{number}_")
+        for number, scenario in enumerate(chosen)
+        for message in demonstration(scenario)
+    ]
 
 
 def _prefix_ids(message: dict[str, Any], prefix: str) -> dict[str, Any]:

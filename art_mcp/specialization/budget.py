@@ -97,11 +97,8 @@ class Budget:
 
     def text(self) -> str:
         """What is left, in words. Empty: there is no limit."""
-        return (
-            ""
-            if self.seconds_left is None
-            else f"{_minutes(self.seconds_left)} of {_minutes(self.seconds or 0.0)} left"
-        )
+        left = self.seconds_left
+        return "" if left is None else f"{_minutes(left)} of {_minutes(self.seconds or 0.0)} left"
 
 
 def _minutes(seconds: float) -> str:

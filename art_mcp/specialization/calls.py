@@ -40,8 +40,10 @@ class MadeCall:
     is_error: bool = False
 
     def __str__(self) -> str:
-        given = "…" if self.arguments is None else ", ".join(f"{k}={json.dumps(v)}" for k, v in self.arguments.items())
-        return f"{self.tool}({given})"
+        arguments = (
+            "…" if self.arguments is None else ", ".join(f"{k}={json.dumps(v)}" for k, v in self.arguments.items())
+        )
+        return f"{self.tool}({arguments})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +81,9 @@ class Schema:
     @property
     def form(self) -> str:
         """How it is called: `git_show(repo_path, revision; optional: max_count)`."""
-        given = ", ".join(self.required)
+        required = ", ".join(self.required)
         optional = f"optional: {', '.join(self.optional)}" if self.optional else ""
-        return f"{self.tool}({'; '.join(filter(None, (given, optional)))})"
+        return f"{self.tool}({'; '.join(filter(None, (required, optional)))})"
 
     def problems(self, arguments: Mapping[str, Any] | None) -> list[str]:
         """What is wrong with the names of arguments, and with values of which a list is known, in sentences.
@@ -92,11 +94,11 @@ class Schema:
         if arguments is None:
             return [f"the arguments of {self.tool} are no JSON object"]
         problems = [f"{self.tool} needs the argument {name}" for name in self.required if name not in arguments]
-        known = {*self.required, *self.optional}
+        names = {*self.required, *self.optional}
         problems += [
             f"{self.tool} has no argument {name}; it is called as {self.form}"
             for name in arguments
-            if name not in known and not self.open
+            if name not in names and not self.open
         ]
         for name, allowed in self.values.items():
             if name in arguments and arguments[name] not in (*allowed, None):
@@ -148,7 +150,7 @@ def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Traj
     def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
         plan = MCPScenario.of_scenario(scenario).plan
         tools = [step.tool for step in plan.reference]
-        said: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for run in failed_runs:
             mistakes = []
             for call in made_calls(run):
@@ -157,8 +159,8 @@ def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Traj
                     continue
                 problems = schema.problems(call.arguments)
                 mistakes += problems or ([f"{call.tool} answered: {_short(call.result)}"] if call.is_error else [])
-            said.update(dict.fromkeys(mistakes, 1))
-        lines = [f"- {mistake}." for mistake, _ in said.most_common(_MOST)]
+            counts.update(dict.fromkeys(mistakes, 1))
+        lines = [f"- {mistake}." for mistake, _ in counts.most_common(_MOST)]
         forms = [schemas[tool].form for tool in dict.fromkeys(tools) if tool in schemas]
         if plan.reply == "talk":
             lines.append("- No tool is needed for this task: answer at once.")

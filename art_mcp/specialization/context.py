@@ -138,9 +138,6 @@ class RunContext:
 
     def report(self) -> None:
         """Writes the report of what is known so far."""
-        self.outcome.seconds, self.outcome.tokens, self.outcome.usage = (
-            self.runner.seconds,
-            self.runner.tokens,
-            self.usage(),
-        )
-        write_report(self.outcome, self.runner.directory)
+        outcome, journal = self.outcome, self.runner.directory.journal
+        outcome.seconds, outcome.tokens, outcome.usage = journal.seconds, journal.tokens, self.usage()
+        write_report(outcome, self.runner.directory)

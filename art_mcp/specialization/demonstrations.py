@@ -67,8 +67,10 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
             calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        said = _request_preamble(requests, plan.answers, turn[0]) if requests else _calls_preamble(plan.reference, turn)
-        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+        preamble = (
+            _request_preamble(requests, plan.answers, turn[0]) if requests else _calls_preamble(plan.reference, turn)
+        )
+        messages.append({"role": "assistant", "content": preamble, "tool_calls": calls})
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
             for index, call in zip(turn, calls, strict=True)

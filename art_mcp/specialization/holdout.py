@@ -69,12 +69,12 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     calls = list[str]()
     alike: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     whole = _whole({combination(scenario) for scenario in training}, seed)
-    kept: set[str] = set()
+    rl_calls: set[str] = set()
     for scenario in training:
         plan = scenario.plan
         calls.append(plan.calls)
         if combination(scenario) in whole:
-            kept.add(calls[-1])
+            rl_calls.add(calls[-1])
         else:
             alike[plan.kind, *scenario.tools][calls[-1]] += 1
     owed = 0.0
@@ -82,10 +82,10 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
         owed += SHARE * len(different)
         rare = sorted(call for call, times in different.items() if times * len(different) <= 2 * different.total())
         count = min(int(owed), max(0, len(different) - _LEAST), len(rare))
-        kept.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(rare, count))
+        rl_calls.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(rare, count))
         owed -= count
-    shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in kept]
-    return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]
+    shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in rl_calls]
+    return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in rl_calls]
 
 
 def to_train_on(
@@ -124,9 +124,9 @@ def _whole(combinations: Collection[tuple[str, ...]], seed: int) -> set[tuple[st
     several = sorted(each for each in combinations if len(each) > 1)
     count = int(COMBINATIONS * len(several))
     left = Counter(tool for each in combinations for tool in each)
-    kept: set[tuple[str, ...]] = set()
+    whole: set[tuple[str, ...]] = set()
     for each in random.Random(f"combinations-{seed}").sample(several, len(several)):
-        if len(kept) < count and all(left[tool] > 1 for tool in each):
-            kept.add(each)
+        if len(whole) < count and all(left[tool] > 1 for tool in each):
+            whole.add(each)
             left.subtract(each)
-    return kept
+    return whole

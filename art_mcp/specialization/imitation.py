@@ -143,9 +143,9 @@ def _answers_alone(demonstration: Conversation) -> Conversation:
     """The demonstration without a loss on what the assistant said before the last message of the user: in a follow-up
     that is history, which was answered without the calls that led to it."""
     messages = demonstration.messages
-    asked = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
+    task_at = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
     marked = [
-        {**message, "weight": 0} if message["role"] == "assistant" and at < asked else message
+        {**message, "weight": 0} if message["role"] == "assistant" and at < task_at else message
         for at, message in enumerate(messages)
     ]
     return demonstration.model_copy(update={"messages": marked})
@@ -159,13 +159,13 @@ def order_by_variety(training: Sequence[MCPScenario]) -> list[MCPScenario]:
     Args:
         training: The scenarios.
     """
-    told: Counter[str] = Counter()
+    seen_calls: Counter[str] = Counter()
     alike: defaultdict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
     for index, scenario in enumerate(training):
         plan = scenario.plan
         length = sum(len(seen.text) for seen in plan.observations)
-        alike[plan.kind, *combination(scenario)].append((told[plan.calls], length, index))
-        told[plan.calls] += 1
+        alike[plan.kind, *combination(scenario)].append((seen_calls[plan.calls], length, index))
+        seen_calls[plan.calls] += 1
     places = [
         (place / len(listed), index) for listed in alike.values() for place, (*_, index) in enumerate(sorted(listed))
     ]
@@ -222,13 +222,13 @@ def continuations(scenarios: Sequence[MCPScenario], seed: int) -> list[int | Non
     short = [index for index, scenario in enumerate(scenarios) if _length(scenario) <= _SHORT]
     waiting = rng.sample(short, len(short))
     going_on = set(rng.sample(short, round(SHARE * len(short))))
-    made: list[int | None] = []
+    following: list[int | None] = []
     for index, scenario in enumerate(scenarios):
         tools = combination(scenario)
         others = (place for place, other in enumerate(waiting) if combination(scenarios[other]) != tools)
         place = next(others, None) if index in going_on else None
-        made.append(None if place is None else waiting.pop(place))
-    return made
+        following.append(None if place is None else waiting.pop(place))
+    return following
 
 
 def join_conversations(first: Conversation, second: Conversation) -> Conversation:

@@ -129,8 +129,8 @@ class Measurement:
         None: neither was measured.
         """
         rates = [evaluation.success_rate for name, evaluation in self.sets.items() if name in HEADLINE]
-        known = [rate for rate in rates if rate is not None]
-        return statistics.fmean(known) if known else None
+        numbers = [rate for rate in rates if rate is not None]
+        return statistics.fmean(numbers) if numbers else None
 
     @property
     def headline_interval(self) -> tuple[float, float] | None:

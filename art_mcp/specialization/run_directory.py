@@ -13,6 +13,7 @@ from typing import IO, Any
 
 from filelock import lock_descriptor
 
+from art_langgraph.costs.tokens import Tokens
 from art_langgraph.llm.llm import Usage
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.store import TrajectoryStore
@@ -91,6 +92,12 @@ class Journal:
                 seconds[line["stage"]] = line["spent"] - begun[0]["spent"]
         return seconds
 
+    @property
+    def tokens(self) -> dict[str, Tokens]:
+        """Tokens of each stage that has ended."""
+        ends = [line for line in self.events if line["event"] == "end" and "tokens" in line]
+        return {line["stage"]: Tokens(**line["tokens"]) for line in ends}
+
 
 class RunDirectory:
     """The files of a run. Without a directory nothing is written, and nothing can be continued.
@@ -108,6 +115,10 @@ class RunDirectory:
         settings: The settings of the run, by name, as JSON values.
         resume: Whether to continue the run that the directory has.
 
+    Attributes:
+        journal: What the run did.
+        resumed: Whether an earlier process has begun the run.
+
     Raises:
         ConfigError: The directory has files and `resume` is false, or it has those of a run with other settings.
     """
@@ -116,7 +127,7 @@ class RunDirectory:
         self.path = path
         self.name = f"specialize-{uuid.uuid4().hex[:12]}"
         self.store: TrajectoryStore | None = None
-        self._settings, self._resumed = dict(settings), False
+        self._settings, self.resumed = dict(settings), False
         self._lock: IO[bytes] | None = None
         if path is None:
             if resume:
@@ -143,11 +154,6 @@ class RunDirectory:
             write_jsonl(path / RUN, [{"name": self.name, "settings": self._settings}])
         self.journal = Journal(path / PROGRESS)
         self.store = TrajectoryStore(path / RUNS)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier process has begun the run."""
-        return self._resumed
 
     def add_scenario(self, scenario: MCPScenario) -> None:
         """Appends a scenario that was kept, while others are still generated."""
@@ -219,4 +225,4 @@ class RunDirectory:
                 f"{path} has a run with other settings: {listed}. Resume it with the settings that it began with, or "
                 "give another --output"
             )
-        self.name, self._resumed = str(line["name"]), True
+        self.name, self.resumed = str(line["name"]), True

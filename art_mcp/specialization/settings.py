@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -155,11 +155,8 @@ class RunSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecializeOptions:
-    """The keywords of a call of `specialize` that do not name a connection.
-
-    Raises:
-        ConfigError: One of them is invalid.
-    """
+    """The keywords of a call of `specialize` that do not name a connection. A run that is resumed must have the same,
+    but for those that are not compared."""
 
     policy: str
     minutes: float | None
@@ -170,12 +167,13 @@ class SpecializeOptions:
     training: TrainingSettings
     runs: RunSettings
     seed: int
-    output: str | Path | None
-    resume: bool
-    progress: bool
-    on_stage: Callable[[str], None]
+    output: str | Path | None = field(compare=False)
+    resume: bool = field(compare=False)
+    progress: bool = field(compare=False)
+    on_stage: Callable[[str], None] = field(compare=False)
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises ConfigError if one of them is invalid."""
         if self.minutes is not None and self.minutes <= 0:
             raise ConfigError(f"minutes={self.minutes} must be above 0; None sets no limit")
         if self.imitation is not None and self.imitation.conversations is not None:
@@ -211,20 +209,11 @@ class SpecializeOptions:
 
     def fingerprint(self, server: Server) -> dict[str, Any]:
         """What a run that is resumed must have in common with this one, by name, as JSON values."""
-        count = f"{len(self.scenarios)} scenarios" if isinstance(self.scenarios, ScenarioSet) else self.scenarios
-        return fingerprint(
-            server=f"{server.name} {server.version}".strip(),
-            worlds=sorted(str(place.original) for place in server.world.places) if server.world else None,
-            policy=self.policy,
-            minutes=self.minutes,
-            scenarios=count,
-            graph=self.graph,
-            generation=self.generation,
-            warm_start=self.warm_start,
-            training=self.training,
-            runs=self.runs,
-            seed=self.seed,
-        )
+        options = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
+        if isinstance(self.scenarios, ScenarioSet):
+            options["scenarios"] = f"{len(self.scenarios)} scenarios"
+        worlds = sorted(str(place.original) for place in server.world.places) if server.world else None
+        return fingerprint(server=f"{server.name} {server.version}".strip(), worlds=worlds, **options)
 
 
 def fingerprint(**settings: Any) -> dict[str, Any]:
@@ -237,7 +226,7 @@ def fingerprint(**settings: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for name, value in settings.items():
         if is_dataclass(value) and not isinstance(value, type | LLM):
-            plain |= {f"{name}.{field.name}": _plain(getattr(value, field.name)) for field in fields(value)}
+            plain |= {f"{name}.{entry.name}": _plain(getattr(value, entry.name)) for entry in fields(value)}
         else:
             plain[name] = _plain(value)
     return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
@@ -258,7 +247,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence):
         return [_plain(item) for item in value]
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
     return _name(value)
 
 

@@ -121,6 +121,7 @@ async def specialize(
         progress=progress,
         on_stage=on_stage,
     )
+    options.check()
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
         record = await _policy(trainer, policy, runs.rank)
@@ -185,7 +186,7 @@ def _runner(stack: AsyncExitStack, options: SpecializeOptions, server: Server, b
     directory.journal.seconds_spent = lambda: budget.seconds_spent
     runner = StageRunner(directory, budget, options.on_stage, lambda: None)
     if directory.resumed:
-        options.on_stage(f"resuming {path}: {', '.join(runner.seconds) or 'no stage'} done before")
+        options.on_stage(f"resuming {path}: {', '.join(directory.journal.seconds) or 'no stage'} done before")
     elif options.resume:
         options.on_stage(f"{path} has nothing to resume: this run begins anew")
     return runner

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from art_langgraph.costs.tokens import Tokens
 from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.run_directory import RunDirectory
 
@@ -97,7 +96,7 @@ class StageRunner:
         """
         self.budget.divide({stage.name: stage.weight for stage in stages})
         for stage in stages:
-            if end := self.end_event(stage.name):
+            if end := self.directory.journal.end_event(stage.name):
                 await stage.restore(end)
             elif (why := stage.skip_reason()) is not None:
                 if why:
@@ -135,10 +134,6 @@ class StageRunner:
         journal.note("end", stage=name, left=self.budget.seconds_left, **record.facts)
         self.report()
 
-    def end_event(self, name: str) -> dict[str, Any] | None:
-        """What came of a stage that an earlier process, or this one, has ended. None: it has not ended."""
-        return self.directory.journal.end_event(name)
-
     def leave_out(self, name: str, why: str, *, in_report: bool) -> None:
         """Notes and tells that a stage is left out.
 
@@ -151,14 +146,3 @@ class StageRunner:
             self.remark(name, f"{name} was left out: {why}")
         self.directory.journal.note("skip", stage=name, why=why)
         self.on_stage(f"{name}: left out: {why}")
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each stage that has ended."""
-        return self.directory.journal.seconds
-
-    @property
-    def tokens(self) -> dict[str, Tokens]:
-        """Tokens of each stage that has ended."""
-        ends = [line for line in self.directory.journal.events if line["event"] == "end" and "tokens" in line]
-        return {line["stage"]: Tokens(**line["tokens"]) for line in ends}

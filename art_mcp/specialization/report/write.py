@@ -54,7 +54,7 @@ def _facts(outcome: Specialization) -> dict[str, Any]:
     failures = tables.failures_of(outcome)
     last = list(outcome.measurements)[-1] if outcome.measurements else None
     return {
-        "made": outcome,
+        "outcome": outcome,
         "last": last and MEASURED[last],
         "by_set": tables.by_set(outcome),
         "by_facts": tables.by_facts(outcome),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from art_mcp.scenarios.generate import generate_scenarios
@@ -58,15 +58,9 @@ class Generation(Stage):
             seconds=max(LEAST, seconds - before),
             on_kept=directory.add_scenario,
             kept=directory.kept_scenarios(),
-            model=generation.model,
-            paraphrase=generation.paraphrase,
-            difficulty=generation.difficulty,
             seed=options.seed,
-            instructions=generation.instructions,
-            resources=generation.resources,
-            allow_destructive=generation.allow_destructive,
-            held_out=generation.held_out,
             progress=options.progress,
+            **{entry.name: getattr(generation, entry.name) for entry in fields(generation) if entry.name != "seconds"},
         )
         if not len(scenarios):
             raise ConfigError(f"no task of {self.context.server.name} could be kept: {scenarios.report()}")

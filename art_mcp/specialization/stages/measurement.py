@@ -26,6 +26,8 @@ class MeasurementStage(Stage):
     """Measures a version on held-out scenarios."""
 
     context: RunContext
+    may_fail: ClassVar[bool] = True
+    """Whether it is noted if every run failed. Otherwise that is raised."""
     reserves: ClassVar[bool] = False
     """Whether the last measurement will be of the same scenarios, so that time is kept for it."""
 
@@ -34,20 +36,15 @@ class MeasurementStage(Stage):
         await self.measure(self.context.agent, self.context.held_out, self.context.outcome.version)
 
     async def restore(self, end: Mapping[str, Any]) -> None:
-        """Reads the runs."""
+        """Reads the runs, and which version was measured."""
+        self.context.outcome.version = end["version"]
         evaluation = self.context.runner.directory.measurement(self.name, end["version"])
         self.context.measurer.cost = end["cost"] or self.context.measurer.cost
         self.context.outcome.measurements[self.name] = Measurement(self.name, evaluation)
         self._reserve(evaluation)
 
     async def measure(
-        self,
-        agent: Graph,
-        scenarios: Sequence[MCPScenario],
-        version: int,
-        *,
-        may_fail: bool = True,
-        whole: bool = False,
+        self, agent: Graph, scenarios: Sequence[MCPScenario], version: int, *, whole: bool = False
     ) -> None:
         """Measures a version.
 
@@ -55,7 +52,6 @@ class MeasurementStage(Stage):
             agent: Asks the policy.
             scenarios: In the order in which they are taken.
             version: Version of the policy.
-            may_fail: Whether it is noted if every run failed. Otherwise that is raised.
             whole: Whether all scenarios are measured, whatever the time is.
 
         Raises:
@@ -68,7 +64,7 @@ class MeasurementStage(Stage):
                     agent, scenarios, version, None if whole else record.seconds, self._note_part
                 )
             except RolloutsFailed as error:  # what was done until then must not be lost with a measurement
-                if not may_fail:
+                if not self.may_fail:
                     raise
                 runner.remark(self.name, f"version {version} could not be measured ({self.name}): {error}")
                 evaluation = Evaluation(error.trajectories, version, solved)
@@ -115,17 +111,8 @@ class MeasurementBefore(MeasurementStage):
 
     name = "before"
     weight = 1.5
+    may_fail = False
     reserves = True
-
-    async def run(self) -> None:
-        """Measures it."""
-        context = self.context
-        await self.measure(context.agent, context.held_out, context.outcome.version, may_fail=False)
-
-    async def restore(self, end: Mapping[str, Any]) -> None:
-        """Reads the runs, and which version was the newest."""
-        await super().restore(end)
-        self.context.outcome.version = end["version"]
 
 
 class MeasurementPrompted(MeasurementStage):

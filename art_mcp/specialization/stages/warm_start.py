@@ -143,8 +143,6 @@ def _description(metrics: Mapping[str, Any]) -> str:
     losses = metrics.get("validation_losses") or [metrics.get("loss_first"), metrics.get("loss_last")]
     what = "held-out loss" if metrics.get("validation_losses") else "loss"
     least = min((loss for loss in losses if isinstance(loss, float)), default=None)
-    return (
-        f"{metrics.get('updates')} updates, {what} {losses[0]:.3f} to {least:.3f}, ended by {metrics.get('stopped')}"
-        if least is not None and isinstance(losses[0], float)
-        else f"{metrics.get('updates')} updates"
-    )
+    if least is None or not isinstance(losses[0], float):
+        return f"{metrics.get('updates')} updates"
+    return f"{metrics.get('updates')} updates, {what} {losses[0]:.3f} to {least:.3f}, ended by {metrics.get('stopped')}"

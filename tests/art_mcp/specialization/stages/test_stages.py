@@ -88,7 +88,7 @@ def begun(output: Path, trainer: Any, spent: float = 0.0, cost: float | None = N
 async def do(context: RunContext, *kinds: Callable[[RunContext], Stage]) -> None:
     """Does stages as a run does. The others keep their share of the time."""
     for stage in (kind(context) for kind in kinds):
-        if end := context.runner.end_event(stage.name):
+        if end := context.runner.directory.journal.end_event(stage.name):
             await stage.restore(end)
         elif stage.skip_reason() is None:
             await stage.run()
