@@ -546,7 +546,8 @@ class VLLMEngine:
         while child.running:
             if await self.client.healthy():
                 return True
-            if self._health_failures.record():
+            self._health_failures.record()
+            if self._health_failures.too_many:
                 log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, PATIENCE)
                 return False
             await asyncio.sleep(0.1)
