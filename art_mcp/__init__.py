@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from art_mcp.scenarios.scenario_set import ScenarioSet
     from art_mcp.specialization.agent import build_agent
     from art_mcp.specialization.demonstrations import demonstration, demonstrations
-    from art_mcp.specialization.measure import measure_difficulty
-    from art_mcp.specialization.measuring.measurement import Measurement
-    from art_mcp.specialization.measuring.paired_gain import PairedGain
+    from art_mcp.specialization.measurement import Measurement, PairedGain
     from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
     from art_mcp.specialization.specialization import Specialization
     from art_mcp.specialization.specialize import specialize
+    from art_mcp.specialization.stages.difficulty import measure_difficulty
     from art_mcp.specialization.verify import verify
     from art_mcp.worlds.change import Change
     from art_mcp.worlds.observers.observer import Observer
@@ -42,12 +41,11 @@ _MODULES = {
     "art_mcp.scenarios.drafting.tables": ("load_tables",),
     "art_mcp.specialization.agent": ("build_agent",),
     "art_mcp.specialization.demonstrations": ("demonstration", "demonstrations"),
-    "art_mcp.specialization.measure": ("measure_difficulty",),
-    "art_mcp.specialization.measuring.measurement": ("Measurement",),
-    "art_mcp.specialization.measuring.paired_gain": ("PairedGain",),
+    "art_mcp.specialization.measurement": ("Measurement", "PairedGain"),
     "art_mcp.specialization.settings": ("GenerationSettings", "RunSettings", "TrainingSettings", "WarmStart"),
     "art_mcp.specialization.specialization": ("Specialization",),
     "art_mcp.specialization.specialize": ("specialize",),
+    "art_mcp.specialization.stages.difficulty": ("measure_difficulty",),
     "art_mcp.specialization.verify": ("verify",),
     "art_mcp.worlds.change": ("Change",),
     "art_mcp.worlds.observers.observer": ("Observer",),

@@ -3,49 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-
-WEIGHTS = {
-    "scenarios": 6.0,
-    "before": 1.5,
-    "prompted": 2.0,
-    "warm start": 46.0,
-    "after_sft": 6.0,
-    "difficulty": 6.0,
-    "rl": 22.0,
-    "selection": 4.0,
-    "after": 6.0,
-}
-"""The stages in their order, and their shares of the time. A stage gets its share of what is left when it begins,
-compared with the stages that follow: so what a stage leaves goes to those after it, and what it took too much is taken
-from them."""
+from collections.abc import Callable, Mapping
 
 REPORT = 10.0
 """Seconds that are kept for the report and the export of the adapter."""
+LEAST = 20.0
+"""Seconds of a stage that trains, at least. With less time it is left out."""
 
 
 class Budget:
     """Seconds for all stages together, and what is left of them.
 
+    A stage gets its share of what is left when it begins, compared with the stages that follow: so what a stage leaves
+    goes to those after it, and what it took too much is taken from them.
+
     Args:
         seconds: For everything. None: there is no limit, and each stage takes what its settings say.
         earlier_seconds: Seconds that earlier processes of the same run have spent.
-        skipped_stages: Stages that will not be done.
         clock: Seconds on a clock that never goes back.
     """
 
     def __init__(
-        self,
-        seconds: float | None,
-        *,
-        earlier_seconds: float = 0.0,
-        skipped_stages: frozenset[str] = frozenset(),
-        clock: Callable[[], float] = time.monotonic,
+        self, seconds: float | None, *, earlier_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.seconds = seconds
         self._clock, self._began = clock, clock() - earlier_seconds
-        self._open = {name: weight for name, weight in WEIGHTS.items() if name not in skipped_stages}
+        self._weights: dict[str, float] = {}
         self._needs: dict[str, float] = {}
+
+    def divide(self, weights: Mapping[str, float]) -> None:
+        """Divides the time among stages.
+
+        Args:
+            weights: The share of each stage, by its name, in their order. 0: it takes no time.
+        """
+        self._weights = dict(weights)
 
     @property
     def seconds_spent(self) -> float:
@@ -73,7 +65,7 @@ class Budget:
             stages: Stages that will not be done, or take no time.
         """
         for name in stages:
-            self._open.pop(name, None)
+            self._weights[name] = 0.0
             self._needs.pop(name, None)
 
     def allows(self, stage: str) -> float | None:
@@ -93,22 +85,20 @@ class Budget:
         """
         if self.seconds_left is None:
             return None
-        self.leave_out(*list(WEIGHTS)[: list(WEIGHTS).index(now)])
-        later = {name: weight for name, weight in self._open.items() if name != stage}
-        needs = {name: seconds for name, seconds in self._needs.items() if name in later}
+        names = list(self._weights)
+        later = {name: self._weights[name] for name in names[names.index(now) :] if name != stage}
+        needs = {name: seconds for name, seconds in self._needs.items() if later.get(name)}
         free = max(0.0, self.seconds_left - REPORT - sum(needs.values()))
-        sharing = self._open.get(stage, 0.0) + sum(weight for name, weight in later.items() if name not in needs)
-        share = free * self._open.get(stage, 0.0) / sharing if sharing else 0.0
+        weight = self._weights[stage]
+        sharing = weight + sum(weight for name, weight in later.items() if name not in needs)
+        share = free * weight / sharing if sharing else 0.0
         own = min(self._needs.get(stage, 0.0), free)
         return max(share, own)
 
     def text(self) -> str:
         """What is left, in words. Empty: there is no limit."""
-        return (
-            ""
-            if self.seconds_left is None
-            else f"{_minutes(self.seconds_left)} of {_minutes(self.seconds or 0.0)} left"
-        )
+        left = self.seconds_left
+        return "" if left is None else f"{_minutes(left)} of {_minutes(self.seconds or 0.0)} left"
 
 
 def _minutes(seconds: float) -> str:

@@ -1,17 +1,24 @@
-"""The tool calls that a model made in a run, also those that reached no server, and what its schemas say of them."""
+"""The calls that a model made in a run, also those that reached no server, what schemas say of them, and hints."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from art_langgraph.trajectory import Trajectory
+from art_langgraph.trajectory import Scenario, Trajectory
+from art_mcp.scenarios.plan import MCPScenario
 from trainer_server.wire.tool_arguments import arguments_object
+
+_MOST = 4
+"""Sentences of a hint."""
+_LENGTH = 200
+"""Characters of an error in a hint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,10 @@ class MadeCall:
     is_error: bool = False
 
     def __str__(self) -> str:
-        given = "…" if self.arguments is None else ", ".join(f"{k}={json.dumps(v)}" for k, v in self.arguments.items())
-        return f"{self.tool}({given})"
+        arguments = (
+            "…" if self.arguments is None else ", ".join(f"{k}={json.dumps(v)}" for k, v in self.arguments.items())
+        )
+        return f"{self.tool}({arguments})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +81,9 @@ class Schema:
     @property
     def form(self) -> str:
         """How it is called: `git_show(repo_path, revision; optional: max_count)`."""
-        given = ", ".join(self.required)
+        required = ", ".join(self.required)
         optional = f"optional: {', '.join(self.optional)}" if self.optional else ""
-        return f"{self.tool}({'; '.join(filter(None, (given, optional)))})"
+        return f"{self.tool}({'; '.join(filter(None, (required, optional)))})"
 
     def problems(self, arguments: Mapping[str, Any] | None) -> list[str]:
         """What is wrong with the names of arguments, and with values of which a list is known, in sentences.
@@ -85,11 +94,11 @@ class Schema:
         if arguments is None:
             return [f"the arguments of {self.tool} are no JSON object"]
         problems = [f"{self.tool} needs the argument {name}" for name in self.required if name not in arguments]
-        known = {*self.required, *self.optional}
+        names = {*self.required, *self.optional}
         problems += [
             f"{self.tool} has no argument {name}; it is called as {self.form}"
             for name in arguments
-            if name not in known and not self.open
+            if name not in names and not self.open
         ]
         for name, allowed in self.values.items():
             if name in arguments and arguments[name] not in (*allowed, None):
@@ -123,3 +132,52 @@ def made_calls(run: Trajectory) -> list[MadeCall]:
                 )
             )
     return calls
+
+
+def schema_hints(schemas: Mapping[str, Schema]) -> Callable[[Scenario, list[Trajectory]], str | None]:
+    """Makes a hint function for `train`.
+
+    A hint says what was wrong with the calls of the runs, most frequent first: a tool that does not exist, with the
+    names of those that do; a missing argument and one of another name, with the form of the call; what the server's
+    errors say. If the calls show no such mistake, the hint names the tools that solve the task and how they are called,
+    without the values. Of a task that needs no tool, or that cannot be done, the hint says that.
+
+    Args:
+        schemas: The schemas of the agent's tools, by name.
+    """
+    names = ", ".join(schemas)
+
+    def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
+        plan = MCPScenario.of_scenario(scenario).plan
+        tools = [step.tool for step in plan.reference]
+        counts: Counter[str] = Counter()
+        for run in failed_runs:
+            mistakes = []
+            for call in made_calls(run):
+                if (schema := schemas.get(call.tool)) is None:
+                    mistakes.append(f"There is no tool {call.tool}. The tools are: {names}")
+                    continue
+                problems = schema.problems(call.arguments)
+                mistakes += problems or ([f"{call.tool} answered: {_short(call.result)}"] if call.is_error else [])
+            counts.update(dict.fromkeys(mistakes, 1))
+        lines = [f"- {mistake}." for mistake, _ in counts.most_common(_MOST)]
+        forms = [schemas[tool].form for tool in dict.fromkeys(tools) if tool in schemas]
+        if plan.reply == "talk":
+            lines.append("- No tool is needed for this task: answer at once.")
+        elif plan.reply == "refusal":
+            lines.append("- This cannot be done: say so, and say what is missing.")
+        elif forms and (not lines or not _mentioned(forms, lines)):
+            lines.append(f"- The task is done by {', then '.join(forms)}.")
+        return "\n".join(["Mind this:", *lines]) if lines else None
+
+    return hint
+
+
+def _mentioned(forms: list[str], lines: list[str]) -> bool:
+    """Whether every form is in a line already."""
+    return all(any(form in line for line in lines) for form in forms)
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split()).rstrip(".")
+    return line if len(line) <= _LENGTH else line[: _LENGTH - 1] + "…"

@@ -12,7 +12,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from art_mcp.scenarios.execute import StepFailed, resolve_arguments
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario, Observation, Step
-from art_mcp.specialization.agent import SYSTEM
+from art_mcp.specialization.settings import SYSTEM
 from trainer_server.wire import ConfigError, Conversation
 
 
@@ -67,8 +67,10 @@ def demonstration(scenario: MCPScenario) -> list[dict[str, Any]]:
             calls = [_call(index, plan.reference[index], plan.observations[:index]) for index in turn]
         except StepFailed as failed:  # the scenario was edited
             raise ConfigError(f"scenario {scenario.id} cannot be shown: {failed}") from None
-        said = _request_preamble(requests, plan.answers, turn[0]) if requests else _calls_preamble(plan.reference, turn)
-        messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+        preamble = (
+            _request_preamble(requests, plan.answers, turn[0]) if requests else _calls_preamble(plan.reference, turn)
+        )
+        messages.append({"role": "assistant", "content": preamble, "tool_calls": calls})
         messages += [
             {"role": "tool", "tool_call_id": call["id"], "content": plan.observations[index].text}
             for index, call in zip(turn, calls, strict=True)

@@ -1,27 +1,43 @@
-"""Settings of `specialize`, a class for each stage: generation, warm start, training, runs."""
+"""Settings of `specialize`, a class for each stage, all options of a call, and their fingerprint."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from art_langgraph.llm.llm import Model
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel
+
+from art_langgraph.client.demonstrations import load_conversations
+from art_langgraph.llm.llm import LLM, Model
+from art_langgraph.loop.rollout import Graph
 from art_langgraph.loop.sampling.exploration import Exploration
+from art_mcp.client.connect import Server
 from art_mcp.scenarios.drafting.tables import Resources
-from art_mcp.specialization.agent import SYSTEM
-from trainer_server.wire import GRPOConfig, SFTConfig
+from art_mcp.scenarios.scenario_set import ScenarioSet
+from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
+SYSTEM = "You do tasks with tools. First call the right tools, then answer with what they gave."
+"""System prompt of the default agent."""
 MINUTES = 20.0
 """Minutes for a specialization, unless others are asked for."""
 STEPS = 8
 """Training steps where neither a time nor a number of steps is given."""
+TEMPERATURE = 0.7
+"""Sampling temperature of the runs that are trained on, and of those that measure difficulty. At 1 a policy that was
+warmed up fails by slips that it does not make at temperature 0, at which it is measured."""
+
+Agent = Callable[[list[BaseTool]], Graph]
+"""Takes the server's tools and returns a graph that uses them and asks the policy through ChatART."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """How scenarios are generated. See `generate_scenarios`, which has the same arguments.
+    """How scenarios are generated: arguments of `generate_scenarios`.
 
     Args:
         model: Language model that writes scenarios ("provider/name", an LLM, or a LangChain chat model). None drafts
@@ -135,3 +151,107 @@ class RunSettings:
     max_concurrency: int = 48
     timeout: float = 120.0
     rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecializeOptions:
+    """The keywords of a call of `specialize` that do not name a connection. A run that is resumed must have the same,
+    but for those that are not compared."""
+
+    policy: str
+    minutes: float | None
+    scenarios: int | ScenarioSet | str | Path | None
+    graph: Agent | None
+    generation: GenerationSettings
+    warm_start: WarmStart | str | Path | None
+    training: TrainingSettings
+    runs: RunSettings
+    seed: int
+    output: str | Path | None = field(compare=False)
+    resume: bool = field(compare=False)
+    progress: bool = field(compare=False)
+    on_stage: Callable[[str], None] = field(compare=False)
+
+    def check(self) -> None:
+        """Raises ConfigError if one of them is invalid."""
+        if self.minutes is not None and self.minutes <= 0:
+            raise ConfigError(f"minutes={self.minutes} must be above 0; None sets no limit")
+        if self.imitation is not None and self.imitation.conversations is not None:
+            load_conversations(self.imitation.conversations)  # before minutes of work: whether it can be read
+        if isinstance(self.scenarios, int) and self.scenarios <= self.groups:
+            raise ConfigError(self._too_few(f"scenarios={self.scenarios}"))
+
+    @property
+    def imitation(self) -> WarmStart | None:
+        """The warm start that `warm_start` asks for. None: there is none."""
+        if self.warm_start is None or isinstance(self.warm_start, WarmStart):
+            return self.warm_start
+        if self.warm_start == "auto":
+            return None if self.graph is not None else WarmStart()
+        return WarmStart(conversations=None if self.warm_start == "reference" else self.warm_start)
+
+    @property
+    def groups(self) -> int:
+        """Scenarios of a training step. 0: there is no step."""
+        return self.training.groups_per_step if self.training.steps != 0 else 0
+
+    def check_sizes(self, scenarios: ScenarioSet) -> None:
+        """Raises ConfigError if there are too few training scenarios for a step, or no held-out ones."""
+        if len(scenarios.train) < max(self.groups, 1) or not scenarios.held_out:
+            sizes = f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out"
+            raise ConfigError(self._too_few(sizes))
+
+    def _too_few(self, sizes: str) -> str:
+        return (
+            f"{sizes} are too few for steps of {self.groups}: take more scenarios (scenarios=, --scenarios), fewer of "
+            "them in a step (groups_per_step=, --groups), or give values for arguments (resources=, --resource)"
+        )
+
+    def fingerprint(self, server: Server) -> dict[str, Any]:
+        """What a run that is resumed must have in common with this one, by name, as JSON values."""
+        options = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
+        if isinstance(self.scenarios, ScenarioSet):
+            options["scenarios"] = f"{len(self.scenarios)} scenarios"
+        worlds = sorted(str(place.original) for place in server.world.places) if server.world else None
+        return fingerprint(server=f"{server.name} {server.version}".strip(), worlds=worlds, **options)
+
+
+def fingerprint(**settings: Any) -> dict[str, Any]:
+    """The settings by name, those of a class as `name.field`.
+
+    Args:
+        **settings: Values, dataclasses of values, models, functions. Of a function there is its name, of a language
+            model the name of the model.
+    """
+    plain: dict[str, Any] = {}
+    for name, value in settings.items():
+        if is_dataclass(value) and not isinstance(value, type | LLM):
+            plain |= {f"{name}.{entry.name}": _plain(getattr(value, entry.name)) for entry in fields(value)}
+        else:
+            plain[name] = _plain(value)
+    return json.loads(json.dumps(plain))  # type: ignore[no-any-return]
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, LLM | BaseChatModel):  # not the settings of a chat model, which may have keys
+        return LLM.of(value).model
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: _plain(getattr(value, entry.name)) for entry in fields(value)}
+    return _name(value)
+
+
+def _name(value: Any) -> str:
+    """The name of a function, or of the class of an object."""
+    named: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"

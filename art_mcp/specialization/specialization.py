@@ -12,8 +12,7 @@ from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.trajectory import TrajectoryGroup
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import Schema
-from art_mcp.specialization.measuring.measurement import Measurement
-from art_mcp.specialization.measuring.paired_gain import PairedGain
+from art_mcp.specialization.measurement import Measurement, PairedGain
 from art_mcp.specialization.verify import solved
 
 MEASURED = {

@@ -10,25 +10,34 @@ from pathlib import Path
 from typing import Literal
 
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.client.demonstrations import load_conversations
-from art_langgraph.costs import GPUPrice
-from art_langgraph.judge.ruler import Ruler
-from art_langgraph.llm.llm import LLM, Usage
 from art_mcp.client.connect import Server, connect
 from art_mcp.client.reset import Reset
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.measuring.measure import Measurer
-from art_mcp.specialization.output.directory import RunDirectory
-from art_mcp.specialization.output.fingerprint import fingerprint
-from art_mcp.specialization.recipe import Recipe
-from art_mcp.specialization.report.write import write_report
-from art_mcp.specialization.settings import MINUTES, GenerationSettings, RunSettings, TrainingSettings, WarmStart
+from art_mcp.specialization.context import RunContext
+from art_mcp.specialization.run_directory import RunDirectory
+from art_mcp.specialization.settings import (
+    MINUTES,
+    Agent,
+    GenerationSettings,
+    RunSettings,
+    SpecializeOptions,
+    TrainingSettings,
+    WarmStart,
+)
 from art_mcp.specialization.specialization import Specialization
-from art_mcp.specialization.stage_runner import StageRunner
-from art_mcp.specialization.stages.generation import scenarios_for
-from art_mcp.specialization.stages.measurement import MeasuredStages
-from art_mcp.specialization.stages.toolbox import Agent, Toolbox
+from art_mcp.specialization.stage_runner import Stage, StageRunner
+from art_mcp.specialization.stages.difficulty import Difficulty
+from art_mcp.specialization.stages.generation import Generation
+from art_mcp.specialization.stages.measurement import (
+    MeasurementAfter,
+    MeasurementAfterSFT,
+    MeasurementBefore,
+    MeasurementPrompted,
+)
+from art_mcp.specialization.stages.reinforcement import Reinforcement, TimeSplit
+from art_mcp.specialization.stages.selection import Selection
+from art_mcp.specialization.stages.warm_start import WarmStartStage
 from art_mcp.worlds.place import Worlds
 from trainer_server.wire import ConfigError, Policy
 
@@ -56,7 +65,7 @@ async def specialize(
     """Trains a policy to use an MCP server, and measures it on held-out scenarios after each stage.
 
     Args:
-        server: A connected server, or what `connect` takes.
+        server: A connected server, or the command or the URL of one.
         policy: Name of the policy. It is created if it is missing.
         client: Client of the trainer server. None finds the running server.
         minutes: Time for everything. It is divided among the stages, and what a stage leaves goes to the next ones.
@@ -77,9 +86,10 @@ async def specialize(
             ended are not done again.
         progress: Whether to show progress bars on a terminal.
         on_stage: Called with a line of text when a stage begins, and with its results.
-        worlds: What the server works on, as `connect` takes it: each run gets a copy, all tools may be called, and the
-            reward compares what a run changed with what it should have changed. A connected server has it.
-        reset: Resets the server before each run, as `connect` takes it. A connected server has it.
+        worlds: Paths of what the server works on, each `PATH` or `NAME=PATH`: each run gets a copy, all tools
+            may be called, and the reward compares what a run changed with what it should have changed. A connected
+            server has it.
+        reset: Resets the server before each run: a command, a URL, or a function. A connected server has it.
 
     Returns:
         The scenarios, the measurements and the records of training.
@@ -96,154 +106,87 @@ async def specialize(
             a training whose runs all fail, which ends then.
     """
     began = time.monotonic()
-    if minutes is not None and minutes <= 0:
-        raise ConfigError(f"minutes={minutes} must be above 0; None sets no limit")
-    warm = _warm_start(warm_start, own_agent=graph is not None)
-    if warm is not None and warm.conversations is not None:
-        load_conversations(warm.conversations)  # before minutes of work: whether it can be read
-    groups = training.groups_per_step if training.steps != 0 else 0
-    if isinstance(scenarios, int) and scenarios <= groups:
-        raise ConfigError(_too_few(f"scenarios={scenarios}", groups))
+    options = SpecializeOptions(
+        policy=policy,
+        minutes=minutes,
+        scenarios=scenarios,
+        graph=graph,
+        generation=generation,
+        warm_start=warm_start,
+        training=training,
+        runs=runs,
+        seed=seed,
+        output=output,
+        resume=resume,
+        progress=progress,
+        on_stage=on_stage,
+    )
+    options.check()
     async with AsyncExitStack() as stack:
         trainer = client if client is not None else await stack.enter_async_context(TrainerClient())
-        adapted = await _policy(trainer, policy, runs.rank)
-        if isinstance(server, Server):
-            if worlds is not None or reset is not None:
-                raise ConfigError(
-                    "worlds= and reset= are for a server that is not connected yet: give them to `connect`"
-                )
-            live = server
-        else:
-            live = await stack.enter_async_context(connect(server, worlds=worlds, reset=reset))
-        settings = fingerprint(
-            server=f"{live.name} {live.version}".strip(),
-            worlds=sorted(str(place.original) for place in live.world.places) if live.world else None,
-            policy=policy,
-            minutes=minutes,
-            scenarios=f"{len(scenarios)} scenarios" if isinstance(scenarios, ScenarioSet) else scenarios,
-            graph=graph,
-            generation=generation,
-            warm_start=warm_start,
-            training=training,
-            runs=runs,
-            seed=seed,
-        )
-        directory = RunDirectory(None if output is None else Path(output), settings, resume=resume)
-        stack.callback(directory.close)
+        record = await _policy(trainer, policy, runs.rank)
+        live = await _connection(stack, server, worlds, reset)
+        runner = _runner(stack, options, live, began)
         if live.serial:
-            runs = replace(runs, max_concurrency=1)
-        absent = {
-            "prompted": graph is not None,
-            "warm start": warm is None,
-            "after_sft": warm is None,
-            "difficulty": not training.difficulty_runs or training.steps == 0,
-            "rl": training.steps == 0,
-            "selection": not training.keep_best,
-        }
-        budget = Budget(
-            None if minutes is None else 60 * minutes,
-            earlier_seconds=directory.journal.last + time.monotonic() - began,
-            skipped_stages=frozenset(name for name, is_absent in absent.items() if is_absent),
-        )
-        directory.journal.seconds_spent = lambda: budget.seconds_spent
-        stage_runner = StageRunner(directory, budget, on_stage, lambda: None)
-        if directory.resumed:
-            on_stage(f"resuming {output}: {', '.join(stage_runner.seconds) or 'no stage'} done before")
-        elif resume:
-            on_stage(f"{output} has nothing to resume: this run begins anew")
-        writer = None if generation.model is None else LLM.of(generation.model)
-        ruler = Ruler(training.judge, seed=seed) if training.judge is not None else None
-        asked = ({"scenarios": writer.usage} if writer else {}) | ({"judge": ruler.usage} if ruler else {})
-        before = directory.journal.last_usage
-        directory.journal.usage = lambda: {name: before.get(name, Usage()) + now for name, now in asked.items()}
-        divided = await scenarios_for(live, scenarios, replace(generation, model=writer), stage_runner, seed, progress)
-        _check_sizes(divided, groups)
-        box = await Toolbox.of(live, divided, generation.allow_destructive)
-        made = Specialization(
-            server=live.name,
-            server_version=live.version,
-            policy=policy,
-            base_model=adapted.base_model,
-            scenarios=divided,
-            version=adapted.latest,
-            price=GPUPrice.of(await trainer.health()),
-            notes=stage_runner.notes,
-        )
-        if box.left_out and not any(note.startswith(box.left_out) for note in divided.notes):
-            stage_runner.remark("tools", box.left_out)  # the report of generated scenarios says it already
-            on_stage(box.left_out)
-        agent = graph(box.tools) if graph else box.agent(trainer, policy, runs)
-        measured = MeasuredStages(
-            outcome=made, stage_runner=stage_runner, measurer=Measurer(runs, progress), agent=agent, seed=seed
-        )
-        recipe = Recipe(
-            outcome=made,
-            stage_runner=stage_runner,
-            measured_stages=measured,
-            trainer=trainer,
-            box=box,
-            agent=agent,
-            own_agent=graph is not None,
-            training=training,
-            runs=runs,
-            ruler=ruler,
-            seed=seed,
-            progress=progress,
-        )
-        stage_runner.report = lambda: _report(made, stage_runner)
-        await measured.before()
-        await recipe.measure_prompted()
-        if warm is not None:
-            recipe.weigh_training(warm)
-            await recipe.warm_start(warm)
-            if made.warm_start is not None:
-                await measured.after_sft()
-        if recipe.training.steps != 0:
-            await recipe.measure_difficulty()
-            await recipe.reinforce()
-        await recipe.select()
-        await measured.after()
+            options = replace(options, runs=replace(runs, max_concurrency=1))
+        context = RunContext(options=options, server=live, trainer=trainer, policy=record, runner=runner)
+        await runner.run(stages(context))
+        outcome, directory = context.outcome, runner.directory
         if directory.path is not None:
-            made.adapter = await trainer.export(policy, made.version, directory.path / "adapter", force=True)
-        _report(made, stage_runner)
-        directory.journal.note("done", model=made.model)
-        return made
+            outcome.adapter = await trainer.export(policy, outcome.version, directory.path / "adapter", force=True)
+        context.report()
+        directory.journal.note("done", model=outcome.model)
+        return outcome
 
 
-def _report(outcome: Specialization, stage_runner: StageRunner) -> None:
-    """Writes the report of what is known so far."""
-    outcome.seconds, outcome.tokens, outcome.usage = (
-        stage_runner.seconds,
-        stage_runner.tokens,
-        dict(stage_runner.directory.journal.usage()),
-    )
-    write_report(outcome, stage_runner.directory)
+def stages(context: RunContext) -> list[Stage]:
+    """The stages of a run, in their order. Each has its share of the time, and says whether it is left out.
 
-
-def _warm_start(option: WarmStart | str | Path | None, *, own_agent: bool) -> WarmStart | None:
-    """What `warm_start=` asks for. None: no warm start."""
-    if option is None or isinstance(option, WarmStart):
-        return option
-    if option == "auto":
-        return None if own_agent else WarmStart()
-    return WarmStart(conversations=None if option == "reference" else option)
-
-
-def _check_sizes(scenarios: ScenarioSet, groups_per_step: int) -> None:
-    """Raises ConfigError if there are too few training scenarios for a step, or no held-out ones."""
-    if len(scenarios.train) < max(groups_per_step, 1) or not scenarios.held_out:
-        sizes = f"{len(scenarios.train)} scenarios to train on and {len(scenarios.held_out)} held out"
-        raise ConfigError(_too_few(sizes, groups_per_step))
-
-
-def _too_few(sizes: str, groups_per_step: int) -> str:
-    return (
-        f"{sizes} are too few for steps of {groups_per_step}: take more scenarios (scenarios=, --scenarios), fewer of "
-        "them in a step (groups_per_step=, --groups), or give values for arguments (resources=, --resource)"
-    )
+    Args:
+        context: What they share.
+    """
+    return [
+        Generation(context),
+        MeasurementBefore(context),
+        MeasurementPrompted(context),
+        TimeSplit(context),
+        WarmStartStage(context),
+        MeasurementAfterSFT(context),
+        Difficulty(context),
+        Reinforcement(context),
+        Selection(context),
+        MeasurementAfter(context),
+    ]
 
 
 async def _policy(trainer: TrainerClient, name: str, rank: int | None) -> Policy:
     """The policy of that name, which is created if there is none."""
-    known = {policy.name: policy for policy in await trainer.policies()}
-    return known.get(name) or await trainer.create_policy(name, rank=rank)
+    policies = {policy.name: policy for policy in await trainer.policies()}
+    return policies.get(name) or await trainer.create_policy(name, rank=rank)
+
+
+async def _connection(
+    stack: AsyncExitStack, server: Server | str | Sequence[str], worlds: Worlds | None, reset: Reset | None
+) -> Server:
+    """The server, which is connected until the stack ends if it is not yet."""
+    if not isinstance(server, Server):
+        return await stack.enter_async_context(connect(server, worlds=worlds, reset=reset))
+    if worlds is not None or reset is not None:
+        raise ConfigError("worlds= and reset= are for a server that is not connected yet: give them to `connect`")
+    return server
+
+
+def _runner(stack: AsyncExitStack, options: SpecializeOptions, server: Server, began: float) -> StageRunner:
+    """What leads the run: its directory, which is taken until the stack ends, and its time since `began`."""
+    path = None if options.output is None else Path(options.output)
+    directory = RunDirectory(path, options.fingerprint(server), resume=options.resume)
+    stack.callback(directory.close)
+    seconds = None if options.minutes is None else 60 * options.minutes
+    budget = Budget(seconds, earlier_seconds=directory.journal.last + time.monotonic() - began)
+    directory.journal.seconds_spent = lambda: budget.seconds_spent
+    runner = StageRunner(directory, budget, options.on_stage, lambda: None)
+    if directory.resumed:
+        options.on_stage(f"resuming {path}: {', '.join(directory.journal.seconds) or 'no stage'} done before")
+    elif options.resume:
+        options.on_stage(f"{path} has nothing to resume: this run begins anew")
+    return runner

@@ -1,31 +1,67 @@
-"""StageRunner: leads a specialization from stage to stage, and keeps time, journal and report on the way."""
+"""StageRunner: leads a run from stage to stage, and keeps time, journal and report on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from art_langgraph.costs.tokens import Tokens
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.output.directory import RunDirectory
+from art_mcp.specialization.run_directory import RunDirectory
+
+
+class Stage:
+    """A part of a run that is done once: it is run, or left out, or what an earlier process made of it is read.
+
+    Attributes:
+        name: Its name in the journal and in the report.
+        trains: Whether it changes the policy, so that the report says why it was left out.
+    """
+
+    name: ClassVar[str]
+    trains: ClassVar[bool] = False
+
+    @property
+    def weight(self) -> float:
+        """Its share of the time, compared with those of other stages. 0: the settings leave it out."""
+        return 0.0
+
+    def skip_reason(self) -> str | None:
+        """Why it is left out now. None: it is not. Empty: as the settings ask for it, which needs no words."""
+        return None
+
+    async def run(self) -> None:
+        """Does it, within `StageRunner.stage`."""
+        raise NotImplementedError
+
+    async def skip(self, why: str) -> None:
+        """Does what follows if it is left out. By default that is nothing.
+
+        Args:
+            why: The reason.
+        """
+
+    async def restore(self, end: Mapping[str, Any]) -> None:
+        """Reads what came of it. By default that is nothing.
+
+        Args:
+            end: The event with which it ended.
+        """
 
 
 @dataclass(slots=True)
-class Stage:
+class StageRecord:
     """A stage that has begun.
 
     Args:
-        name: Its name.
         seconds: The time that it may take. None: any.
-        before: Seconds that earlier processes of the run spent on it.
+        seconds_before: Seconds that earlier processes of the run spent on it.
         facts: What is to be known when it has ended, as JSON values.
     """
 
-    name: str
     seconds: float | None
-    before: float
+    seconds_before: float
     facts: dict[str, Any] = field(default_factory=dict)
 
 
@@ -52,6 +88,23 @@ class StageRunner:
     def __post_init__(self) -> None:
         self.notes = [*self._remarks()]
 
+    async def run(self, stages: Sequence[Stage]) -> None:
+        """Does stages in their order, each within its share of the time.
+
+        Args:
+            stages: All stages of the run. Those that an earlier process has ended are restored.
+        """
+        self.budget.divide({stage.name: stage.weight for stage in stages})
+        for stage in stages:
+            if end := self.directory.journal.end_event(stage.name):
+                await stage.restore(end)
+            elif (why := stage.skip_reason()) is not None:
+                if why:
+                    self.leave_out(stage.name, why, in_report=stage.trains)
+                await stage.skip(why)
+            else:
+                await stage.run()
+
     def remark(self, about: str, text: str) -> None:
         """Adds a remark, which survives a kill of the process. It replaces an earlier one about the same."""
         self.directory.journal.note("remark", about=about, text=text)
@@ -62,7 +115,7 @@ class StageRunner:
         return {line["about"]: line["text"] for line in events if line["event"] == "remark"}.values()
 
     @contextmanager
-    def stage(self, name: str, about: str) -> Iterator[Stage]:
+    def stage(self, name: str, about: str) -> Iterator[StageRecord]:
         """A stage: notes and tells that it begins, and when the block has ended, what came of it.
 
         Args:
@@ -76,27 +129,20 @@ class StageRunner:
         journal.note("resume" if begun else "begin", stage=name, seconds=seconds)
         left = f" ({self.budget.text()})" if self.budget.text() else ""
         self.on_stage(f"{name}: {about}{left}")
-        stage = Stage(name, seconds, before)
-        yield stage
-        journal.note("end", stage=name, left=self.budget.seconds_left, **stage.facts)
+        record = StageRecord(seconds, before)
+        yield record
+        journal.note("end", stage=name, left=self.budget.seconds_left, **record.facts)
         self.report()
 
-    def end_event(self, name: str) -> dict[str, Any] | None:
-        """What came of a stage that an earlier process, or this one, has ended. None: it has not ended."""
-        return self.directory.journal.end_event(name)
+    def leave_out(self, name: str, why: str, *, in_report: bool) -> None:
+        """Notes and tells that a stage is left out.
 
-    def skip(self, name: str, why: str) -> None:
-        """Notes that a stage is left out, and tells why."""
+        Args:
+            name: Its name.
+            why: The reason.
+            in_report: Whether the report says so too.
+        """
+        if in_report:
+            self.remark(name, f"{name} was left out: {why}")
         self.directory.journal.note("skip", stage=name, why=why)
         self.on_stage(f"{name}: left out: {why}")
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """Seconds of each stage that has ended."""
-        return self.directory.journal.seconds
-
-    @property
-    def tokens(self) -> dict[str, Tokens]:
-        """Tokens of each stage that has ended."""
-        ends = [line for line in self.directory.journal.events if line["event"] == "end" and "tokens" in line]
-        return {line["stage"]: Tokens(**line["tokens"]) for line in ends}

@@ -114,8 +114,8 @@ def compared_world(trajectory: Trajectory, plan: Plan) -> Comparison | None:
     answered = [call for call in trajectory.tool_calls if call.server is not None and call.failure not in _NO_ANSWER]
     if record is None and plan.changes and answered:
         raise ConfigError("the reference changed its world, and the run had none: connect to the server with worlds=")
-    made = [Change.model_validate(change) for change in (record or {}).get("changes", ())]
-    return compare(plan.changes, made) if plan.changes or made else None
+    changes = [Change.model_validate(change) for change in (record or {}).get("changes", ())]
+    return compare(plan.changes, changes) if plan.changes or changes else None
 
 
 def parts(trajectory: Trajectory, plan: Plan, comparison: Comparison | None = None) -> dict[str, float]:
@@ -221,11 +221,11 @@ def _as_good(call: ToolCall, step: Step, observation: Observation, facts: Sequen
     """Whether a call of another tool does for a reading step: it was given the same values and tells the same."""
     if call.tool == step.tool or call.is_error or step.needs or not step.reads:
         return False
-    given = {canonical(leaf) for _, leaf in leaves(call.arguments)}
-    if not {canonical(leaf) for _, leaf in leaves(step.arguments)} <= given:
+    values = {canonical(leaf) for _, leaf in leaves(call.arguments)}
+    if not {canonical(leaf) for _, leaf in leaves(step.arguments)} <= values:
         return False
-    told = [fact for fact in facts if mentions(observation.text, fact)]
-    return _gave(call, observation) or (bool(told) and all(mentions(call.result or "", fact) for fact in told))
+    present = [fact for fact in facts if mentions(observation.text, fact)]
+    return _gave(call, observation) or (bool(present) and all(mentions(call.result or "", fact) for fact in present))
 
 
 def _gave(call: ToolCall, observation: Observation) -> bool:
@@ -282,9 +282,9 @@ def _faithful(
         return 0.0
     task = str(trajectory.scenario.input)
     if plan.facts or plan.readings:
-        told = [mentions(text, fact) for fact in plan.facts]
-        told += [_read_off(text, task, reading, step_calls) for reading in plan.readings]
-        return sum(told) / len(told)
+        mentioned = [mentions(text, fact) for fact in plan.facts]
+        mentioned += [_read_off(text, task, reading, step_calls) for reading in plan.readings]
+        return sum(mentioned) / len(mentioned)
     if not plan.asks:
         return 1.0
     values = [str(leaf) for call in calls if not call.is_error for leaf in _leaves(call)]

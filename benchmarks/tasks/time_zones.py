@@ -15,8 +15,9 @@ from art_examples.learning.task import IMITATION, Recipe, Task
 from art_langgraph import GRPOConfig
 from art_mcp import connect
 from art_mcp.scenarios.generate import generate_scenarios
-from art_mcp.specialization.agent import SYSTEM, build_agent
+from art_mcp.specialization.agent import build_agent
 from art_mcp.specialization.demonstrations import demonstrations
+from art_mcp.specialization.settings import SYSTEM
 from art_mcp.specialization.verify import solved, verify
 from testbed.environments import environment
 

@@ -122,8 +122,8 @@ def clusters(runs: Iterable[Trajectory], solved_ids: Iterable[str], schemas: Map
         if run.id not in done:
             failure = failure_of(run, schemas)
             by_kind.setdefault(failure.kind, []).append(failure)
-    made = [Cluster(kind, failures, len(runs)) for kind, failures in by_kind.items()]
-    return sorted(made, key=lambda cluster: (-len(cluster.failures), list(WORDS).index(cluster.kind)))
+    kinds = [Cluster(kind, failures, len(runs)) for kind, failures in by_kind.items()]
+    return sorted(kinds, key=lambda cluster: (-len(cluster.failures), list(WORDS).index(cluster.kind)))
 
 
 def failure_of(run: Trajectory, schemas: Mapping[str, Schema]) -> Failure:
@@ -140,20 +140,20 @@ def failure_of(run: Trajectory, schemas: Mapping[str, Schema]) -> Failure:
 def _reason(run: Trajectory, schemas: Mapping[str, Schema]) -> tuple[Kind, str]:
     plan = MCPScenario.of_scenario(run.scenario).plan
     calls, reached = made_calls(run), [call for call in run.tool_calls if call.server is not None]
-    said = answer(run)
+    text = answer(run)
     if run.error is not None:
         return "raised", run.error
     if run.reward is None:
         return "unscored", run.reward_error or "no reward function scored it"
     if unreadable := next((call for call in calls if call.arguments is None), None):
         return "unreadable call", str(unreadable)
-    if not calls and not reached and _CALL_TEXT.search(said):
-        return "unreadable call", said
+    if not calls and not reached and _CALL_TEXT.search(text):
+        return "unreadable call", text
     if plan.reply != "result":
-        return _of_reply(plan, calls, said) if not _differences(run) else ("world", _differences(run)[0])
+        return _of_reply(plan, calls, text) if not _differences(run) else ("world", _differences(run)[0])
     if not calls and not reached:
-        return ("refused" if refuses(said) else "no call"), said or "no text"
-    return _of_calls(run, plan, calls, reached, schemas) or _of_answer(plan, calls, said)
+        return ("refused" if refuses(text) else "no call"), text or "no text"
+    return _of_calls(run, plan, calls, reached, schemas) or _of_answer(plan, calls, text)
 
 
 def _of_reply(plan: Plan, calls: Sequence[MadeCall], answer_text: str) -> tuple[Kind, str]:
@@ -180,8 +180,8 @@ def _of_calls(
     matches = match(plan.reference, server_calls, plan.observations)
     pairs = list(zip(plan.reference, matches, strict=True))
     if not any(call for call, _ in matches):
-        made, names = str(calls[0]) if calls else server_calls[0].tool, {step.tool for step in plan.reference}
-        return "wrong tool", f"{made}, and not {', '.join(sorted(names))}"
+        call_text, names = str(calls[0]) if calls else server_calls[0].tool, {step.tool for step in plan.reference}
+        return "wrong tool", f"{call_text}, and not {', '.join(sorted(names))}"
     if missing := [step.tool for step, (call, _) in pairs if call is None]:
         return "missing call", ", ".join(missing)
     for call, degree in matches:

@@ -11,7 +11,7 @@ from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.trajectory import Scenario
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
-from art_mcp.specialization.measuring.measurement import Measurement
+from art_mcp.specialization.measurement import Measurement
 from art_mcp.specialization.report.failures import WORDS, Cluster, clusters
 from art_mcp.specialization.specialization import MEASURED, Specialization
 
@@ -71,7 +71,7 @@ def by_failure(by_stage: Mapping[str, Sequence[Cluster]]) -> Table:
     """How many runs of each measurement failed in which way.
 
     Args:
-        found: As `failures_of` gives them.
+        by_stage: The failures of each measurement by kind, the most frequent first.
     """
     counts = {stage: {cluster.kind: len(cluster.failures) for cluster in kinds} for stage, kinds in by_stage.items()}
     seen = [kind for kind in WORDS if any(kind in of_stage for of_stage in counts.values())]
@@ -82,10 +82,10 @@ def by_failure(by_stage: Mapping[str, Sequence[Cluster]]) -> Table:
 def differences(measurement: Measurement | None) -> list[tuple[str, int]]:
     """What runs left otherwise in their worlds than they should, the most frequent first, with counts."""
     runs = measurement.evaluation.trajectories if measurement else []
-    said = Counter(
+    counts = Counter(
         str(difference) for run in runs for difference in (run.metadata.get(WORLD_KEY) or {}).get("differences") or ()
     )
-    return said.most_common(_DIFFERENCES)
+    return counts.most_common(_DIFFERENCES)
 
 
 def by_cost(outcome: Specialization) -> Table:
@@ -162,11 +162,6 @@ def _share(counts: tuple[int, int] | None) -> str:
 
 
 def _sums(outcome: Specialization) -> list[str]:
-    every = list(outcome.tokens.values())
-    sums = (
-        sum(tokens.prompt for tokens in every),
-        sum(tokens.cached or 0 for tokens in every),
-        sum(tokens.sampled for tokens in every),
-        sum(tokens.trained or 0 for tokens in every),
-    )
+    names = ("prompt", "cached", "sampled", "trained")
+    sums = [sum(getattr(tokens, name) or 0 for tokens in outcome.tokens.values()) for name in names]
     return [f"{count:,}" if count else NONE for count in sums]

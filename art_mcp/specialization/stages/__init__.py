@@ -1,1 +1,1 @@
-"""The stages of a specialization that are more than a measurement: each takes what it needs and returns its result."""
+"""The stages of a specialization. `specialize` has the list of them."""

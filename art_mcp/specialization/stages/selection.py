@@ -1,39 +1,104 @@
-"""Which version is taken: the one that is best on scenarios that were put aside for that."""
+"""Selection: the version is taken that is best on scenarios that were put aside for that."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+from art_langgraph.costs.tokens import Tokens
 from art_langgraph.loop.evaluate import Evaluation
-from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.specialization.measuring.paired_gain import PairedGain
+from art_langgraph.loop.failures import RolloutsFailed
+from art_mcp.specialization.context import RunContext
+from art_mcp.specialization.measurement import PairedGain
+from art_mcp.specialization.stage_runner import Stage
 
-_SHARE, _MOST, _LEAST = 0.1, 32, 8
-"""Share of the training scenarios that is put aside, how many at most, and how many at least. Fewer tell nothing."""
+_FEWEST = 8
+"""Scenarios on which versions are compared, at least. Fewer tell nothing."""
 
 
-def put_aside(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
-    """Divides training scenarios into those to train on and selection scenarios.
+@dataclass
+class Selection(Stage):
+    """Compares the last version with that before the training."""
 
-    Selection scenarios tell when a warm start should end, and which version is taken. The same scenarios and the same
-    seed give the same division.
+    context: RunContext
+    name = "selection"
 
-    Args:
-        training: All training scenarios.
-        seed: Seed of the choice.
+    @property
+    def weight(self) -> float:
+        """None if the last version is taken in any case."""
+        return 4.0 if self.context.options.training.keep_best else 0.0
 
-    Returns:
-        The scenarios to train on, and the selection scenarios. There are none of the latter if _SHARE of the training
-        scenarios is fewer than _LEAST / 2.
-    """
-    count = round(len(training) * _SHARE)
-    if 2 * count < _LEAST:
-        return list(training), []
-    count = min(_MOST, max(_LEAST, count))
-    chosen = {scenario.id for scenario in random.Random(f"selection-{seed}").sample(list(training), count)}
-    left = [scenario for scenario in training if scenario.id not in chosen]
-    return left, [scenario for scenario in training if scenario.id in chosen]
+    def skip_reason(self) -> str | None:
+        """There is one version, or the last one is taken in any case, or there is no time, or no scenario."""
+        last = self.context.outcome.version
+        if not self.context.options.training.keep_best or last == self.context.before_training.version:
+            return ""
+        if not self._count:
+            return f"version {last} is the last one: there was no time, or no scenario, to compare it"
+        return None
+
+    async def skip(self, why: str) -> None:
+        """Takes the last version."""
+        self.context.outcome.selection = why or f"version {self.context.outcome.version} is the last one"
+        await self._promote()
+
+    async def run(self) -> None:
+        """Measures the versions that the training has not measured, and takes the best one."""
+        context, outcome, runner = self.context, self.context.outcome, self.context.runner
+        evaluations, last = context.selection_evaluations, outcome.version
+        if self._count < len(context.selection):  # others were measured on more scenarios, so they cannot be compared
+            evaluations.clear()
+        about = f"comparing versions on {self._count} scenarios put aside for it"
+        with runner.stage(self.name, about) as record:
+            for version in (context.before_training.version, last):
+                if version not in evaluations:
+                    await self._measure(version)
+            outcome.version, outcome.selection = select_version(evaluations, last)
+            runs = [run for evaluation in evaluations.values() for run in evaluation.trajectories]
+            record.facts |= {
+                "version": outcome.version,
+                "why": outcome.selection,
+                "rates": {str(version): evaluation.success_rate for version, evaluation in evaluations.items()},
+                "tokens": Tokens.of(runs).summary(),
+            }
+            runner.on_stage(outcome.selection)
+            await self._promote()
+
+    async def restore(self, end: Mapping[str, Any]) -> None:
+        """Takes the version that was chosen."""
+        self.context.outcome.version, self.context.outcome.selection = end["version"], end["why"]
+
+    @cached_property
+    def _count(self) -> int:
+        """How many scenarios there is time for, for two versions. 0: too few to tell anything."""
+        count = len(self.context.selection)
+        seconds, cost = self.context.runner.budget.allows(self.name), self.context.measurer.cost
+        if seconds is not None and cost:
+            count = min(count, int(seconds / (2 * cost)))
+        return count if count >= _FEWEST else 0
+
+    async def _measure(self, version: int) -> None:
+        context = self.context
+        try:
+            context.selection_evaluations[version] = await context.measurer.measure(
+                context.agent, context.selection[: self._count], version
+            )
+        except RolloutsFailed as error:
+            context.runner.remark(f"comparing {version}", f"version {version} could not be compared: {error}")
+
+    async def _promote(self) -> None:
+        """Lets the policy's name mean the version that is taken, unless somebody has promoted another one."""
+        outcome, trainer = self.context.outcome, self.context.trainer
+        policy = await trainer.policy(outcome.policy)
+        if outcome.version == (policy.latest if policy.promoted is None else policy.promoted):
+            return
+        if policy.promoted is None:
+            await trainer.promote(outcome.policy, outcome.version)
+        else:
+            why = f"version {policy.promoted} is promoted, and stays so; `art-langgraph promote {outcome.model}`"
+            self.context.runner.remark("promoted", why)
 
 
 def select_version(evaluations: Mapping[int, Evaluation], last: int) -> tuple[int, str]:

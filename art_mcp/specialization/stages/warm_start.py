@@ -2,204 +2,95 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
-import statistics
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import count
 from typing import Any
 
-from langchain_core.tools import BaseTool
-
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.client.demonstrations import load_conversations
-from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.scenarios.split import combination
-from art_mcp.specialization.demonstrations import demonstrations
-from art_mcp.specialization.settings import WarmStart
-from art_mcp.specialization.stages.augmentation import Renamer
-from art_mcp.specialization.stages.multi_task import continuations, join_conversations
-from trainer_server.wire import Conversation, JobStatus, SFTConfig, StepResult
+from art_langgraph.costs.tokens import Tokens
+from art_mcp.specialization.budget import LEAST
+from art_mcp.specialization.context import RunContext
+from art_mcp.specialization.holdout import shown_and_kept
+from art_mcp.specialization.imitation import Imitation
+from art_mcp.specialization.stage_runner import Stage
+from trainer_server.wire import JobStatus, StepResult
 
 log = logging.getLogger("art_mcp")
 
-RATE = 2e-3
-"""Learning rate of a warm start of RATED updates. It falls with the root of their number: at a rate that is best for
-50, those after some hundred unlearn to copy values that they have not seen (docs/benchmarks/imitation.md)."""
-RATED = 100
-"""Updates of a warm start whose learning rate is RATE."""
-UPDATES = 160
-"""Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
-EPOCHS = 6
-"""Passes over the demonstrations at most."""
-LONGEST = 32_768
-"""Tokens of a demonstration at most: tools of a large server alone may take thousands. The engine's context is the real
-limit: a longer one cannot be rendered."""
-PATIENCE = 3
-"""Measurements of the held-out loss without a new least one, after which a warm start ends."""
-_SIZES = (2, 4, 8, 16)
-"""Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
-forward alone: the size is the least at which that is less than half of the work. A token of tools has about twice as
-many characters as others. Of the same demonstrations, small updates teach more than large ones
-(docs/benchmarks/imitation.md)."""
 
+@dataclass
+class WarmStartStage(Stage):
+    """Lets the policy imitate demonstrations."""
 
-@dataclass(frozen=True, slots=True)
-class Imitation:
-    """What a warm start imitates.
+    context: RunContext
+    name = "warm start"
+    trains = True
 
-    Args:
-        conversations: The demonstrations, those first that teach most in their time.
-        validation: Demonstrations of which the loss is measured. Empty: none is.
-        config: Settings of the SFT.
-        scenarios: The scenarios whose references each conversation shows, in the order of the conversations. Empty:
-            they are a user's own.
-    """
+    @property
+    def weight(self) -> float:
+        """None if the settings have no warm start."""
+        return 0.0 if self.context.options.imitation is None else 46.0
 
-    conversations: list[Conversation]
-    validation: list[Conversation]
-    config: SFTConfig
-    scenarios: list[tuple[MCPScenario, ...]] = field(default_factory=list)
+    def skip_reason(self) -> str | None:
+        """There are no demonstrations, or there is too little time."""
+        if self.context.options.imitation is None:
+            return ""
+        if not self._imitation.conversations:
+            return "no reference of the training scenarios was executed"
+        runner = self.context.runner
+        seconds = runner.budget.allows(self.name)
+        if seconds is not None and seconds < LEAST and not runner.directory.journal.of("begin", self.name):
+            return f"only {seconds:.0f} s are left for it"
+        return None
 
-    def imitated_ids(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Ids of the scenarios that were imitated: all of them, or those for which there was time.
+    async def run(self) -> None:
+        """Imitates them."""
+        context, runner, imitation = self.context, self.context.runner, self._imitation
+        with runner.stage(self.name, f"imitating {len(imitation.conversations)} demonstrations") as record:
+            result = await warm_start(
+                context.trainer,
+                context.options.policy,
+                imitation,
+                seconds=record.seconds,
+                key=f"{runner.directory.name}-warm-start",
+                progress=context.options.progress,
+            )
+            metrics = result.metrics
+            tokens = Tokens(trained=round(metrics.get("tokens_unique", 0) * metrics.get("epochs", 0)))
+            record.facts |= {
+                "version": result.version,
+                "metrics": metrics,
+                "tokens": tokens.summary(),
+                "scenarios": imitation.imitated_ids(metrics),
+            }
+            await self.restore(record.facts)
+            runner.on_stage(f"{context.outcome.model}: {_description(metrics)}")
+            if left_out := {reason: count for reason, count in metrics.get("turns_skipped", {}).items() if count}:
+                reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
+                context.note("imitated", f"answers that the warm start did not imitate: {reasons}")
 
-        Args:
-            metrics: Of the warm start.
-        """
-        if not self.scenarios or "skipped" in metrics:
-            return []
-        imitated = metrics.get("imitated", range(len(self.scenarios)))
-        return list(dict.fromkeys(scenario.id for index in imitated for scenario in self.scenarios[index]))
+    async def restore(self, end: Mapping[str, Any]) -> None:
+        """Takes the version that it made, and which scenarios were imitated."""
+        self.context.outcome.warm_start, self.context.outcome.version = end["metrics"], end["version"]
+        self.context.imitated_ids = end["scenarios"]
 
-    @classmethod
-    def of(
-        cls,
-        settings: WarmStart,
-        training: Sequence[MCPScenario],
-        selection: Sequence[MCPScenario],
-        tools: Sequence[BaseTool],
-        system: str,
-        seed: int,
-        held_out: Sequence[MCPScenario] = (),
-    ) -> Imitation:
-        """The demonstrations and the settings of a warm start.
-
-        Args:
-            settings: What was asked for.
-            training: The scenarios whose references are imitated, unless the settings name conversations.
-            selection: The scenarios on whose references the loss is measured then.
-            tools: The tools of the agent.
-            system: Its system prompt.
-            seed: Seed of the order, unless the settings have their own.
-            held_out: Held-out scenarios, whose values no demonstration may have.
-        """
-        if settings.conversations is not None:
-            imitated = load_conversations(settings.conversations)
-            measured: list[Conversation] = []
-            shown: list[tuple[MCPScenario, ...]] = []
-        else:
-            executed = [scenario for scenario in order_by_variety(training) if scenario.plan.executed]
-            twice = Renamer(tools, held_out, seed).rename([*executed, *executed])
-            alone = [_answers_alone(conversation) for conversation in demonstrations(twice, tools, system)]
-            imitated, shown = _in_conversations(executed, alone, seed)
-            measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or _apply_settings(settings, plan_config(imitated, seed)), shown)
-
-
-def _in_conversations(
-    scenarios: Sequence[MCPScenario], alone: Sequence[Conversation], seed: int
-) -> tuple[list[Conversation], list[tuple[MCPScenario, ...]]]:
-    """The demonstrations of scenarios, of which some follow on others in one conversation.
-
-    Args:
-        scenarios: The scenarios.
-        alone: Demonstrations of all of them, and then of all of them again, with other values.
-        seed: Seed of which follow on which.
-
-    Returns:
-        The conversations, those first that show a scenario for the first time, and the scenarios of each.
-    """
-    following = continuations(scenarios, seed)
-    conversations, shown = list[Conversation](), list[tuple[MCPScenario, ...]]()
-    for scenario, first, index in zip(scenarios, alone, following, strict=False):
-        conversations.append(first if index is None else join_conversations(first, alone[len(scenarios) + index]))
-        shown.append((scenario,) if index is None else (scenario, scenarios[index]))
-    for index in sorted(set(range(len(scenarios))).difference(following)):
-        conversations.append(alone[len(scenarios) + index])
-        shown.append((scenarios[index],))
-    return conversations, shown
-
-
-def _answers_alone(demonstration: Conversation) -> Conversation:
-    """The demonstration without a loss on what the assistant said before the last message of the user: in a follow-up
-    that is history, which was answered without the calls that led to it."""
-    messages = demonstration.messages
-    asked = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
-    marked = [
-        {**message, "weight": 0} if message["role"] == "assistant" and at < asked else message
-        for at, message in enumerate(messages)
-    ]
-    return demonstration.model_copy(update={"messages": marked})
-
-
-def order_by_variety(training: Sequence[MCPScenario]) -> list[MCPScenario]:
-    """Orders scenarios so that the first ones teach most in their time. However many are taken, each kind of task and
-    each combination of tools has its share, and at least one, and of these all different calls come once before any
-    comes twice, those with short results first.
-
-    Args:
-        training: The scenarios.
-    """
-    told: Counter[str] = Counter()
-    alike: defaultdict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
-    for index, scenario in enumerate(training):
-        plan = scenario.plan
-        length = sum(len(seen.text) for seen in plan.observations)
-        alike[plan.kind, *combination(scenario)].append((told[plan.calls], length, index))
-        told[plan.calls] += 1
-    places = [
-        (place / len(listed), index) for listed in alike.values() for place, (*_, index) in enumerate(sorted(listed))
-    ]
-    return [training[index] for _, index in sorted(places)]
-
-
-def _apply_settings(settings: WarmStart, config: SFTConfig) -> SFTConfig:
-    """The configuration with what was asked for."""
-    update: dict[str, Any] = {}
-    if settings.lr is not None:
-        update |= {"lr": settings.lr, "lr_updates": None}
-    if settings.epochs is not None:
-        update["num_train_epochs"] = settings.epochs
-    return config.model_copy(update=update)
-
-
-def plan_config(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
-    """Settings for demonstrations: updates of more demonstrations where tools and system prompt are long.
-
-    Args:
-        conversations: The demonstrations.
-        seed: Seed of their order.
-    """
-    if not conversations:
-        return SFTConfig(lr=RATE, lr_updates=RATED, seed=seed)
-    shared = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
-    own = statistics.fmean(len(json.dumps(conversation.messages[1:])) for conversation in conversations)
-    size = next((size for size in _SIZES if shared / size <= 4 * own), _SIZES[-1])
-    epochs = math.ceil(UPDATES * size / len(conversations))
-    return SFTConfig(
-        lr=RATE,
-        lr_updates=RATED,
-        num_train_epochs=min(EPOCHS, max(2, epochs)),
-        per_device_train_batch_size=size,
-        detach_prefix=True,
-        max_length=LONGEST,
-        patience=PATIENCE,
-        seed=seed,
-    )
+    @cached_property
+    def _imitation(self) -> Imitation:
+        """What is imitated. If steps follow, they get some of the scenarios for themselves."""
+        context, options = self.context, self.context.options
+        assert options.imitation is not None
+        return Imitation.of(
+            options.imitation,
+            context.training if options.training.steps == 0 else shown_and_kept(context.training, options.seed)[0],
+            context.selection,
+            context.toolbox.tools,
+            options.runs.system,
+            options.seed,
+            context.outcome.scenarios.held_out,
+        )
 
 
 async def warm_start(
@@ -243,3 +134,15 @@ async def warm_start(
             return await client.result(job, progress=f"warm start of {policy}" if progress else None)
         log.warning("the warm start %s %s (%s); it is done again", job.id, job.status.value, job.error)
     raise AssertionError("count() does not end")
+
+
+def _description(metrics: Mapping[str, Any]) -> str:
+    """What a warm start did, in words."""
+    if skipped := metrics.get("skipped"):
+        return f"the warm start changed nothing: {skipped}"
+    losses = metrics.get("validation_losses") or [metrics.get("loss_first"), metrics.get("loss_last")]
+    what = "held-out loss" if metrics.get("validation_losses") else "loss"
+    least = min((loss for loss in losses if isinstance(loss, float)), default=None)
+    if least is None or not isinstance(losses[0], float):
+        return f"{metrics.get('updates')} updates"
+    return f"{metrics.get('updates')} updates, {what} {losses[0]:.3f} to {least:.3f}, ended by {metrics.get('stopped')}"

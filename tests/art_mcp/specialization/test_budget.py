@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.specialization.budget import REPORT, WEIGHTS, Budget
+from art_mcp.specialization.budget import REPORT, Budget
 from tests.support.clock import Clock
 
-PROMPTED = frozenset({"difficulty"})
+WEIGHTS = {"scenarios": 6.0, "before": 1.5, "prompted": 2.0, "warm start": 46.0, "after_sft": 6.0, "difficulty": 0.0,
+           "rl": 22.0, "selection": 4.0, "after": 6.0}  # fmt: skip
+"""Those of the stages, where nobody asked for a difficulty."""
+
+
+def divided(seconds: float | None, clock: Clock) -> Budget:
+    budget = Budget(seconds, clock=clock.monotonic)
+    budget.divide(WEIGHTS)
+    return budget
 
 
 def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
     clock = Clock()
-    budget = Budget(1_210.0, skipped_stages=PROMPTED, clock=clock.monotonic)
-    shares = sum(weight for name, weight in WEIGHTS.items() if name != "difficulty")
+    budget = divided(1_210.0, clock)
+    shares = sum(WEIGHTS.values())
     first = budget.allows("scenarios")
     assert first == pytest.approx(1_200 * WEIGHTS["scenarios"] / shares)
     assert first is not None
@@ -28,7 +36,7 @@ def test_every_stage_gets_its_share_and_passes_on_what_it_left() -> None:
 
 def test_the_last_measurement_and_the_report_keep_their_time() -> None:
     clock = Clock()
-    budget = Budget(600.0, skipped_stages=PROMPTED, clock=clock.monotonic)
+    budget = divided(600.0, clock)
     budget.reserve("after", 100.0)
     clock.now += 350
     training = budget.allows("rl")
@@ -41,7 +49,7 @@ def test_the_last_measurement_and_the_report_keep_their_time() -> None:
 
 
 def test_without_a_limit_every_stage_takes_what_it_needs() -> None:
-    budget = Budget(None)
+    budget = divided(None, Clock())
     assert [budget.allows(stage) for stage in WEIGHTS] == [None] * len(WEIGHTS)
     assert budget.seconds_left is None
     assert budget.text() == ""
@@ -55,9 +63,19 @@ def test_what_earlier_processes_spent_counts() -> None:
     assert (budget.seconds_spent, budget.seconds_left) == (80.0, 20.0)
 
 
+def test_to_ask_changes_nothing() -> None:
+    clock = Clock()
+    budget = divided(1_010.0, clock)
+    budget.reserve("after", 100.0)
+    early = budget.allows("before")
+    assert budget.allows("after") is not None
+    assert budget.foresees("rl", now="rl") is not None
+    assert budget.allows("before") == early
+
+
 def test_what_is_left_out_goes_to_the_others() -> None:
     clock = Clock()
-    budget = Budget(1_010.0, skipped_stages=PROMPTED, clock=clock.monotonic)
+    budget = divided(1_010.0, clock)
     later = {"warm start", "after_sft", "rl", "selection", "after"}
     assert budget.foresees("rl", now="warm start") == pytest.approx(
         1_000 * WEIGHTS["rl"] / sum(WEIGHTS[name] for name in later)
@@ -66,4 +84,4 @@ def test_what_is_left_out_goes_to_the_others() -> None:
     budget.reserve("after", 100.0)  # nobody waits for it
     both = WEIGHTS["warm start"] + WEIGHTS["after_sft"]
     assert budget.allows("warm start") == pytest.approx(1_000 * WEIGHTS["warm start"] / both)
-    assert Budget(None).foresees("rl", now="warm start") is None
+    assert divided(None, clock).foresees("rl", now="warm start") is None

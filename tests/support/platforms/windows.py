@@ -125,7 +125,7 @@ def capture_process() -> None:
 def hold_locks() -> None:
     """Two of a kind, of which the second one gets none."""
     from art_langgraph.store.sqlite import SQLiteDatabase
-    from art_mcp.specialization.output.directory import RunDirectory
+    from art_mcp.specialization.run_directory import RunDirectory
     from trainer_server.wire import Home
 
     database = SQLiteDatabase(Home.find().store)

@@ -431,7 +431,9 @@ class VLLMEngine:
                 health = Health.silent
         if health == Health.alive:
             self._health_failures.over()
-        return health == Health.alive or (health == Health.silent and not self._health_failures.record())
+        elif health == Health.silent:
+            self._health_failures.record()
+        return health == Health.alive or (health == Health.silent and not self._health_failures.too_many)
 
     async def _make_ready(self) -> None:
         """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
@@ -546,7 +548,8 @@ class VLLMEngine:
         while child.running:
             if await self.client.healthy():
                 return True
-            if self._health_failures.record():
+            self._health_failures.record()
+            if self._health_failures.too_many:
                 log.warning("vLLM at %s runs, and has not answered for %.0f s", self.url, PATIENCE)
                 return False
             await asyncio.sleep(0.1)

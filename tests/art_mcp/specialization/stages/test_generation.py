@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from art_mcp import GenerationSettings, connect
+from art_mcp import GenerationSettings, ScenarioSet, Server, connect
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.output.directory import RunDirectory
+from art_mcp.specialization.run_directory import RunDirectory
 from art_mcp.specialization.stage_runner import StageRunner
-from art_mcp.specialization.stages.generation import scenarios_for
+from art_mcp.specialization.stages.generation import Generation
 from tests.support.mcp.commands import SHELF
 
 pytestmark = pytest.mark.slow
@@ -24,19 +26,32 @@ def stage_runner(output: Path) -> StageRunner:
     return StageRunner(directory, budget, lambda line: None, lambda: None)
 
 
+async def scenarios_of(server: Server, n: int, runner: StageRunner, seed: int) -> ScenarioSet:
+    """The scenarios with which the run begins."""
+    begun: list[ScenarioSet] = []
+
+    async def begin(scenarios: ScenarioSet) -> None:
+        begun.append(scenarios)
+
+    options = SimpleNamespace(scenarios=n, generation=GenerationSettings(), seed=seed, progress=False)
+    context: Any = SimpleNamespace(server=server, options=options, runner=runner, begin=begin)
+    await runner.run([Generation(context)])
+    return begun[0]
+
+
 async def test_what_was_kept_before_a_kill_is_in_the_set(tmp_path: Path) -> None:
     async with connect(SHELF) as server:
         first = stage_runner(tmp_path)
         with suppress(KeyboardInterrupt), first.stage("scenarios", "as in a process that is killed"):
-            other = await scenarios_for(server, 6, GenerationSettings(), stage_runner(tmp_path / "other"), 5, False)
+            other = await scenarios_of(server, 6, stage_runner(tmp_path / "other"), 5)
             for scenario in other.scenarios[:3]:
                 first.directory.add_scenario(scenario)
             raise KeyboardInterrupt
         first.directory.close()
         again = stage_runner(tmp_path)
-        made = await scenarios_for(server, 8, GenerationSettings(), again, 0, False)
+        made = await scenarios_of(server, 8, again, 0)
         assert {one.id for one in other.scenarios[:3]} <= {one.id for one in made.scenarios}
         assert len(made) <= 8
         assert [one.id for one in again.directory.scenarios().scenarios] == [one.id for one in made.scenarios]
         again.directory.close()
-        assert await scenarios_for(server, 8, GenerationSettings(), stage_runner(tmp_path), 0, False) == made
+        assert await scenarios_of(server, 8, stage_runner(tmp_path), 0) == made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from art_langgraph import GRPOConfig, TrainerClient
@@ -45,15 +46,19 @@ def test_all_steps_have_the_same_settings_unless_others_are_given() -> None:
 async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
     scenarios = [MCPScenario.make("look", Plan(reference=[Step(tool="look")]))]
     async with TrainerClient("http://127.0.0.1:1", "key") as client:
-        begun: Any = reinforce(
-            lambda scenario: None,
-            scenarios,
-            policy="p",
-            client=client,
-            training=TrainingSettings(steps=1),
-            runs=RunSettings(timeout=7.0),
-            schemas={},
-            seconds=None,
+        options = SimpleNamespace(
+            policy="p", training=TrainingSettings(steps=1), runs=RunSettings(timeout=7.0), seed=0, progress=False
         )
+        context: Any = SimpleNamespace(
+            options=options,
+            trainer=client,
+            agent=lambda scenario: None,
+            ruler=None,
+            selection=[],
+            difficulty_groups=(),
+            outcome=SimpleNamespace(schemas={}),
+            runner=SimpleNamespace(directory=SimpleNamespace(store=None, name="")),
+        )
+        begun: Any = reinforce(context, scenarios, None, first_step=1)
         assert begun.ag_frame.f_locals["timeout"] == 7.0
         await begun.aclose()

@@ -18,11 +18,16 @@ class HealthFailures:
         self._since: float | None = None
         self._checks = 0
 
-    def record(self) -> bool:
-        """Counts one more failed check. Returns whether the engine has been silent for too long."""
+    def record(self) -> None:
+        """Counts one more failed check."""
         self._since = time.monotonic() if self._since is None else self._since
         self._checks += 1
-        return self._checks >= PATIENT_CHECKS and time.monotonic() - self._since >= PATIENCE
+
+    @property
+    def too_many(self) -> bool:
+        """Whether the engine has been silent for too long."""
+        silent = 0.0 if self._since is None else time.monotonic() - self._since
+        return self._checks >= PATIENT_CHECKS and silent >= PATIENCE
 
     def over(self) -> None:
         """Forgets the failed checks: the engine has answered."""

@@ -1,4 +1,4 @@
-"""Settings of a warm start, by its demonstrations."""
+"""What a warm start imitates, and its settings, by its demonstrations."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
-from art_mcp.specialization.stages.multi_task import continuations
-from art_mcp.specialization.stages.warm_start import EPOCHS, RATED, Imitation, order_by_variety, plan_config, warm_start
+from art_mcp.specialization.imitation import EPOCHS, RATED, Imitation, continuations, order_by_variety, plan_config
+from art_mcp.specialization.stages.warm_start import warm_start
 from trainer_server.wire import Conversation, SFTConfig
 
 

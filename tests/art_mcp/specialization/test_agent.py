@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step
-from art_mcp.specialization.stages.toolbox import _tokens
+from art_mcp.specialization.agent import _tokens
 
 
 def longest(revision: str) -> int:

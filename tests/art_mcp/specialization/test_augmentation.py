@@ -10,8 +10,8 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Observation, Plan, Step
+from art_mcp.specialization.augmentation import Renamer
 from art_mcp.specialization.demonstrations import demonstration
-from art_mcp.specialization.stages.augmentation import Renamer
 
 SHOW = Step(tool="show", arguments={"repo": "/world/project", "revision": "9f3c07ab", "order": "newest"})
 RESULT = "commit 9f3c07ab1122334455667788\nAuthor: Ada Berg <ada@example.com>\nDate: 2026-06-09\n\n+++ b/src/harbour.py"

@@ -123,7 +123,7 @@ class Renamer:
             seen.model_copy(update={"text": renaming.text(seen.text), "structured": renaming.value(seen.structured)})
             for seen in plan.observations
         ]
-        made = scenario.model_copy(update={"input": renaming.input(scenario)}).with_plan(
+        renamed = scenario.model_copy(update={"input": renaming.input(scenario)}).with_plan(
             reference=steps,
             observations=observations,
             facts=renaming.value(plan.facts),
@@ -133,13 +133,13 @@ class Renamer:
             requests=renaming.value(plan.requests),
             changes=None,  # of the values that the world had
         )
-        return made if _still_right(scenario, made, self._schemas) else scenario
+        return renamed if _still_right(scenario, renamed, self._schemas) else scenario
 
     def _parts(self, scenario: MCPScenario) -> set[str]:
         """What may be renamed: words in lower case, numbers, and hashes by their first characters."""
         plan = scenario.plan
         whole = _whole(scenario)
-        kept = self._schema | _KEPT | _around(scenario) | _keys(plan) | _in_roots(whole)
+        fixed = self._schema | _KEPT | _around(scenario) | _keys(plan) | _in_roots(whole)
         computed = _may_be_computed(plan)
         parts: set[str] = set()
         numbers: set[str] = set()
@@ -153,12 +153,12 @@ class Renamer:
                 elif part["hex"] or not (
                     part[0].isupper()
                     or is_well_known(part[0])
-                    or {part[0].casefold(), *words(part[0])} & (kept | endings)
+                    or {part[0].casefold(), *words(part[0])} & (fixed | endings)
                 ):
                     parts.add(_key(part[0]))
         if not computed:
             parts |= {number for number in numbers if "." in number or int(number) > _COUNTS}
-        return parts - kept - _find_abbreviations(numbers, whole)
+        return parts - fixed - _find_abbreviations(numbers, whole)
 
     def _renaming(self, scenario: MCPScenario, parts: Sequence[str]) -> _Renaming:
         """Fresh values for parts, which occur nowhere in a scenario."""
@@ -267,11 +267,11 @@ def _stated_values(scenario: MCPScenario) -> Iterator[str]:
     """Those of the values that the messages or a result say before a call needs them. What an agent works out by
     itself, such as a query, is no value that it copies."""
     plan = scenario.plan
-    told = _contents(scenario)
+    sources = _contents(scenario)
     for number in range(len(plan.reference)):
-        yield from (text for text in _arguments(plan, number) if mentions(told, text))
+        yield from (text for text in _arguments(plan, number) if mentions(sources, text))
         for seen in plan.observations[number : number + 1]:
-            told = "\n".join([told, seen.text, *spell_value(seen.structured)])
+            sources = "\n".join([sources, seen.text, *spell_value(seen.structured)])
     yield from plan.facts
     yield from plan.about
 
@@ -331,7 +331,7 @@ def _find_abbreviations(numbers: Iterable[str], text: str) -> set[str]:
 
 def _may_be_computed(plan: Plan) -> bool:
     """Whether a result may have been computed from numbers, such as a sum."""
-    given = {
+    values = {
         canonical(leaf)
         for step in plan.reference
         for argument in step.arguments.values()
@@ -339,7 +339,7 @@ def _may_be_computed(plan: Plan) -> bool:
         for _, leaf in leaves(argument)
         if isinstance(leaf, int | float) and not isinstance(leaf, bool)
     }
-    return bool(given) and any(_size(seen, given) <= _COMPUTED for seen in plan.observations)
+    return bool(values) and any(_size(seen, values) <= _COMPUTED for seen in plan.observations)
 
 
 def _size(observation: Observation, inputs: Set[str]) -> int:
@@ -375,8 +375,8 @@ def _still_right(before: MCPScenario, after: MCPScenario, schemas: Mapping[str, 
             return False
     if [message["role"] for message in before.messages] != [message["role"] for message in after.messages]:
         return False
-    told, says = _contents(before), _contents(after)
-    if any(was in told and now not in says for was, now in pairs):
+    sources, results = _contents(before), _contents(after)
+    if any(was in sources and now not in results for was, now in pairs):
         return False
     pairs += zip(earlier.facts, plan.facts, strict=True)
     changed = {(was, now) for was, now in pairs if was != now}

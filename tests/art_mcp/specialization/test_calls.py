@@ -9,8 +9,7 @@ from art_langgraph import Trajectory
 from art_langgraph.trajectory import CompletionCall, ToolCall
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.calls import Schema, made_calls
-from art_mcp.specialization.stages.hints import schema_hints
+from art_mcp.specialization.calls import Schema, made_calls, schema_hints
 
 SCHEMAS = {
     "show": Schema("show", ("path", "revision"), ("lines",)),

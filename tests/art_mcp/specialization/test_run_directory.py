@@ -12,9 +12,8 @@ from art_langgraph.llm.llm import Usage
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.budget import Budget
-from art_mcp.specialization.output.directory import RunDirectory
-from art_mcp.specialization.output.fingerprint import fingerprint
-from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings
+from art_mcp.specialization.run_directory import RunDirectory
+from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, fingerprint
 from art_mcp.specialization.stage_runner import StageRunner
 from trainer_server.wire import ConfigError
 
@@ -87,7 +86,7 @@ def test_settings_are_compared_by_their_names() -> None:
         training=TrainingSettings(steps=3, config=fingerprint), runs=RunSettings(), output=Path("a"), graph=None
     )
     assert found["training.steps"] == 3
-    assert found["training.config"] == "art_mcp.specialization.output.fingerprint.fingerprint"
+    assert found["training.config"] == "art_mcp.specialization.settings.fingerprint"
     assert found["runs.max_concurrency"] == 48
     assert (found["output"], found["graph"]) == ("a", None)
 

@@ -1,4 +1,6 @@
-"""Which training scenarios the warm start does not show, so that the reinforcement learning has something to learn.
+"""Which training scenarios are for what: imitation, reinforcement learning, the choice of a version.
+
+The warm start does not show all of them, so that the reinforcement learning has something to learn.
 
 A policy solves nearly all scenarios whose calls it has imitated, and runs that all succeed teach nothing. What it lacks
 are calls, and combinations of tools, that it has not seen: those it meets in the reinforcement learning for the first
@@ -21,6 +23,32 @@ _LEAST = 2
 """Different calls of the same tools that the warm start shows at least."""
 COMBINATIONS = 0.3
 """Share of the combinations of tools that is kept as a whole."""
+_ASIDE, _MOST_ASIDE, _FEWEST_ASIDE = 0.1, 32, 8
+"""Share of the training scenarios that is put aside for the choice of a version, how many at most, and how many at
+least. Fewer tell nothing."""
+
+
+def put_aside(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
+    """Divides training scenarios into those to train on and selection scenarios.
+
+    Selection scenarios tell when a warm start should end, and which version is taken. The same scenarios and the same
+    seed give the same division.
+
+    Args:
+        training: All training scenarios.
+        seed: Seed of the choice.
+
+    Returns:
+        The scenarios to train on, and the selection scenarios. There are none of the latter if _ASIDE of the training
+        scenarios is fewer than _FEWEST_ASIDE / 2.
+    """
+    count = round(len(training) * _ASIDE)
+    if 2 * count < _FEWEST_ASIDE:
+        return list(training), []
+    count = min(_MOST_ASIDE, max(_FEWEST_ASIDE, count))
+    chosen = {scenario.id for scenario in random.Random(f"selection-{seed}").sample(list(training), count)}
+    left = [scenario for scenario in training if scenario.id not in chosen]
+    return left, [scenario for scenario in training if scenario.id in chosen]
 
 
 def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCPScenario], list[MCPScenario]]:
@@ -41,12 +69,12 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
     calls = list[str]()
     alike: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)
     whole = _whole({combination(scenario) for scenario in training}, seed)
-    kept: set[str] = set()
+    rl_calls: set[str] = set()
     for scenario in training:
         plan = scenario.plan
         calls.append(plan.calls)
         if combination(scenario) in whole:
-            kept.add(calls[-1])
+            rl_calls.add(calls[-1])
         else:
             alike[plan.kind, *scenario.tools][calls[-1]] += 1
     owed = 0.0
@@ -54,10 +82,10 @@ def shown_and_kept(training: Sequence[MCPScenario], seed: int) -> tuple[list[MCP
         owed += SHARE * len(different)
         rare = sorted(call for call, times in different.items() if times * len(different) <= 2 * different.total())
         count = min(int(owed), max(0, len(different) - _LEAST), len(rare))
-        kept.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(rare, count))
+        rl_calls.update(random.Random(f"kept-{seed}-{canonical(key)}").sample(rare, count))
         owed -= count
-    shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in kept]
-    return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in kept]
+    shown = [scenario for scenario, its in zip(training, calls, strict=True) if its not in rl_calls]
+    return shown, [scenario for scenario, its in zip(training, calls, strict=True) if its in rl_calls]
 
 
 def to_train_on(
@@ -96,9 +124,9 @@ def _whole(combinations: Collection[tuple[str, ...]], seed: int) -> set[tuple[st
     several = sorted(each for each in combinations if len(each) > 1)
     count = int(COMBINATIONS * len(several))
     left = Counter(tool for each in combinations for tool in each)
-    kept: set[tuple[str, ...]] = set()
+    whole: set[tuple[str, ...]] = set()
     for each in random.Random(f"combinations-{seed}").sample(several, len(several)):
-        if len(kept) < count and all(left[tool] > 1 for tool in each):
-            kept.add(each)
+        if len(whole) < count and all(left[tool] > 1 for tool in each):
+            whole.add(each)
             left.subtract(each)
-    return kept
+    return whole

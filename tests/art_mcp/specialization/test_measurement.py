@@ -1,4 +1,4 @@
-"""Success by held-out set, the headline, and what a version gained over another."""
+"""How many scenarios a measurement takes, success by held-out set, the headline, and what a version gained."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import pytest
 from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Split, Step
-from art_mcp.specialization.measuring.measurement import Measurement
-from art_mcp.specialization.measuring.paired_gain import PairedGain, sign_test
+from art_mcp.specialization.measurement import (
+    LEAST,
+    Measurement,
+    Measurer,
+    PairedGain,
+    interleave_sets,
+    sign_test,
+)
+from art_mcp.specialization.settings import RunSettings
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved
 
@@ -74,3 +81,27 @@ def test_the_gain_on_all_sets_counts_combinations_too() -> None:
 @pytest.mark.parametrize(("better", "worse", "p"), [(0, 0, 1.0), (1, 1, 1.0), (8, 1, 20 / 512), (0, 6, 2 / 64)])
 def test_the_p_value_is_that_of_a_fair_coin(better: int, worse: int, p: float) -> None:
     assert sign_test(better, worse) == pytest.approx(p)
+
+
+def scenarios(name: str, count: int) -> list[MCPScenario]:
+    return [MCPScenario.make(f"{name} {at}", Plan(reference=[Step(tool="look")])) for at in range(count)]
+
+
+def test_every_beginning_of_the_order_has_as_many_of_each_set() -> None:
+    sets = {"values": scenarios("v", 9), "phrasings": scenarios("p", 9), "combinations": scenarios("c", 2)}
+    order = interleave_sets(sets, seed=1)
+    assert sorted(one.id for one in order) == sorted(one.id for found in sets.values() for one in found)
+    assert [one.task[0] for one in order[:8]] == list("vpcvpcvp")
+    assert order == interleave_sets(sets, seed=1) != interleave_sets(sets, seed=2)
+
+
+def test_the_cost_of_the_first_runs_tells_how_many_more_there_is_time_for() -> None:
+    measurer = Measurer(RunSettings(max_concurrency=20), progress=False)
+    assert measurer._part(0, 100, None, 0.0) == 100, "no limit"
+    assert measurer._part(0, 100, 30.0, 0.0) == 20, "the cost is not known"
+    measurer.cost = 0.5
+    assert measurer._part(20, 100, 30.0, 10.0) == 40
+    assert measurer._part(20, 50, 30.0, 10.0) == 30, "no more than there are"
+    assert measurer._part(60, 100, 30.0, 29.0) == 0, "too few to be worth it"
+    assert measurer._part(0, 100, 30.0, 0.0) == 60, "known from an earlier measurement"
+    assert measurer._part(0, 100, 0.0, 0.0) == LEAST, "never none"

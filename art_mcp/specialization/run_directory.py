@@ -1,27 +1,102 @@
-"""RunDirectory: the files of a specialization, and what an earlier process of the same run has left in them."""
+"""RunDirectory and its Journal: everything is written as it comes, so that a killed run can be continued."""
 
 from __future__ import annotations
 
 import os
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from filelock import lock_descriptor
 
+from art_langgraph.costs.tokens import Tokens
+from art_langgraph.llm.llm import Usage
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.store import TrajectoryStore
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
-from art_mcp.specialization.output.journal import Journal
 from art_mcp.specialization.verify import solved
 from trainer_server.wire import ConfigError
 from trainer_server.wire.home import write_private
 from trainer_server.wire.jsonl import append_jsonl, read_jsonl, write_jsonl
 
 RUN, PROGRESS, SCENARIOS, RUNS, ADAPTER = "run.json", "progress.jsonl", "scenarios.jsonl", "runs.sqlite", "adapter"
+
+
+class Journal:
+    """The events of a run, those of earlier processes included.
+
+    Each event has `event`, `time` (Unix time), `spent` (seconds of the run until then), and `usage` where language
+    models were asked. Events of a stage have its name in `stage`: "begin", "end", and between them "part" (of a
+    measurement) and "step" (of the training).
+
+    Args:
+        path: The JSONL file. None: events are kept in memory only.
+
+    Attributes:
+        seconds_spent: Gives the seconds of the run until now.
+        usage: Gives the usage of language models until now, by what they were asked for.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.seconds_spent: Callable[[], float] = lambda: 0.0
+        self.usage: Callable[[], Mapping[str, Usage]] = dict
+        self.events: list[dict[str, Any]] = []
+        if path is not None and path.exists():  # a killed process may have left half of the last line
+            self.events = list(read_jsonl(path, dict, what="event", skip=lambda _: None))
+
+    def note(self, event: str, **facts: Any) -> None:
+        """Adds an event. When this returns, the event survives a kill of the process.
+
+        Args:
+            event: Its name.
+            **facts: What is to be known of it, as JSON values.
+        """
+        line = {"event": event, "time": round(time.time(), 3), "spent": round(self.seconds_spent(), 3), **facts}
+        if usage := self.usage():
+            line["usage"] = {name: asdict(each) for name, each in usage.items()}
+        if self._path is not None:
+            append_jsonl(self._path, [line])
+        self.events.append(line)
+
+    def of(self, event: str, stage: str) -> list[dict[str, Any]]:
+        """The events of a name in a stage, oldest first."""
+        return [line for line in self.events if line["event"] == event and line.get("stage") == stage]
+
+    def end_event(self, stage: str) -> dict[str, Any] | None:
+        """The event with which a stage ended. None: it has not."""
+        return next(iter(self.of("end", stage)), None)
+
+    @property
+    def last(self) -> float:
+        """Seconds of the run at the last event."""
+        return max((float(line.get("spent", 0.0)) for line in self.events), default=0.0)
+
+    @property
+    def last_usage(self) -> dict[str, Usage]:
+        """Usage of language models at the last event that has it."""
+        usage: dict[str, Any] = next((line["usage"] for line in reversed(self.events) if "usage" in line), {})
+        return {name: Usage(**each) for name, each in usage.items()}
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each stage that has ended, all processes together."""
+        seconds = {}
+        for line in self.events:
+            if line["event"] == "end" and (begun := self.of("begin", line["stage"])):
+                seconds[line["stage"]] = line["spent"] - begun[0]["spent"]
+        return seconds
+
+    @property
+    def tokens(self) -> dict[str, Tokens]:
+        """Tokens of each stage that has ended."""
+        ends = [line for line in self.events if line["event"] == "end" and "tokens" in line]
+        return {line["stage"]: Tokens(**line["tokens"]) for line in ends}
 
 
 class RunDirectory:
@@ -40,6 +115,10 @@ class RunDirectory:
         settings: The settings of the run, by name, as JSON values.
         resume: Whether to continue the run that the directory has.
 
+    Attributes:
+        journal: What the run did.
+        resumed: Whether an earlier process has begun the run.
+
     Raises:
         ConfigError: The directory has files and `resume` is false, or it has those of a run with other settings.
     """
@@ -48,7 +127,7 @@ class RunDirectory:
         self.path = path
         self.name = f"specialize-{uuid.uuid4().hex[:12]}"
         self.store: TrajectoryStore | None = None
-        self._settings, self._resumed = dict(settings), False
+        self._settings, self.resumed = dict(settings), False
         self._lock: IO[bytes] | None = None
         if path is None:
             if resume:
@@ -75,11 +154,6 @@ class RunDirectory:
             write_jsonl(path / RUN, [{"name": self.name, "settings": self._settings}])
         self.journal = Journal(path / PROGRESS)
         self.store = TrajectoryStore(path / RUNS)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether an earlier process has begun the run."""
-        return self._resumed
 
     def add_scenario(self, scenario: MCPScenario) -> None:
         """Appends a scenario that was kept, while others are still generated."""
@@ -151,4 +225,4 @@ class RunDirectory:
                 f"{path} has a run with other settings: {listed}. Resume it with the settings that it began with, or "
                 "give another --output"
             )
-        self.name, self._resumed = str(line["name"]), True
+        self.name, self.resumed = str(line["name"]), True

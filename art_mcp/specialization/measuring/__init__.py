@@ -1,1 +1,0 @@
-"""How good a version is on the held-out sets: measured within a time, compared on the same scenarios."""
