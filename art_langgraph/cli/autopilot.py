@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import AggregationOption, StoreOption, load_object
+from art_langgraph.cli.options import AggregationOption, LrOption, StoreOption, load_object
 from art_langgraph.cli.printing.lists import print_json
 from trainer_server.wire import ConfigError, GRPOConfig
 
@@ -85,7 +85,7 @@ def autopilot_command(
             rich_help_panel=_CANARY,
         ),
     ] = 2000,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
+    lr: LrOption = GRPOConfig().lr,
     loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     from_ledger: Annotated[

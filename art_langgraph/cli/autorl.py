@@ -12,6 +12,7 @@ import typer
 from art_langgraph.cli.options import (
     AggregationOption,
     JsonOption,
+    LrOption,
     RubricOption,
     UrlOption,
     VotesOption,
@@ -45,7 +46,7 @@ def autorl_command(
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 8,
     groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 4,
     n: Annotated[int, typer.Option("--n", "-n", help="Runs per scenario, compared with each other.", min=2)] = 8,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
+    lr: LrOption = GRPOConfig().lr,
     loss_aggregation: AggregationOption = "loss_type",
     seed: Annotated[int, typer.Option(help="Seed of the scenarios, their split and their order.")] = 0,
     output: Annotated[Path, typer.Option(help="Directory for report.md and the scenarios as JSONL.")] = Path("autorl"),

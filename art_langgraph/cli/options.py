@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
+from art_langgraph.loop.options import help_of
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import moment
 
@@ -52,6 +56,7 @@ UrlOption = Annotated[
 RubricOption = Annotated[
     str | None, typer.Option("--rubric", help="What a good run is: a text, or @FILE. Default: it reaches the goal.")
 ]
+LrOption = Annotated[float, typer.Option("--lr", help="Learning rate.", min=0.0)]
 AggregationOption = Annotated[
     Literal["loss_type", "trajectory"],
     typer.Option(
@@ -61,6 +66,51 @@ AggregationOption = Annotated[
     ),
 ]
 VotesOption = Annotated[int, typer.Option("--votes", help="How often the judge is asked about each scenario.", min=1)]
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: a parameter that is a dataclass becomes a flag for each of its fields, with the help of its docstring.
+
+    Args:
+        command: The function of the command. Such a parameter is annotated with its class and a panel of the help:
+            `Annotated[LoopFlags, "Training loop"]`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    origins = {name: getattr(hint, "__origin__", None) for name, hint in hints.items()}
+    dataclasses: dict[str, Any] = {name: origin for name, origin in origins.items() if is_dataclass(origin)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in dataclasses:
+            parameters += _flags(dataclasses[name], *hints[name].__metadata__)
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        for name, options in dataclasses.items():
+            values[name] = options(**{option.name: values.pop(option.name) for option in fields(options)})
+        command(**values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _flags(options: Any, panel: str) -> Iterator[inspect.Parameter]:
+    """A parameter of a command for each field of a dataclass."""
+    declared, hints = {option.name: option for option in fields(options)}, get_type_hints(options)
+    for name, meaning in help_of(options).items():
+        option = typer.Option(flag(name), help=meaning, rich_help_panel=panel, **declared[name].metadata)
+        default = inspect.Parameter.empty if declared[name].default is MISSING else declared[name].default
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hints[name], option]
+        )
+
+
+def flag(name: str) -> str:
+    """A field, as the command line writes it."""
+    return f"--{name.replace('_', '-')}"
 
 
 def short_patience() -> float:

@@ -27,13 +27,17 @@ class LoopOptions:
     the trackers of a run are told.
 
     Args:
-        steps: Number of the last step.
+        steps: Steps of the loop: the number of the last one.
         groups_per_step: Scenarios of a step.
         n: Runs of each scenario.
-        evaluate_every: Steps between two further evaluations; None: there are no others.
+        evaluate_every: Steps between two further evaluations on the held-out scenarios. None: there are no others than
+            before the first and after the last step.
         keep_best: The version with the highest held-out success is promoted at the end: the policy's name means it.
-        run: Name of the training run, with which the same call continues it: a step that the server accepted before a
-            crash is not taken again. Empty: it has none.
+            `StepRecord.best` of the last step has it. It is never deleted. Versions that were the best before, or are
+            promoted, are measured too.
+        run: Name of the training run, with which the same call or command continues it: a step that the server accepted
+            before a crash is not taken again, and its record has no groups. A step that failed there, or was cancelled,
+            is taken again. Empty: it has none.
     """
 
     steps: int = field(metadata={"min": 1})
@@ -90,16 +94,17 @@ def values_of(options: object, declaration: Any) -> dict[str, Any]:
 
 
 def help_of(options: Any) -> dict[str, str]:
-    """The meaning of each field, by name: what the docstring of a dataclass says, or else that of a base.
+    """The meaning of each field, by name and in this order: what the docstring of a dataclass says, or that of a base.
 
     Args:
         options: The dataclass.
     """
     texts: dict[str, str] = {}
-    for base in reversed(options.__mro__):
+    for base in options.__mro__:
         _, _, section = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")
-        texts |= {name: " ".join(text.split()) for name, text in _ENTRY.findall(section.partition("\n\n")[0])}
-    return {option.name: texts[option.name] for option in fields(options)}
+        for name, text in _ENTRY.findall(section.partition("\n\n")[0]):
+            texts.setdefault(name, " ".join(text.split()))
+    return {name: texts[name] for name in sorted((option.name for option in fields(options)), key=list(texts).index)}
 
 
 def markdown_table(options: Any) -> str:
@@ -108,10 +113,9 @@ def markdown_table(options: Any) -> str:
     Args:
         options: The dataclass.
     """
-    meanings, rows = help_of(options), []
-    for option in sorted(fields(options), key=lambda option: option.default is not MISSING):
-        value = getattr(option.default, "__name__", repr(option.default))
-        default = "required" if option.default is MISSING else f"`{value}`"
-        form = str(option.type).replace(" | ", " or ")
-        rows.append(f"| `{option.name}` | `{form}` | {default} | {meanings[option.name]} |")
+    declared, rows = {option.name: option for option in fields(options)}, []
+    for name, meaning in sorted(help_of(options).items(), key=lambda item: declared[item[0]].default is not MISSING):
+        value, form = declared[name].default, str(declared[name].type).replace(" | ", " or ")
+        default = "required" if value is MISSING else f"`{getattr(value, '__name__', repr(value))}`"
+        rows.append(f"| `{name}` | `{form}` | {default} | {meaning} |")
     return "\n".join(["| keyword | type | default | meaning |", "|---|---|---|---|", *rows])

@@ -84,12 +84,6 @@ class TrainOptions(WatchOptions, RolloutOptions):
         shuffle: The uniform sampler draws scenarios in random order. Without it they are taken in the order given, so
             that you choose which scenarios a step gets.
         seed: Seeds the sampler.
-        run: Name of the training run, which makes its steps idempotent: a step that the server accepted before a crash
-            is not taken again, and its record has no groups. A step that failed there, or was cancelled, is taken
-            again. Empty: no such names.
-        keep_best: The version with the highest held-out success is promoted at the end: the policy's name means it.
-            `StepRecord.best` of the last step has it. It is never deleted. Versions that were the best before, or are
-            promoted, are measured too.
         trackers: Who is told of the steps, in the background: names such as "wandb" (`CLIENT_TRACKERS`), places
             `module:Class`, or objects with the methods of `Tracker`. None: those that `ART_TRACKERS` in the environment
             names, if any. A tracker that fails stops nothing; a warning says so.
@@ -200,7 +194,7 @@ class TrainingLoop:
         steps = range(options.first_step, options.steps + 1)
         batches = prefetch_rollouts(steps, self._roll_traced, options.max_staleness)
         async with step_log, self._watch, aclosing(batches):
-            await step_log.begin(options.policy, options.run, self._recorded_settings())
+            await step_log.begin(options.policy, options.run, self.record())
             await self._watch.begin(
                 partial(evaluate, self._source, max_concurrency=self._limit, **self._how),
                 self._scenarios,
@@ -222,7 +216,7 @@ class TrainingLoop:
             if not steps:
                 await self._watch.conclude()
 
-    def _recorded_settings(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """What the trackers are told of the options, as JSON."""
         options = self._options
         return {

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from pydantic import ValidationError
@@ -15,6 +14,7 @@ from art_langgraph.cli.options import (
     ErrorOption,
     GraphOption,
     JudgeOption,
+    LrOption,
     RubricOption,
     SinceOption,
     StoreOption,
@@ -23,9 +23,10 @@ from art_langgraph.cli.options import (
     VotesOption,
     filters,
     make_ruler,
+    with_flags,
 )
 from art_langgraph.cli.printing.lists import only_json
-from art_langgraph.cli.training.loop import LoopOptions, run_loop
+from art_langgraph.cli.training.loop import LoopFlags, run_loop
 from art_langgraph.cli.training.recorded_runs import (
     find_unused_runs,
     from_rewarded_rollouts,
@@ -36,12 +37,11 @@ from art_langgraph.cli.training.recorded_runs import (
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
 from trainer_server.wire.text import moment
 
-_LOOP = "Training loop"
-"""Where `--help` lists the options of the loop."""
 
-
+@with_flags
 def train_command(
     policy: Annotated[str, typer.Option(help="Policy to train.")],
+    loop: Annotated[LoopFlags, "Training loop"],
     from_store: Annotated[bool, typer.Option("--from-store", help="Train on runs of the trajectory store.")] = False,
     from_ledger: Annotated[
         bool,
@@ -50,102 +50,7 @@ def train_command(
             help="Train on rollouts of the trainer server that were given a reward, by HTTP or `session`.",
         ),
     ] = False,
-    scenarios: Annotated[
-        Path | None,
-        typer.Option(
-            "--scenarios",
-            help="Train on runs of these scenarios, step after step: JSONL, a scenario per line.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the loop.", min=1, rich_help_panel=_LOOP)] = 20,
-    groups_per_step: Annotated[int, typer.Option(help="Scenarios of a step.", min=1, rich_help_panel=_LOOP)] = 4,
-    n: Annotated[int, typer.Option("--n", help="Runs of each scenario.", min=2, rich_help_panel=_LOOP)] = 8,
-    sampler: Annotated[
-        Literal["uniform", "learnable"],
-        typer.Option(
-            help="Scenarios of a step: all equally often, or those whose runs will most likely get unequal rewards.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = "uniform",
-    explore: Annotated[
-        int,
-        typer.Option(
-            help="Where all runs of a scenario got the same reward, run it again at a higher temperature: so many runs "
-            "of a step, at most.",
-            min=0,
-            rich_help_panel=_LOOP,
-        ),
-    ] = 0,
-    hints: Annotated[
-        str | None,
-        typer.Option(
-            help="Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: a "
-            "function that makes hints, as module:function; art_langgraph:hint_errors takes tools' errors.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    held_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--held-out",
-            help="Scenarios that are never trained on (JSONL): success on them is measured before and after.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    evaluate_every: Annotated[
-        int | None,
-        typer.Option("--evaluate-every", help="Measure after every so many steps too.", min=1, rich_help_panel=_LOOP),
-    ] = None,
-    stop_at: Annotated[
-        float | None,
-        typer.Option(
-            "--stop-at",
-            help="Stop when the lower bound (95 %) of held-out success is at least this.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            "--patience",
-            help="Stop after so many evaluations without a gain beyond chance.",
-            min=1,
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", help="Stop after this time.", min=0.0, rich_help_panel=_LOOP)
-    ] = None,
-    keep_best: Annotated[
-        bool,
-        typer.Option(
-            "--keep-best",
-            help="Promote the version with the highest held-out success: the policy's name then means it.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = False,
-    run: Annotated[
-        str,
-        typer.Option("--run", help="Name of the run: the same command continues it.", rich_help_panel=_LOOP),
-    ] = "",
-    metrics: Annotated[
-        Path | None,
-        typer.Option(
-            "--metrics",
-            help="JSONL file that gets a row for each step. Default: a file in `progress` of ART_HOME.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    tracker: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Show the run there: wandb, tensorboard, mlflow, trackio, langfuse, langsmith, or module:Class of "
-            "yours; repeatable. Default: ART_TRACKERS.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
+    lr: LrOption = GRPOConfig().lr,
     loss_aggregation: AggregationOption = "loss_type",
     distill: Annotated[
         str | None,
@@ -201,29 +106,13 @@ def train_command(
     from art_langgraph.store import TrajectoryStore
 
     config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation, distill=_teacher(distill))
-    if [from_store, from_ledger, scenarios is not None].count(True) != 1:
+    if [from_store, from_ledger, loop.scenarios is not None].count(True) != 1:
         raise ConfigError(
             "say where the runs come from: --from-store (the trajectory store), --from-ledger (rollouts of the "
             "trainer server that have a reward), or --scenarios FILE (the loop makes its own runs, as `train()` does "
             "in Python)"
         )
-    of_the_loop = {
-        "--sampler": sampler != "uniform",
-        "--explore": explore,
-        "--hints": hints,
-        "--held-out": held_out,
-        "--evaluate-every": evaluate_every,
-        "--stop-at": stop_at,
-        "--patience": patience,
-        "--minutes": minutes,
-        "--keep-best": keep_best,
-        "--run": run,
-        "--metrics": metrics,
-        "--tracker": tracker,
-    }
-    if scenarios is None:
-        _refuse(of_the_loop, "cannot be used without --scenarios: a single step has no loop to watch")
-    else:
+    if loop.scenarios is not None:
         of_recorded = {
             "--replay": replay,
             "--again": again,
@@ -235,35 +124,21 @@ def train_command(
         _refuse(of_recorded, "cannot be combined with --scenarios: it is for recorded runs")
         if graph_object is None:
             raise ConfigError("--scenarios needs --graph-object module:graph: the graph that runs them")
+        if reward is None and judge is None:
+            raise ConfigError("--scenarios needs --reward module:function, or --judge: something has to score the runs")
         run_loop(
             policy,
-            LoopOptions(
-                scenarios=scenarios,
-                graph=graph_object,
-                reward=reward,
-                steps=steps,
-                groups_per_step=groups_per_step,
-                n=n,
-                sampler=sampler,
-                explore=explore,
-                hints=hints,
-                held_out=held_out,
-                evaluate_every=evaluate_every,
-                stop_at=stop_at,
-                patience=patience,
-                minutes=minutes,
-                keep_best=keep_best,
-                run=run,
-                metrics=metrics,
-                trackers=tracker,
-            ),
+            loop,
+            graph_object,
+            reward,
+            as_json=as_json,
+            group_reward=None if judge is None else make_ruler(judge, judge_url, rubric, votes),
             config=config,
             nodes=node,
-            ruler=None if judge is None else make_ruler(judge, judge_url, rubric, votes),
             store=TrajectoryStore(store),
-            as_json=as_json,
         )
         return
+    _refuse(loop.changes(), "cannot be used without --scenarios: a single step has no loop to watch")
     if from_ledger:
         given = {
             "--replay": replay,
