@@ -113,9 +113,9 @@ def markdown_table(options: Any) -> str:
     Args:
         options: The dataclass.
     """
-    declared, rows = {option.name: option for option in fields(options)}, []
-    for name, meaning in sorted(help_of(options).items(), key=lambda item: declared[item[0]].default is not MISSING):
-        value, form = declared[name].default, str(declared[name].type).replace(" | ", " or ")
+    by_name, rows = {option.name: option for option in fields(options)}, []
+    for name, meaning in sorted(help_of(options).items(), key=lambda item: by_name[item[0]].default is not MISSING):
+        value, form = by_name[name].default, str(by_name[name].type).replace(" | ", " or ")
         default = "required" if value is MISSING else f"`{getattr(value, '__name__', repr(value))}`"
         rows.append(f"| `{name}` | `{form}` | {default} | {meaning} |")
     return "\n".join(["| keyword | type | default | meaning |", "|---|---|---|---|", *rows])

@@ -131,8 +131,8 @@ async def rollout(options: RolloutArguments) -> Trajectory:
         raise ConfigError(f"{source.name} is a function: config= and resume= are for graphs")
 
     reward, store = options.reward, options.store
-    resolved = {"scenario": scenario, "hints": options.hints or {}, "metadata": options.metadata or {}}
-    task = RolloutTask(**values_of(options, RolloutTask) | resolved)
+    forms = {"scenario": scenario, "hints": options.hints or {}, "metadata": options.metadata or {}}
+    task = RolloutTask(**values_of(options, RolloutTask) | forms)
     name, about = gen_ai.agent(source.name, scenario=scenario.id)
     with tracing.span(name, about) as traced:
         result = await executor_of(options.executor).run(source, task)
@@ -232,7 +232,7 @@ async def gather(options: GatherArguments) -> list[TrajectoryGroup]:
     source.check(scenarios)
     check_callable(options.reward, options.group_reward)
     check_thread(options.config, runs=options.n * len(scenarios))
-    how = values_of(options, RolloutOptions) | {"executor": executor_of(options.executor)}
+    run_options = values_of(options, RolloutOptions) | {"executor": executor_of(options.executor)}
 
     async def run(scenario: Scenario) -> Trajectory:
         return await rollout(
@@ -242,7 +242,7 @@ async def gather(options: GatherArguments) -> list[TrajectoryGroup]:
             config=options.config,
             version=options.version,
             evaluation=options.evaluation,
-            **how,
+            **run_options,
         )
 
     groups = await run_groups(

@@ -167,12 +167,12 @@ class TrainingLoop:
         _check(options, self._source, self._scenarios, rewards_count=rewards_count)
         self._source.policy, self._source.server = options.policy, options.client.connection
         self._limit = limit_of(options.max_concurrency)
-        self._how = values_of(options, RolloutOptions) | {
+        self._run_options = values_of(options, RolloutOptions) | {
             "config": options.run_config,
             "executor": executor_of(options.executor),
         }
         self._step_check = StepCheck(options.policy, options.nodes, options.retry_credit, rewards_count)
-        self._helping = None if options.hints is None else HintPatience(Hints.of(options.hints))
+        self._hint_patience = None if options.hints is None else HintPatience(Hints.of(options.hints))
         self._explorer = None if options.explore is None else Explorer(options.explore)
         self._watch = Watch.of(options, options.policy, options.client)
 
@@ -196,7 +196,7 @@ class TrainingLoop:
         async with step_log, self._watch, aclosing(batches):
             await step_log.begin(options.policy, options.run, self.record())
             await self._watch.begin(
-                partial(evaluate, self._source, max_concurrency=self._limit, **self._how),
+                partial(evaluate, self._source, max_concurrency=self._limit, **self._run_options),
                 self._scenarios,
                 reward=options.reward,
                 group_reward=options.group_reward,
@@ -267,17 +267,17 @@ class TrainingLoop:
         rounds = 0 if _taught(options.settings(step)) else options.dynamic_sampling  # taught, equal rewards teach too
         batch.groups, batch.replacement_count = await add_informative(run, batch.groups, choose, rounds)
         self._step_check.check_added(step, batch.groups[before:])
-        if self._helping is not None and not self._helping.over:
+        if self._hint_patience is not None and not self._hint_patience.over:
             batch.rescue = await rescue(
                 batch.groups,
-                self._helping.hints,
+                self._hint_patience.hints,
                 lambda scenario, hint: self._run_scenario(scenario, hints={options.policy: hint}),
                 policy=options.policy,
                 client=options.client,
                 max_concurrency=self._limit,
                 group_reward=options.group_reward,
             )
-            self._helping.learn(batch.rescue.counts)
+            self._hint_patience.learn(batch.rescue.counts)
 
     async def _run_all(
         self, step: int, scenarios: Sequence[Scenario], n: int | None = None, **changes: Any
@@ -297,9 +297,9 @@ class TrainingLoop:
 
     async def _run_scenario(self, scenario: Scenario, **changes: Any) -> Trajectory:
         """One run for training. changes: keywords of `rollout`."""
-        how = {**self._how, "version": {self._options.policy: "latest"}, **changes}
+        run_options = {**self._run_options, "version": {self._options.policy: "latest"}, **changes}
         try:
-            return await rollout(self._source, scenario, self._options.reward, **how)
+            return await rollout(self._source, scenario, self._options.reward, **run_options)
         except PinIgnored as error:  # one run among many: it counts as failed
             return error.trajectories[0]
 

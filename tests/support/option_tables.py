@@ -12,7 +12,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "reference"
 TABLE = re.compile(r"(<!-- options of ([\w.]+):(\w+) -->\n\n)(?:\|.*\n)*(\n<!-- end of the options -->)")
 
 
-def renewed(page: str) -> str:
+def renew(page: str) -> str:
     """A page with the tables that the dataclasses make, which its comments name."""
 
     def table(match: re.Match[str]) -> str:
@@ -24,4 +24,4 @@ def renewed(page: str) -> str:
 
 if __name__ == "__main__":
     for path in PAGES.glob("*.md"):
-        path.write_text(renewed(path.read_text()))
+        path.write_text(renew(path.read_text()))

@@ -13,7 +13,7 @@ from art_langgraph import compare_versions, evaluate, gather, rollout, train
 from art_langgraph.cli.training.loop import LoopFlags
 from art_langgraph.loop.options import LoopOptions, help_of
 from art_langgraph.loop.train import TrainOptions
-from tests.support.option_tables import PAGES, TABLE, renewed
+from tests.support.option_tables import PAGES, TABLE, renew
 
 PLANTED = """
 import importlib.util, inspect, sys
@@ -60,7 +60,7 @@ def test_the_docs_have_the_tables_that_the_dataclasses_make() -> None:
     pages = {path.name: path.read_text() for path in PAGES.glob("*.md")}
     assert sum(len(TABLE.findall(page)) for page in pages.values()) == 5
     for name, page in pages.items():
-        assert page == renewed(page), f"docs/reference/{name}: python -m tests.support.option_tables"
+        assert page == renew(page), f"docs/reference/{name}: python -m tests.support.option_tables"
 
 
 def test_the_command_line_reads_each_plain_option_of_the_loop() -> None:
