@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import AggregationOption, StoreOption, load_object
+from art_langgraph.cli.options import StepFlags, StoreOption, load_object, with_flags
 from art_langgraph.cli.printing.lists import print_json
-from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:
     from art_langgraph.auto_pilot.pilot import Autopilot
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 _GATE, _CANARY, _ACTIONS = "Gate", "Canary", "Single actions"
 
 
+@with_flags
 def autopilot_command(
     policy: Annotated[str, typer.Option(help="Policy to fly.")],
+    step: Annotated[StepFlags, None],
     train_every: Annotated[
         int, typer.Option("--train-every", help="Train a candidate after so many new runs with a reward.", min=1)
     ] = 50,
@@ -85,8 +87,6 @@ def autopilot_command(
             rich_help_panel=_CANARY,
         ),
     ] = 2000,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
-    loss_aggregation: AggregationOption = "loss_type",
     node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
     from_ledger: Annotated[
         bool,
@@ -157,7 +157,7 @@ def autopilot_command(
             canary=canary,
             success=succeeded,
             rules=CanaryRules(alpha=alpha, least=min_runs, most=max_runs, tolerance=tolerance),
-            config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+            config=step.config(),
             nodes=node,
             from_ledger=from_ledger,
             max_age=max_age,

@@ -4,39 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from art_langgraph.cli.options import (
-    AggregationOption,
     JsonOption,
-    RubricOption,
-    UrlOption,
-    VotesOption,
+    JudgeFlags,
+    StepFlags,
     load_object,
     make_llm,
     rubric_text,
+    with_flags,
 )
 from art_langgraph.cli.printing.lists import only_json
-from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire import ConfigError
 from trainer_server.wire.home import write_private
 
 if TYPE_CHECKING:
     from art_langgraph.auto_rl.autorl import AutoRLReport
 
 
+@dataclass(frozen=True, kw_only=True)
+class AutoRLJudgeFlags(JudgeFlags):
+    """The judge, which is needed.
+
+    Args:
+        judge: Model that invents scenarios and judges runs: openai/gpt-4o-mini, art/agent@3.
+    """
+
+    judge: str = field()
+
+
+@with_flags
 def autorl_command(
     task: Annotated[str, typer.Argument(help="What the agent is for, in plain words.")],
     graph: Annotated[str, typer.Option(help="The graph, as module:graph; it asks ChatART(policy=…).")],
-    judge: Annotated[
-        str, typer.Option(help="Model that invents scenarios and judges runs: openai/gpt-4o-mini, art/agent@3.")
-    ],
+    judge_flags: Annotated[AutoRLJudgeFlags, None],
+    step: Annotated[StepFlags, None],
     policy: Annotated[str, typer.Option(help="Policy to train; made if it is missing.")] = "agent",
-    judge_url: UrlOption = None,
-    rubric: RubricOption = None,
-    votes: VotesOption = 1,
     scenarios: Annotated[
         str, typer.Option(help="How many scenarios to invent, or a JSONL file of your own. A quarter is held out.")
     ] = "32",
@@ -45,8 +53,6 @@ def autorl_command(
     steps: Annotated[int, typer.Option(help="Training steps.", min=1)] = 8,
     groups: Annotated[int, typer.Option(help="Scenarios per step.", min=1)] = 4,
     n: Annotated[int, typer.Option("--n", "-n", help="Runs per scenario, compared with each other.", min=2)] = 8,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
-    loss_aggregation: AggregationOption = "loss_type",
     seed: Annotated[int, typer.Option(help="Seed of the scenarios, their split and their order.")] = 0,
     output: Annotated[Path, typer.Option(help="Directory for report.md and the scenarios as JSONL.")] = Path("autorl"),
     as_json: JsonOption = False,
@@ -71,17 +77,17 @@ def autorl_command(
                 task,
                 graph=load_object(graph),
                 policy=policy,
-                judge=make_llm(judge, judge_url),
+                judge=make_llm(judge_flags.judge, judge_flags.judge_url),
                 client=client,
-                rubric=rubric_text(rubric),
-                votes=votes,
+                rubric=rubric_text(judge_flags.rubric),
+                votes=judge_flags.votes,
                 scenarios=int(scenarios) if scenarios.isdigit() else load_scenarios(scenarios),
                 examples=load_scenarios(examples) if examples else (),
                 instructions=instructions,
                 steps=steps,
                 groups_per_step=groups,
                 n=n,
-                config=GRPOConfig(lr=lr, loss_aggregation=loss_aggregation),
+                config=step.config(),
                 seed=seed,
                 progress=sys.stderr.isatty(),
                 on_stage=lambda stage: print(stage),  # the `print` of the moment: with --json, to the standard error

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
 import typer
 
-from trainer_server.wire import ConfigError
+from art_langgraph.loop.options import help_of
+from trainer_server.wire import ConfigError, GRPOConfig
 from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
@@ -30,37 +34,152 @@ StoreOption = Annotated[
     str | None,
     typer.Option("--store", help="Store file, or postgresql://…; default: what ART_STORE names, or under ART_HOME."),
 ]
-GraphOption = Annotated[str | None, typer.Option("--graph", help="Only runs of this graph.")]
-ThreadOption = Annotated[str | None, typer.Option("--thread", help="Only runs on this thread.")]
-SinceOption = Annotated[str | None, typer.Option("--since", help="Only runs from then on: 30m, 2h, 7d, or a date.")]
-MinOption = Annotated[float | None, typer.Option("--min-reward", help="Only runs with at least this reward.")]
-MaxOption = Annotated[float | None, typer.Option("--max-reward", help="Only runs with at most this reward.")]
-ErrorOption = Annotated[
-    bool | None, typer.Option("--error/--no-error", help="Only runs that raised, or only runs that did not.")
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
-JudgeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--judge", help="Model that compares the runs of a scenario: openai/gpt-4o-mini, art/agent@3 or art/base."
-    ),
-]
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--judge-url", help="OpenAI-compatible endpoint of the judge; its key is read from ART_JUDGE_KEY."),
-]
-RubricOption = Annotated[
-    str | None, typer.Option("--rubric", help="What a good run is: a text, or @FILE. Default: it reaches the goal.")
-]
-AggregationOption = Annotated[
-    Literal["loss_type", "trajectory"],
-    typer.Option(
-        "--loss-aggregation",
-        help="How tokens are averaged: as the loss has it, or over each run first, so that a run with many model calls "
-        "weighs what a run with a single one does.",
-    ),
-]
-VotesOption = Annotated[int, typer.Option("--votes", help="How often the judge is asked about each scenario.", min=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinceFilter:
+    """Which recorded runs are meant, by their time.
+
+    Args:
+        since: Only runs from then on: 30m, 2h, 7d, or a date.
+    """
+
+    since: str | None = None
+
+    def moment(self) -> float | None:
+        """The Unix time from which on runs count; None: all do. Raises ConfigError where `since` is no time."""
+        return None if self.since is None else moment(self.since)
+
+    def query(self) -> dict[str, Any]:
+        """The filter as arguments of `TrajectoryStore.list`. Raises ConfigError where `since` is no time."""
+        return asdict(self) | {"since": self.moment()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphFilter(SinceFilter):
+    """Which recorded runs are meant, by their graph too.
+
+    Args:
+        graph: Only runs of this graph.
+    """
+
+    graph: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFilter(GraphFilter):
+    """Which recorded runs are meant, by what became of them too.
+
+    Args:
+        thread: Only runs on this thread.
+        error: Only runs that raised, or only runs that did not.
+    """
+
+    thread: str | None = None
+    error: bool | None = field(default=None, metadata={"flag": "--error/--no-error"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardFilter(RunFilter):
+    """Which recorded runs are meant, by their reward too.
+
+    Args:
+        min_reward: Only runs with at least this reward.
+        max_reward: Only runs with at most this reward.
+    """
+
+    min_reward: float | None = None
+    max_reward: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFlags:
+    """A training step on the command line.
+
+    Args:
+        lr: Learning rate.
+        loss_aggregation: How tokens are averaged: as the loss has it, or over each run first, so that a run with many
+            model calls weighs what a run with a single one does.
+    """
+
+    lr: float = field(default=GRPOConfig().lr, metadata={"min": 0.0})
+    loss_aggregation: Literal["loss_type", "trajectory"] = "loss_type"
+
+    def config(self) -> GRPOConfig:
+        """The settings of the step."""
+        return GRPOConfig(lr=self.lr, loss_aggregation=self.loss_aggregation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgeFlags:
+    """A judge on the command line.
+
+    Args:
+        judge: Model that compares the runs of a scenario: openai/gpt-4o-mini, art/agent@3 or art/base.
+        judge_url: OpenAI-compatible endpoint of the judge; its key is read from ART_JUDGE_KEY.
+        rubric: What a good run is: a text, or @FILE. Default: it reaches the goal.
+        votes: How often the judge is asked about each scenario.
+    """
+
+    judge: str | None = None
+    judge_url: str | None = None
+    rubric: str | None = None
+    votes: int = field(default=1, metadata={"min": 1})
+
+    def ruler(self) -> Ruler | None:
+        """The judge; None: there is none. Raises ConfigError where the rubric cannot be read."""
+        from art_langgraph.judge.ruler import RUBRIC, Ruler
+
+        if self.judge is None:
+            return None
+        return Ruler(make_llm(self.judge, self.judge_url), rubric_text(self.rubric) or RUBRIC, votes=self.votes)
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Decorator: a parameter that is a dataclass becomes a flag for each of its fields, with the help of its docstring.
+
+    Args:
+        command: The function of the command. Such a parameter is annotated with its class and a panel of the help:
+            `Annotated[LoopFlags, "Training loop"]`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    origins = {name: getattr(hint, "__origin__", None) for name, hint in hints.items()}
+    dataclasses: dict[str, Any] = {name: origin for name, origin in origins.items() if is_dataclass(origin)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in dataclasses:
+            parameters += _flags(dataclasses[name], *hints[name].__metadata__)
+        else:
+            kind = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        for name, options in dataclasses.items():
+            values[name] = options(**{option.name: values.pop(option.name) for option in fields(options)})
+        command(**values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _flags(options: Any, panel: str) -> Iterator[inspect.Parameter]:
+    """A parameter of a command for each field of a dataclass."""
+    by_name, hints = {option.name: option for option in fields(options)}, get_type_hints(options)
+    for name, meaning in help_of(options).items():
+        settings = {"flag": flag(name), **by_name[name].metadata}
+        option = typer.Option(settings.pop("flag"), help=meaning, rich_help_panel=panel, **settings)
+        default = inspect.Parameter.empty if by_name[name].default is MISSING else by_name[name].default
+        yield inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hints[name], option]
+        )
+
+
+def flag(name: str) -> str:
+    """A field, as the command line writes it."""
+    return f"--{name.replace('_', '-')}"
 
 
 def short_patience() -> float:
@@ -70,43 +189,12 @@ def short_patience() -> float:
     return min(retry_seconds(), 5.0)
 
 
-def filters(
-    graph: str | None,
-    thread: str | None,
-    since: str | None,
-    min_reward: float | None = None,
-    max_reward: float | None = None,
-    error: bool | None = None,
-) -> dict[str, Any]:
-    """Options of the command line as arguments of `TrajectoryStore.list`.
-
-    Args:
-        graph: Name of a graph.
-        thread: Id of a thread.
-        since: As `moment` reads it.
-        min_reward: The least reward.
-        max_reward: The greatest reward.
-        error: Whether the run raised; None: either.
-
-    Raises:
-        ConfigError: `since` is no time.
-    """
-    return {
-        "graph": graph,
-        "thread": thread,
-        "since": None if since is None else moment(since),
-        "min_reward": min_reward,
-        "max_reward": max_reward,
-        "error": error,
-    }
-
-
 def why_empty(store: TrajectoryStore, requested_filters: Mapping[str, Any]) -> str:
     """Why there is no run to show, and what to do.
 
     Args:
         store: The store, which has no run that was asked for.
-        requested_filters: What was asked for, as `filters` gives it.
+        requested_filters: What was asked for, as `RunFilter.query` gives it.
     """
     if any(value is not None for value in requested_filters.values()) and store.list(limit=1):
         return f"{store.name} has runs, and none of them fits these options: leave some of them out"
@@ -168,23 +256,6 @@ def make_llm(model: str, url: str | None) -> LLM:
     from art_langgraph.llm.llm import LLM
 
     return LLM(model, base_url=url, api_key=os.environ.get("ART_JUDGE_KEY"))
-
-
-def make_ruler(judge: str, url: str | None, rubric: str | None, votes: int) -> Ruler:
-    """The judge that the options name.
-
-    Args:
-        judge: The value of --judge.
-        url: The value of --judge-url.
-        rubric: The value of --rubric: a text, or `@FILE`.
-        votes: The value of --votes.
-
-    Raises:
-        ConfigError: The rubric cannot be read.
-    """
-    from art_langgraph.judge.ruler import RUBRIC, Ruler
-
-    return Ruler(make_llm(judge, url), rubric_text(rubric) or RUBRIC, votes=votes)
 
 
 def rubric_text(rubric: str | None) -> str | None:

@@ -10,22 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import (
-    ErrorOption,
-    GraphOption,
     JsonOption,
-    JudgeOption,
-    RubricOption,
+    JudgeFlags,
     RunArgument,
-    SinceOption,
+    RunFilter,
     StoreOption,
-    ThreadOption,
-    UrlOption,
-    VotesOption,
-    filters,
     find_trajectory,
     load_object,
-    make_ruler,
     why_empty,
+    with_flags,
 )
 from art_langgraph.cli.printing.lists import only_json, print_json
 from trainer_server.wire import ConfigError
@@ -63,19 +56,14 @@ def feedback_command(
         print(f"{trajectory.id}: reward {value:g}")
 
 
+@with_flags
 def score_command(
+    judge_flags: Annotated[JudgeFlags, None],
+    run_filter: Annotated[RunFilter, None],
     reward: Annotated[str | None, typer.Option(help="Reward function, as module:function.")] = None,
-    judge: JudgeOption = None,
-    judge_url: UrlOption = None,
-    rubric: RubricOption = None,
-    votes: VotesOption = 1,
     again: Annotated[bool, typer.Option("--again", help="Also runs that have a reward.")] = False,
     as_json: JsonOption = False,
     store: StoreOption = None,
-    graph: GraphOption = None,
-    thread: ThreadOption = None,
-    since: SinceOption = None,
-    error: ErrorOption = None,
 ) -> None:
     """Score recorded runs with a reward function, or let a judge compare the runs of each scenario.
 
@@ -86,17 +74,17 @@ def score_command(
     """
     from art_langgraph.store import TrajectoryStore
 
-    if (reward is None) == (judge is None):
+    if (reward is None) == (judge_flags.judge is None):
         raise ConfigError("say either --reward module:function or --judge provider/name")
-    chosen, target = filters(graph, thread, since, error=error), TrajectoryStore(store)
+    chosen, target = run_filter.query(), TrajectoryStore(store)
     everything = target.list(**chosen)
     if not everything:
         print(why_empty(target, chosen), file=sys.stderr)
     ended = [trajectory for trajectory in everything if not trajectory.waiting]
     runs = [trajectory for trajectory in ended if again or not trajectory.scored]
     with only_json(as_json) as tell:
-        if judge is not None:
-            runs = asyncio.run(judge_runs(target, runs, make_ruler(judge, judge_url, rubric, votes), judge))
+        if ruler := judge_flags.ruler():
+            runs = asyncio.run(judge_runs(target, runs, ruler, str(judge_flags.judge)))
         elif reward is not None:
             asyncio.run(_score_runs(target, runs, load_object(reward), reward))
         scored = sum(trajectory.scored for trajectory in runs)

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, SinceOption
+from art_langgraph.cli.options import JsonOption, SinceFilter, with_flags
 from art_langgraph.cli.printing.lists import print_json
 from trainer_server.wire import ConfigError
-from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
     from art_langgraph.traces import ImportSummary
@@ -108,13 +107,13 @@ _ABOUT = {
 def _command(system: str) -> Callable[..., None]:
     def command(
         files: FilesArgument,
+        run_filter: Annotated[SinceFilter, None],
         into: IntoOption = None,
         scenarios: ScenariosOption = None,
         demonstrations: DemonstrationsOption = None,
         feedback: FeedbackOption = None,
         min_reward: LeastOption = None,
         with_system: SystemOption = True,
-        since: SinceOption = None,
         limit: LimitOption = None,
         dry_run: DryRunOption = False,
         as_json: JsonOption = False,
@@ -143,7 +142,7 @@ def _command(system: str) -> Callable[..., None]:
                 feedback=feedback,
                 min_reward=min_reward,
                 system_messages=with_system,
-                since=None if since is None else moment(since),
+                since=run_filter.moment(),
                 limit=limit,
                 dry_run=dry_run,
                 advance=lambda count: bar.update(task, completed=count),
@@ -156,7 +155,7 @@ def _command(system: str) -> Callable[..., None]:
             raise typer.Exit(1)
 
     command.__doc__ = _ABOUT[system]
-    return command
+    return with_flags(command)
 
 
 def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:

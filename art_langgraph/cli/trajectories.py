@@ -16,17 +16,13 @@ import typer
 from rich.progress import track
 
 from art_langgraph.cli.options import (
-    ErrorOption,
-    GraphOption,
+    GraphFilter,
     JsonOption,
-    MaxOption,
-    MinOption,
-    SinceOption,
+    RewardFilter,
     StoreOption,
-    ThreadOption,
-    filters,
     short_patience,
     why_empty,
+    with_flags,
 )
 from art_langgraph.cli.printing.lists import print_json, print_table, shorten
 from art_langgraph.cli.watching.show import show_command
@@ -42,16 +38,12 @@ app = typer.Typer(help="Recorded runs: list, show, export, import, stats, dead-g
 
 
 @app.command("list")
+@with_flags
 def list_command(
+    run_filter: Annotated[RewardFilter, None],
     limit: Annotated[int, typer.Option(help="How many, newest first.", min=1)] = 20,
     as_json: JsonOption = False,
     store: StoreOption = None,
-    graph: GraphOption = None,
-    thread: ThreadOption = None,
-    since: SinceOption = None,
-    min_reward: MinOption = None,
-    max_reward: MaxOption = None,
-    error: ErrorOption = None,
 ) -> None:
     """List recorded runs, newest first: who answered, what was asked, and the reward.
 
@@ -60,7 +52,7 @@ def list_command(
     from art_langgraph.cli.printing.tree import facts
     from art_langgraph.store import TrajectoryStore
 
-    chosen, target = filters(graph, thread, since, min_reward, max_reward, error), TrajectoryStore(store)
+    chosen, target = run_filter.query(), TrajectoryStore(store)
     runs = target.list(limit=limit, **chosen)
     if as_json:
         print_json([facts(trajectory) for trajectory in runs])
@@ -86,8 +78,10 @@ app.command("show")(show_command)
 
 
 @app.command("export")
+@with_flags
 def export_command(
     file: Annotated[Path, typer.Argument(help="File to write: .jsonl, or .parquet (needs pyarrow).")],
+    run_filter: Annotated[RewardFilter, None],
     with_tokens: Annotated[
         bool,
         typer.Option(
@@ -106,12 +100,6 @@ def export_command(
     ] = None,
     as_json: JsonOption = False,
     store: StoreOption = None,
-    graph: GraphOption = None,
-    thread: ThreadOption = None,
-    since: SinceOption = None,
-    min_reward: MinOption = None,
-    max_reward: MaxOption = None,
-    error: ErrorOption = None,
 ) -> None:
     """Write runs to a file, oldest first: whole, with their tokens, or in the format of another trainer.
 
@@ -131,7 +119,7 @@ def export_command(
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     if file.suffix == ".parquet" and (with_tokens or format):
         raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
-    chosen, target = filters(graph, thread, since, min_reward, max_reward, error), TrajectoryStore(store)
+    chosen, target = run_filter.query(), TrajectoryStore(store)
     runs = target.list(**chosen)[::-1]
     if not runs:
         print(why_empty(target, chosen), file=sys.stderr)
@@ -219,21 +207,17 @@ def import_command(
 
 
 @app.command("stats")
+@with_flags
 def stats_command(
+    run_filter: Annotated[RewardFilter, None],
     as_json: JsonOption = False,
     store: StoreOption = None,
-    graph: GraphOption = None,
-    thread: ThreadOption = None,
-    since: SinceOption = None,
-    min_reward: MinOption = None,
-    max_reward: MaxOption = None,
-    error: ErrorOption = None,
 ) -> None:
     """Count runs, errors, rewards and calls, by graph."""
     from art_langgraph.store import TrajectoryStore
 
     by_graph: dict[str, list[Trajectory]] = {}
-    chosen, target = filters(graph, thread, since, min_reward, max_reward, error), TrajectoryStore(store)
+    chosen, target = run_filter.query(), TrajectoryStore(store)
     for trajectory in target.list(**chosen):
         by_graph.setdefault(trajectory.graph_id or "", []).append(trajectory)
     rows = [{"graph": name, **_statistics(runs)} for name, runs in by_graph.items()]
@@ -250,12 +234,12 @@ def stats_command(
 
 
 @app.command("dead-groups")
+@with_flags
 def dead_groups_command(
+    run_filter: Annotated[GraphFilter, None],
     policy: Annotated[str, typer.Option(help="Policy whose training is looked at.")] = "agent",
     as_json: JsonOption = False,
     store: StoreOption = None,
-    graph: GraphOption = None,
-    since: SinceOption = None,
 ) -> None:
     """Report the scenarios that never taught a policy anything: why, and what to do.
 
@@ -268,7 +252,7 @@ def dead_groups_command(
     from art_langgraph.store import TrajectoryStore
 
     target = TrajectoryStore(store)
-    groups = groups_by_version(target.list(**filters(graph, None, since)), policy)
+    groups = groups_by_version(target.list(**run_filter.query()), policy)
     if not groups:
         raise ConfigError(
             f"{target.name} has no run of {policy!r} that could be trained: name another policy with --policy, or give "

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from langchain_core.runnables import RunnableConfig
-
+from art_langgraph.loop.graphs import Graph
 from art_langgraph.loop.intervals import mean_interval
-from art_langgraph.loop.rollout import Concurrency, Graph, Resume, ScenarioLike, gather
+from art_langgraph.loop.options import keywords_of, values_of
+from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.loop.threads import check_thread
 from art_langgraph.rewards import GroupReward, score_group
-from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire.watching.intervals import wilson
 
@@ -104,26 +103,9 @@ class VersionComparison:
         )
 
 
-async def compare_versions(
-    graph: Graph,
-    scenarios: Sequence[ScenarioLike],
-    reward: GroupReward,
-    *,
-    policy: str,
-    versions: tuple[int, int],
-    n: int = 1,
-    temperature: float | None = 0.0,
-    max_concurrency: Concurrency = 16,
-    timeout: float | None = None,
-    store: TrajectoryStore | None = None,
-    resume: Resume | None = None,
-    config: RunnableConfig | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    progress: bool = True,
-) -> VersionComparison:
-    """Runs both versions `n` times on each scenario, and scores all runs of a scenario as a group.
-
-    The judge is not told which version made a run. The runs are marked as evaluation, and no training step takes them.
+@dataclass(frozen=True, kw_only=True)
+class ComparisonArguments(GatherOptions):
+    """Arguments of `compare_versions`.
 
     Args:
         graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
@@ -132,36 +114,42 @@ async def compare_versions(
         policy: The policy to compare.
         versions: The earlier version and the later one.
         n: Runs of each scenario, by each version.
-        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
-        timeout: Seconds for a run of the graph.
         store: Where the runs are stored, without their scores; None: nowhere.
-        resume: Answers the graph's interrupts; see `rollout`.
-        config: LangChain's config of each run.
-        metadata: Your data, kept in each trajectory.
         progress: Shows a bar on a terminal.
+    """
+
+    graph: Graph = field(kw_only=False)
+    scenarios: Sequence[ScenarioLike] = field(kw_only=False)
+    reward: GroupReward = field(kw_only=False)
+    policy: str
+    versions: tuple[int, int]
+    n: int = 1
+    temperature: float | None = 0.0
+    progress: bool = True
+
+
+@keywords_of(ComparisonArguments)
+async def compare_versions(options: ComparisonArguments) -> VersionComparison:
+    """Runs both versions `n` times on each scenario, and scores all runs of a scenario as a group.
+
+    The judge is not told which version made a run. The runs are marked as evaluation, and no training step takes them.
 
     Raises:
         ConfigError: As `gather`.
         RolloutsFailed: Every run of a version raised, as `gather` says.
         PinIgnored: As `gather`.
     """
-    check_thread(config, runs=len(versions) * n * len(scenarios))
+    policy, versions = options.policy, options.versions
+    check_thread(options.config, runs=len(versions) * options.n * len(options.scenarios))
     sides = [
         await gather(
-            graph,
-            scenarios,
-            n,
+            options.graph,
+            options.scenarios,
+            options.n,
             version={policy: version},
-            temperature=temperature,
-            timeout=timeout,
-            store=store,
-            resume=resume,
-            config=config,
-            metadata=metadata,
-            max_concurrency=max_concurrency,
             evaluation=True,
-            progress=f"measuring {policy}@{version}" if progress else False,
+            **values_of(options, GatherOptions)
+            | {"progress": f"measuring {policy}@{version}" if options.progress else False},
         )
         for version in versions
     ]
@@ -169,4 +157,5 @@ async def compare_versions(
         TrajectoryGroup(scenario=before.scenario, trajectories=[*before.trajectories, *after.trajectories])
         for before, after in zip(*sides, strict=True)
     ]
-    return VersionComparison(policy, versions, await asyncio.gather(*(score_group(group, reward) for group in mixed)))
+    scored = await asyncio.gather(*(score_group(group, options.reward) for group in mixed))
+    return VersionComparison(policy, versions, scored)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from langchain_core.runnables import RunnableConfig
-
-from art_langgraph.loop.executors.base import Executor
-from art_langgraph.loop.executors.registry import ExecutorName
 from art_langgraph.loop.failures import broke_off, check_rewards, runs_of, versions_of
-from art_langgraph.loop.graphs import GraphSource
+from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.intervals import gain_interval, mean_interval, rate_interval
-from art_langgraph.loop.rollout import Concurrency, Graph, Resume, ScenarioLike, gather
+from art_langgraph.loop.options import keywords_of, values_of
+from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
-from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
@@ -267,27 +263,9 @@ def _mean(values: Sequence[float]) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-async def evaluate(
-    graph: Graph | GraphSource,
-    scenarios: Sequence[ScenarioLike],
-    reward: RewardFunction | None = None,
-    *,
-    version: int | Mapping[str, int] | None = None,
-    n: int = 1,
-    success: Success = full_reward,
-    temperature: float | None = 0.0,
-    max_concurrency: Concurrency = 16,
-    timeout: float | None = None,
-    store: TrajectoryStore | None = None,
-    resume: Resume | None = None,
-    config: RunnableConfig | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    executor: Executor | ExecutorName = "local",
-    progress: bool | str = True,
-) -> Evaluation:
-    """Runs a graph `n` times on each scenario with a fixed version and temperature, and scores the runs.
-
-    The trajectories are marked as evaluation, and no training step takes them, whatever their temperature.
+@dataclass(frozen=True, kw_only=True)
+class EvaluateArguments(GatherOptions):
+    """Arguments of `evaluate`.
 
     Args:
         graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
@@ -297,15 +275,22 @@ async def evaluate(
             graph names.
         n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
-        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
-        timeout: Seconds for a run of the graph.
-        store: Where the runs are stored; None: nowhere.
-        resume: Answers the graph's interrupts; see `rollout`.
-        config: LangChain's config of each run.
-        metadata: Your data, kept in each trajectory.
-        executor: Where the graph runs: "local", in this process; "ray", as tasks of a Ray cluster; or an Executor.
-        progress: Shows a bar on a terminal; a string labels it.
+    """
+
+    graph: Graph | GraphSource = field(kw_only=False)
+    scenarios: Sequence[ScenarioLike] = field(kw_only=False)
+    reward: RewardFunction | None = field(default=None, kw_only=False)
+    version: int | Mapping[str, int] | None = None
+    n: int = 1
+    success: Success = full_reward
+    temperature: float | None = 0.0
+
+
+@keywords_of(EvaluateArguments)
+async def evaluate(options: EvaluateArguments) -> Evaluation:
+    """Runs a graph `n` times on each scenario with a fixed version and temperature, and scores the runs.
+
+    The trajectories are marked as evaluation, and no training step takes them, whatever their temperature.
 
     Returns:
         The runs, with the mean of their rewards and the rate of successes.
@@ -316,23 +301,15 @@ async def evaluate(
         PinIgnored: As `gather`.
     """
     groups = await gather(
-        graph,
-        scenarios,
-        n,
-        reward,
-        max_concurrency=max_concurrency,
-        temperature=temperature,
-        timeout=timeout,
-        store=store,
-        resume=resume,
-        config=config,
-        metadata=metadata,
-        version=version,
-        executor=executor,
-        progress=progress,
+        options.graph,
+        options.scenarios,
+        options.n,
+        options.reward,
+        version=options.version,
         evaluation=True,
+        **values_of(options, GatherOptions),
     )
-    evaluation = Evaluation(runs_of(groups), version, success)
-    if reward is not None and not evaluation.scored:
+    evaluation = Evaluation(runs_of(groups), options.version, options.success)
+    if options.reward is not None and not evaluation.scored:
         check_rewards(groups)
     return evaluation

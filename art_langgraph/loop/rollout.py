@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -18,6 +19,7 @@ from art_langgraph.loop.executors.registry import ExecutorName, executor_of
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard, warn_unscored
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource
+from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.pins import PinIgnored, check_version_asked
 from art_langgraph.loop.threads import check_thread
 from art_langgraph.progress import progress_bar
@@ -39,22 +41,62 @@ REMOTE = "RemoteGraph"
 """Class of the graphs that another process runs."""
 
 
-async def rollout(
-    graph: Graph | GraphSource,
-    scenario: ScenarioLike,
-    reward: RewardFunction | None = None,
-    *,
-    temperature: float | None = None,
-    config: RunnableConfig | None = None,
-    timeout: float | None = None,
-    store: TrajectoryStore | None = None,
-    resume: Resume | None = None,
-    version: int | Mapping[str, VersionRef] | None = None,
-    evaluation: bool = False,
-    metadata: Mapping[str, Any] | None = None,
-    hints: Mapping[str, str] | None = None,
-    executor: Executor | ExecutorName = "local",
-) -> Trajectory:
+@dataclass(frozen=True, kw_only=True)
+class RolloutOptions:
+    """How a graph is run: keywords of `rollout`, `gather`, `evaluate`, `compare_versions` and `train`.
+
+    Args:
+        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
+        timeout: Seconds for a run of the graph, from when it is there, or for the function; running over is an error of
+            the trajectory. A sync function goes on in its thread, and nothing waits for it.
+        store: Where the runs are stored; None: nowhere.
+        resume: Answers the graph's interrupts: it gets `[value]`, whose `id` is that of the interrupt, and returns the
+            answer. Where several interrupts wait at once, it is called for each of them. The run also goes on from
+            breakpoints (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
+        metadata: Your data, kept in each trajectory.
+        executor: Where the graph runs: "local", in this process; "ray", as tasks of a Ray cluster; or an Executor such
+            as `RayExecutor(num_cpus=2)`. The reward function, the store and the report are of this process in any case.
+    """
+
+    temperature: float | None = None
+    timeout: float | None = None
+    store: TrajectoryStore | None = None
+    resume: Resume | None = None
+    metadata: Mapping[str, Any] | None = None
+    executor: Executor | ExecutorName = "local"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RolloutArguments(RolloutOptions):
+    """Arguments of `rollout`.
+
+    Args:
+        graph: A compiled graph, a function, or a factory that makes a graph for a scenario; see `Graph`.
+        scenario: The task. A text is a user's message: the first message of a graph that takes messages. The answer to
+            an interrupt (`Command(resume=…)`), or None, goes on with the thread of `config`, and the trajectory has the
+            thread's scenario, as the store or the checkpointer knows it. The store reads such a run and the run that it
+            resumes as a single trajectory; where there is no store, `first.resumed_by(second)` makes it.
+        reward: Scores the run, also when the graph raised; None: the run has the reward that was set by
+            `current_run().reward`, if any.
+        config: LangChain's config of the run. Functions get none.
+        version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
+            the promoted version or else the newest. `{"agent": "latest"}` is the newest in any case. A graph that names
+            a version itself (`agent@3`) keeps it.
+        evaluation: The run evaluates a version, and is never trained on.
+        hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.
+    """
+
+    graph: Graph | GraphSource = field(kw_only=False)
+    scenario: ScenarioLike = field(kw_only=False)
+    reward: RewardFunction | None = field(default=None, kw_only=False)
+    config: RunnableConfig | None = None
+    version: int | Mapping[str, VersionRef] | None = None
+    evaluation: bool = False
+    hints: Mapping[str, str] | None = None
+
+
+@keywords_of(RolloutArguments)
+async def rollout(options: RolloutArguments) -> Trajectory:
     """Runs a graph, or a function that is the agent, on a scenario and records what it did.
 
     A function may use any client of the trainer server; see `current_run`. Its completions and tool calls are read from
@@ -72,31 +114,6 @@ async def rollout(
     when the server stays away for two minutes (`ART_RETRY_FOR`), nor when `config` names a thread, which has the first
     attempt.
 
-    Args:
-        graph: A compiled graph, a function, or a factory that makes a graph for a scenario; see `Graph`.
-        scenario: The task. A text is a user's message: the first message of a graph that takes messages. The answer to
-            an interrupt (`Command(resume=…)`), or None, goes on with the thread of `config`, and the trajectory has the
-            thread's scenario, as the store or the checkpointer knows it. The store reads such a run and the run that it
-            resumes as a single trajectory; where there is no store, `first.resumed_by(second)` makes it.
-        reward: Scores the run, also when the graph raised; None: the run has the reward that was set by
-            `current_run().reward`, if any.
-        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        config: LangChain's config of the run. Functions get none.
-        timeout: Seconds for the graph, from when it is there, or for the function; running over is an error of the
-            trajectory. A sync function goes on in its thread, and nothing waits for it.
-        store: Where the trajectory is kept as well.
-        resume: Answers the graph's interrupts: it gets `[value]`, whose `id` is that of the interrupt, and returns the
-            answer. Where several interrupts wait at once, it is called for each of them. The run also goes on from
-            breakpoints (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
-        version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
-            the promoted version or else the newest. `{"agent": "latest"}` is the newest in any case. A graph that names
-            a version itself (`agent@3`) keeps it.
-        evaluation: The run evaluates a version, and is never trained on.
-        metadata: Your data, kept in the trajectory.
-        hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.
-        executor: Where the graph runs: "local", in this process; "ray", as a task of a Ray cluster; or an Executor such
-            as `RayExecutor(num_cpus=2)`. The reward function, the store and the report are of this process in any case.
-
     Returns:
         The trajectory.
 
@@ -108,26 +125,17 @@ async def rollout(
             model that is neither ChatART nor LangChain's ChatOpenAI, or in a remote graph whose process does not
             record. The error has the trajectory, and the store too.
     """
-    scenario, source = Scenario.of(scenario), GraphSource.of(graph)
+    scenario, source = Scenario.of(options.scenario), GraphSource.of(options.graph)
     source.check([scenario])
-    if source.answers and (config is not None or resume is not None):
+    if source.answers and (options.config is not None or options.resume is not None):
         raise ConfigError(f"{source.name} is a function: config= and resume= are for graphs")
 
-    task = RolloutTask(
-        scenario=scenario,
-        temperature=temperature,
-        version=version,
-        hints=hints or {},
-        config=config,
-        timeout=timeout,
-        resume=resume,
-        evaluation=evaluation,
-        metadata=metadata or {},
-        store=store,
-    )
+    reward, store = options.reward, options.store
+    forms = {"scenario": scenario, "hints": options.hints or {}, "metadata": options.metadata or {}}
+    task = RolloutTask(**values_of(options, RolloutTask) | forms)
     name, about = gen_ai.agent(source.name, scenario=scenario.id)
     with tracing.span(name, about) as traced:
-        result = await executor_of(executor).run(source, task)
+        result = await executor_of(options.executor).run(source, task)
         trajectory = result.trajectory
         if reward is None and (own := result.reward) is not None:
             reward = lambda _: own  # noqa: E731
@@ -165,50 +173,51 @@ def _describe(span: tracing.Span, trajectory: Trajectory) -> None:
         span.fail(trajectory.error)
 
 
-async def gather(
-    graph: Graph | GraphSource,
-    scenarios: Sequence[ScenarioLike],
-    n: int = 8,
-    reward: RewardFunction | None = None,
-    *,
-    max_concurrency: Concurrency = 16,
-    temperature: float | None = None,
-    config: RunnableConfig | None = None,
-    timeout: float | None = None,
-    store: TrajectoryStore | None = None,
-    resume: Resume | None = None,
-    version: int | Mapping[str, int] | None = None,
-    evaluation: bool = False,
-    metadata: Mapping[str, Any] | None = None,
-    group_reward: GroupReward | None = None,
-    executor: Executor | ExecutorName = "local",
-    progress: bool | str = True,
-) -> list[TrajectoryGroup]:
-    """Runs a graph `n` times on each scenario. Cancelling it cancels all rollouts.
+@dataclass(frozen=True, kw_only=True)
+class GatherOptions(RolloutOptions):
+    """How many runs are made: keywords of `gather`, `evaluate` and `compare_versions`.
 
-    When many runs raise, or all runs of a scenario, a warning has their number and the first error.
+    Args:
+        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
+        config: LangChain's config of each run. It names no thread, unless there is one run alone. Functions get none.
+        progress: Shows a bar on a terminal; a string labels it.
+    """
+
+    max_concurrency: Concurrency = 16
+    config: RunnableConfig | None = None
+    progress: bool | str = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatherArguments(GatherOptions):
+    """Arguments of `gather`.
 
     Args:
         graph: A compiled graph, a function, or a factory that makes a graph for a scenario.
         scenarios: The tasks.
         n: Runs of each scenario.
         reward: Scores each run.
-        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
-        temperature: Sampling temperature of the policies, over what the graph hard-codes; None: the graph's.
-        config: LangChain's config of each run. It names no thread, unless there is one run alone. Functions get none.
-        timeout: Seconds for a run of the graph.
-        store: Where the runs are stored; None: nowhere.
-        resume: Answers the graph's interrupts: it gets the question and returns the answer. None: a run ends at an
-            interrupt.
         version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
             the promoted version or else the newest.
         evaluation: Whether the runs evaluate a version. Such runs are never trained on.
-        metadata: Your data, kept in each trajectory.
         group_reward: Scores the runs of a scenario together (`Ruler`, `group_sum`), when all of them have ended and
             `reward`, if any, has scored each.
-        executor: Where the graph runs: "local", in this process; "ray", as tasks of a Ray cluster; or an Executor such
-            as `RayExecutor(num_cpus=2)`.
-        progress: Shows a bar on a terminal; a string labels it.
+    """
+
+    graph: Graph | GraphSource = field(kw_only=False)
+    scenarios: Sequence[ScenarioLike] = field(kw_only=False)
+    n: int = field(default=8, kw_only=False)
+    reward: RewardFunction | None = field(default=None, kw_only=False)
+    version: int | Mapping[str, int] | None = None
+    evaluation: bool = False
+    group_reward: GroupReward | None = None
+
+
+@keywords_of(GatherArguments)
+async def gather(options: GatherArguments) -> list[TrajectoryGroup]:
+    """Runs a graph `n` times on each scenario. Cancelling it cancels all rollouts.
+
+    When many runs raise, or all runs of a scenario, a warning has their number and the first error.
 
     Returns:
         A group for each scenario, in their order.
@@ -219,43 +228,38 @@ async def gather(
         PinIgnored: As `rollout`, for the first such run, which ends all; or `version` is given, and the trainer server
             answered in no run.
     """
-    source, checked = GraphSource.of(graph), Scenario.each(scenarios)
-    source.check(checked)
-    check_callable(reward, group_reward)
-    check_thread(config, runs=n * len(checked))
-    where = executor_of(executor)
+    source, scenarios = GraphSource.of(options.graph), Scenario.each(options.scenarios)
+    source.check(scenarios)
+    check_callable(options.reward, options.group_reward)
+    check_thread(options.config, runs=options.n * len(scenarios))
+    run_options = values_of(options, RolloutOptions) | {"executor": executor_of(options.executor)}
 
     async def run(scenario: Scenario) -> Trajectory:
         return await rollout(
             source,
             scenario,
-            reward,
-            temperature=temperature,
-            config=config,
-            timeout=timeout,
-            store=store,
-            resume=resume,
-            version=version,
-            evaluation=evaluation,
-            metadata=metadata,
-            executor=where,
+            options.reward,
+            config=options.config,
+            version=options.version,
+            evaluation=options.evaluation,
+            **run_options,
         )
 
     groups = await run_groups(
         source,
         run,
-        checked,
-        n,
-        max_concurrency=max_concurrency,
-        group_reward=group_reward,
-        store=store,
-        progress=progress,
+        scenarios,
+        options.n,
+        max_concurrency=options.max_concurrency,
+        group_reward=options.group_reward,
+        store=options.store,
+        progress=options.progress,
     )
     check_runs(groups)
-    if reward is not None or group_reward is not None:
+    if options.reward is not None or options.group_reward is not None:
         warn_unscored(groups)
     if source.kind != REMOTE:
-        check_version_asked(runs_of(groups), version)
+        check_version_asked(runs_of(groups), options.version)
     return groups
 
 

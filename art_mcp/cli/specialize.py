@@ -6,12 +6,13 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from art_langgraph.cli.options import AggregationOption, JsonOption, load_object, make_llm
+from art_langgraph.cli.options import JsonOption, StepFlags, load_object, make_llm, with_flags
 from art_langgraph.cli.printing.lists import print_json
 from art_mcp.cli.options import (
     DestructiveOption,
@@ -37,8 +38,22 @@ if TYPE_CHECKING:
     from art_mcp.specialization.specialization import Specialization
 
 
+@dataclass(frozen=True, kw_only=True)
+class GRPOFlags(StepFlags):
+    """A step of GRPO, with the defaults of `TrainingSettings`.
+
+    Args:
+        lr: Learning rate of the GRPO steps.
+    """
+
+    lr: float = field(default=3e-4, metadata={"min": 0.0})
+    loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
+
+
+@with_flags
 def specialize_command(
     server: ServerArgument,
+    step: Annotated[GRPOFlags, None],
     policy: Annotated[str, typer.Option(help="Policy to train; created if it is missing.")] = "agent",
     minutes: Annotated[
         float,
@@ -94,8 +109,6 @@ def specialize_command(
     measure: Annotated[
         int, typer.Option(help="Runs of each scenario to measure its difficulty first; 0: steps find out.", min=0)
     ] = 0,
-    lr: Annotated[float, typer.Option(help="Learning rate of the GRPO steps.", min=0.0)] = 3e-4,
-    loss_aggregation: AggregationOption = "trajectory",
     evaluate_every: Annotated[
         int | None,
         typer.Option("--evaluate-every", help="Measure on the selection scenarios after so many steps.", min=1),
@@ -165,8 +178,8 @@ def specialize_command(
                     steps=steps,
                     groups_per_step=groups,
                     n=n,
-                    lr=lr,
-                    loss_aggregation=loss_aggregation,
+                    lr=step.lr,
+                    loss_aggregation=step.loss_aggregation,
                     difficulty_runs=measure,
                     judge=make_llm(judge, judge_url) if judge else None,
                     evaluate_every=evaluate_every,

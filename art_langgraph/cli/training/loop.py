@@ -6,65 +6,59 @@ import asyncio
 import re
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from art_langgraph.cli.options import load_object
+from art_langgraph.cli.options import flag, load_object
 from art_langgraph.cli.printing.lists import only_json
-from trainer_server.wire import ConfigError, GRPOConfig, Home
+from art_langgraph.loop.options import LoopOptions, values_of
+from trainer_server.wire import Home
 
 if TYPE_CHECKING:
-    from art_langgraph.judge.ruler import Ruler
     from art_langgraph.loop.watch.record import StepRecord
     from art_langgraph.loop.watch.stopping import StopRule
-    from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import TrajectoryGroup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoopOptions:
-    """What the command line says about the loop. The arguments of `train` of the same names explain them.
+@dataclass(frozen=True, kw_only=True)
+class LoopFlags(LoopOptions):
+    """The training loop on the command line: its options, and what is written there in another form than in Python.
 
     Args:
-        scenarios: JSONL file of the scenarios to train on.
-        graph: The graph, as module:graph.
-        reward: The reward function, as module:function; None: the judge alone scores.
-        steps: Number of the last step.
-        groups_per_step: Scenarios of a step.
-        n: Runs of each scenario.
-        sampler: Which scenarios a step gets.
-        explore: Runs of a step, at most, that explore dead groups; 0: none.
-        hints: The function that makes hints, as module:function; None: no hints.
-        held_out: JSONL file of the held-out scenarios; None: nothing is measured.
-        evaluate_every: Steps between two evaluations.
-        stop_at: Ends the run when the lower bound of held-out success is at least this.
-        patience: Ends the run after this many evaluations without a gain beyond chance.
-        minutes: Ends the run after this time.
-        keep_best: Whether the best version is promoted.
-        run: Name of the training run; with one, a run that was interrupted is continued.
-        metrics: JSONL file that gets a row for each step; None: one in the home directory.
-        trackers: Names of trackers; None: those in `ART_TRACKERS`.
+        scenarios: Train on runs of these scenarios, step after step: JSONL, a scenario per line.
+        sampler: Scenarios of a step: all equally often, or those whose runs will most likely get unequal rewards.
+        explore: Where all runs of a scenario got the same reward, run it again at a higher temperature: so many runs of
+            a step, at most.
+        hints: Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: a
+            function that makes hints, as module:function; art_langgraph:hint_errors takes tools' errors.
+        held_out: Scenarios that are never trained on (JSONL): success on them is measured before and after.
+        stop_at: Stop when the lower bound (95 %) of held-out success is at least this.
+        patience: Stop after so many evaluations without a gain beyond chance.
+        minutes: Stop after this time.
+        metrics: JSONL file that gets a row for each step. Default: a file in `progress` of ART_HOME.
+        tracker: Show the run there: wandb, tensorboard, mlflow, trackio, langfuse, langsmith, or module:Class of yours;
+            repeatable. Default: ART_TRACKERS.
     """
 
-    scenarios: Path
-    graph: str
-    reward: str | None
-    steps: int
-    groups_per_step: int
-    n: int
-    sampler: Literal["uniform", "learnable"]
-    explore: int
-    hints: str | None
-    held_out: Path | None
-    evaluate_every: int | None
-    stop_at: float | None
-    patience: int | None
-    minutes: float | None
-    keep_best: bool
-    run: str
-    metrics: Path | None
-    trackers: list[str] | None
+    scenarios: Path | None = None
+    steps: int = field(default=20, metadata={"min": 1})
+    sampler: Literal["uniform", "learnable"] = "uniform"
+    explore: int = field(default=0, metadata={"min": 0})
+    hints: str | None = None
+    held_out: Path | None = None
+    stop_at: float | None = None
+    patience: int | None = field(default=None, metadata={"min": 1})
+    minutes: float | None = field(default=None, metadata={"min": 0.0})
+    metrics: Path | None = None
+    tracker: list[str] | None = None
+
+    def changes(self) -> dict[str, bool]:
+        """The flags that need --scenarios, and whether they were given. Sizes are ignored without it."""
+        options = {option.name: option.default for option in fields(self)}
+        sizes = ("steps", "groups_per_step", "n")
+        values = {name: getattr(self, name) for name in options if name not in sizes}
+        return {flag(name): bool(value) and value != options[name] for name, value in values.items()}
 
     def progress(self, policy: str) -> Path:
         """The file that gets a row for each step."""
@@ -88,14 +82,7 @@ class LoopOptions:
 
 
 def run_loop(
-    policy: str,
-    options: LoopOptions,
-    *,
-    config: GRPOConfig,
-    nodes: list[str] | None,
-    ruler: Ruler | None,
-    store: TrajectoryStore,
-    as_json: bool = False,
+    policy: str, flags: LoopFlags, graph: str, reward: str | None, *, as_json: bool = False, **options: Any
 ) -> None:
     """Trains a policy, and prints a line for each step, and in the end the scenarios that taught nothing.
 
@@ -103,12 +90,11 @@ def run_loop(
 
     Args:
         policy: Name of the policy.
-        options: What the command line says.
-        config: Settings of every step.
-        nodes: The nodes to train; None: all.
-        ruler: Compares the runs of a scenario; None: the reward function alone scores.
-        store: Where runs and evaluations are kept.
+        flags: What the command line says of the loop.
+        graph: The graph, as module:graph.
+        reward: The reward function, as module:function; None: the judge alone scores.
         as_json: Whether the standard output gets a line of JSON for each step, and the rest the standard error.
+        **options: Further keywords of `train`.
 
     Raises:
         ConfigError: As `train`; or a file or an object cannot be read.
@@ -120,14 +106,12 @@ def run_loop(
     from art_langgraph.loop.train import train
     from trainer_server.wire.trackers import JSONLTracker, Tracker, named_by
 
-    if options.reward is None and ruler is None:
-        raise ConfigError("--scenarios needs --reward module:function, or --judge: something has to score the runs")
-    graph = load_object(options.graph)
-    reward = load_object(options.reward) if options.reward else None
-    hints = load_object(options.hints) if options.hints else None
-    scenarios = load_scenarios(options.scenarios)
-    rows = options.progress(policy)
-    named = named_by() if options.trackers is None else options.trackers
+    assert flags.scenarios is not None
+    scorer = load_object(reward) if reward else None
+    hints = load_object(flags.hints) if flags.hints else None
+    agent, scenarios = load_object(graph), load_scenarios(flags.scenarios)
+    rows = flags.progress(policy)
+    named = named_by() if flags.tracker is None else flags.tracker
     trackers: list[str | Tracker] = [JSONLTracker(rows), *(name for name in named if name != "jsonl")]
 
     async def loop() -> None:
@@ -135,28 +119,20 @@ def run_loop(
             if policy not in {known.name for known in await trainer.policies()}:
                 await trainer.create_policy(policy)
             steps = train(
-                graph,
+                agent,
                 scenarios,
                 policy=policy,
-                reward=reward,
-                group_reward=ruler,
-                steps=options.steps,
+                reward=scorer,
                 client=trainer,
-                groups_per_step=options.groups_per_step,
-                n=options.n,
-                config=config,
-                sampler=options.sampler,
-                explore=Exploration(n=options.n, budget=options.explore) if options.explore else None,
+                sampler=flags.sampler,
+                explore=Exploration(n=flags.n, budget=flags.explore) if flags.explore else None,
                 hints=hints,
-                nodes=nodes,
-                store=store,
-                run=options.run,
-                held_out=options.held_out,
-                evaluate_every=options.evaluate_every,
-                stop_when=options.rules(),
-                keep_best=options.keep_best,
+                held_out=flags.held_out,
+                stop_when=flags.rules(),
                 trackers=trackers,
                 progress=sys.stderr.isatty(),
+                **values_of(flags, LoopOptions),
+                **options,
             )
             groups: list[TrajectoryGroup] = []
             last: StepRecord | None = None
@@ -171,7 +147,7 @@ def run_loop(
                 print(report)
             if last is not None and last.spent is not None:
                 print(last.spent)
-            if options.metrics is None:
+            if flags.metrics is None:
                 print(f"rows of the steps: {rows}")
 
     with only_json(as_json) as tell:

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from art_langgraph.cli.options import (
-    AggregationOption,
-    ErrorOption,
-    GraphOption,
-    JudgeOption,
-    RubricOption,
-    SinceOption,
-    StoreOption,
-    ThreadOption,
-    UrlOption,
-    VotesOption,
-    filters,
-    make_ruler,
-)
+from art_langgraph.cli.options import JudgeFlags, RunFilter, StepFlags, StoreOption, with_flags
 from art_langgraph.cli.printing.lists import only_json
-from art_langgraph.cli.training.loop import LoopOptions, run_loop
+from art_langgraph.cli.training.loop import LoopFlags, run_loop
 from art_langgraph.cli.training.recorded_runs import (
     find_unused_runs,
     from_rewarded_rollouts,
@@ -34,149 +21,71 @@ from art_langgraph.cli.training.recorded_runs import (
     train_once,
 )
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
-from trainer_server.wire.text import moment
 
-_LOOP = "Training loop"
-"""Where `--help` lists the options of the loop."""
+if TYPE_CHECKING:
+    from art_langgraph.store import TrajectoryStore
 
 
+@dataclass(frozen=True, kw_only=True)
+class SourceFlags:
+    """A step from recorded runs on the command line.
+
+    Args:
+        from_store: Train on runs of the trajectory store.
+        from_ledger: Train on rollouts of the trainer server that were given a reward, by HTTP or `session`.
+        replay: Run each scenario anew this many times and compare those runs.
+        again: Use runs again that an earlier step of this policy was given.
+    """
+
+    from_store: bool = False
+    from_ledger: bool = False
+    replay: int = 0
+    again: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentFlags(JudgeFlags):
+    """A graph on the command line, and what scores its runs.
+
+    Args:
+        graph_object: Graph of the loop, or to replay, as module:graph.
+        reward: Reward function of the loop, or for replays, as module:function.
+    """
+
+    graph_object: str | None = None
+    reward: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyFlags(StepFlags):
+    """A training step of `train` on the command line.
+
+    Args:
+        distill: Let a teacher score the tokens too: a policy (big), a version (big@3), base, or the address of a vLLM
+            that serve --teacher-url allows.
+        node: Train only this node; repeatable, patterns allowed.
+    """
+
+    distill: str | None = None
+    node: list[str] | None = None
+
+    def config(self) -> GRPOConfig:
+        """The settings of the step. Raises ConfigError where `distill` names no teacher."""
+        return super().config().model_copy(update={"distill": _teacher(self.distill)})
+
+
+@with_flags
 def train_command(
     policy: Annotated[str, typer.Option(help="Policy to train.")],
-    from_store: Annotated[bool, typer.Option("--from-store", help="Train on runs of the trajectory store.")] = False,
-    from_ledger: Annotated[
-        bool,
-        typer.Option(
-            "--from-ledger",
-            help="Train on rollouts of the trainer server that were given a reward, by HTTP or `session`.",
-        ),
-    ] = False,
-    scenarios: Annotated[
-        Path | None,
-        typer.Option(
-            "--scenarios",
-            help="Train on runs of these scenarios, step after step: JSONL, a scenario per line.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the loop.", min=1, rich_help_panel=_LOOP)] = 20,
-    groups_per_step: Annotated[int, typer.Option(help="Scenarios of a step.", min=1, rich_help_panel=_LOOP)] = 4,
-    n: Annotated[int, typer.Option("--n", help="Runs of each scenario.", min=2, rich_help_panel=_LOOP)] = 8,
-    sampler: Annotated[
-        Literal["uniform", "learnable"],
-        typer.Option(
-            help="Scenarios of a step: all equally often, or those whose runs will most likely get unequal rewards.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = "uniform",
-    explore: Annotated[
-        int,
-        typer.Option(
-            help="Where all runs of a scenario got the same reward, run it again at a higher temperature: so many runs "
-            "of a step, at most.",
-            min=0,
-            rich_help_panel=_LOOP,
-        ),
-    ] = 0,
-    hints: Annotated[
-        str | None,
-        typer.Option(
-            help="Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: a "
-            "function that makes hints, as module:function; art_langgraph:hint_errors takes tools' errors.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    held_out: Annotated[
-        Path | None,
-        typer.Option(
-            "--held-out",
-            help="Scenarios that are never trained on (JSONL): success on them is measured before and after.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    evaluate_every: Annotated[
-        int | None,
-        typer.Option("--evaluate-every", help="Measure after every so many steps too.", min=1, rich_help_panel=_LOOP),
-    ] = None,
-    stop_at: Annotated[
-        float | None,
-        typer.Option(
-            "--stop-at",
-            help="Stop when the lower bound (95 %) of held-out success is at least this.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            "--patience",
-            help="Stop after so many evaluations without a gain beyond chance.",
-            min=1,
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option("--minutes", help="Stop after this time.", min=0.0, rich_help_panel=_LOOP)
-    ] = None,
-    keep_best: Annotated[
-        bool,
-        typer.Option(
-            "--keep-best",
-            help="Promote the version with the highest held-out success: the policy's name then means it.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = False,
-    run: Annotated[
-        str,
-        typer.Option("--run", help="Name of the run: the same command continues it.", rich_help_panel=_LOOP),
-    ] = "",
-    metrics: Annotated[
-        Path | None,
-        typer.Option(
-            "--metrics",
-            help="JSONL file that gets a row for each step. Default: a file in `progress` of ART_HOME.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    tracker: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Show the run there: wandb, tensorboard, mlflow, trackio, langfuse, langsmith, or module:Class of "
-            "yours; repeatable. Default: ART_TRACKERS.",
-            rich_help_panel=_LOOP,
-        ),
-    ] = None,
-    lr: Annotated[float, typer.Option(help="Learning rate.", min=0.0)] = GRPOConfig().lr,
-    loss_aggregation: AggregationOption = "loss_type",
-    distill: Annotated[
-        str | None,
-        typer.Option(
-            help="Let a teacher score the tokens too: a policy (big), a version (big@3), base, or the address of a "
-            "vLLM that serve --teacher-url allows."
-        ),
-    ] = None,
-    node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
-    replay: Annotated[int, typer.Option(help="Run each scenario anew this many times and compare those runs.")] = 0,
-    graph_object: Annotated[
-        str | None, typer.Option("--graph-object", help="Graph of the loop, or to replay, as module:graph.")
-    ] = None,
-    reward: Annotated[
-        str | None, typer.Option(help="Reward function of the loop, or for replays, as module:function.")
-    ] = None,
-    judge: JudgeOption = None,
-    judge_url: UrlOption = None,
-    rubric: RubricOption = None,
-    votes: VotesOption = 1,
-    again: Annotated[
-        bool, typer.Option("--again", help="Use runs again that an earlier step of this policy was given.")
-    ] = False,
+    source: Annotated[SourceFlags, None],
+    run_filter: Annotated[RunFilter, None],
+    agent: Annotated[AgentFlags, None],
+    step: Annotated[PolicyFlags, None],
+    loop: Annotated[LoopFlags, "Training loop"],
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a line of JSON for each step; all else goes to the standard error.")
     ] = False,
     store: StoreOption = None,
-    graph: GraphOption = None,
-    thread: ThreadOption = None,
-    since: SinceOption = None,
-    error: ErrorOption = None,
 ) -> None:
     """Make a training step from recorded runs, or train on scenarios step after step (--scenarios).
 
@@ -200,114 +109,82 @@ def train_command(
     """
     from art_langgraph.store import TrajectoryStore
 
-    config = GRPOConfig(lr=lr, loss_aggregation=loss_aggregation, distill=_teacher(distill))
-    if [from_store, from_ledger, scenarios is not None].count(True) != 1:
+    config = step.config()
+    if [source.from_store, source.from_ledger, loop.scenarios is not None].count(True) != 1:
         raise ConfigError(
             "say where the runs come from: --from-store (the trajectory store), --from-ledger (rollouts of the "
             "trainer server that have a reward), or --scenarios FILE (the loop makes its own runs, as `train()` does "
             "in Python)"
         )
-    of_the_loop = {
-        "--sampler": sampler != "uniform",
-        "--explore": explore,
-        "--hints": hints,
-        "--held-out": held_out,
-        "--evaluate-every": evaluate_every,
-        "--stop-at": stop_at,
-        "--patience": patience,
-        "--minutes": minutes,
-        "--keep-best": keep_best,
-        "--run": run,
-        "--metrics": metrics,
-        "--tracker": tracker,
-    }
-    if scenarios is None:
-        _refuse(of_the_loop, "cannot be used without --scenarios: a single step has no loop to watch")
-    else:
-        of_recorded = {
-            "--replay": replay,
-            "--again": again,
-            "--graph": graph,
-            "--thread": thread,
-            "--since": since,
-            "--error": error is not None,
-        }
-        _refuse(of_recorded, "cannot be combined with --scenarios: it is for recorded runs")
-        if graph_object is None:
+    filters = {"--graph": run_filter.graph, "--thread": run_filter.thread, "--error": run_filter.error is not None}
+    replays = {"--replay": source.replay}
+    if loop.scenarios is not None:
+        for_recorded_runs = {**replays, "--again": source.again, **filters, "--since": run_filter.since}
+        _refuse(for_recorded_runs, "cannot be combined with --scenarios: it is for recorded runs")
+        if agent.graph_object is None:
             raise ConfigError("--scenarios needs --graph-object module:graph: the graph that runs them")
+        if agent.reward is None and agent.judge is None:
+            raise ConfigError("--scenarios needs --reward module:function, or --judge: something has to score the runs")
         run_loop(
             policy,
-            LoopOptions(
-                scenarios=scenarios,
-                graph=graph_object,
-                reward=reward,
-                steps=steps,
-                groups_per_step=groups_per_step,
-                n=n,
-                sampler=sampler,
-                explore=explore,
-                hints=hints,
-                held_out=held_out,
-                evaluate_every=evaluate_every,
-                stop_at=stop_at,
-                patience=patience,
-                minutes=minutes,
-                keep_best=keep_best,
-                run=run,
-                metrics=metrics,
-                trackers=tracker,
-            ),
-            config=config,
-            nodes=node,
-            ruler=None if judge is None else make_ruler(judge, judge_url, rubric, votes),
-            store=TrajectoryStore(store),
+            loop,
+            agent.graph_object,
+            agent.reward,
             as_json=as_json,
+            group_reward=agent.ruler(),
+            config=config,
+            nodes=step.node,
+            store=TrajectoryStore(store),
         )
         return
-    if from_ledger:
-        given = {
-            "--replay": replay,
-            "--judge": judge,
-            "--graph": graph,
-            "--thread": thread,
-            "--error": error is not None,
-        }
-        _refuse(given, "cannot be combined with --from-ledger: it is for --from-store")
-        with only_json(as_json) as tell:
-            asyncio.run(
-                from_rewarded_rollouts(
-                    policy,
-                    TrajectoryStore(store),
-                    None if since is None else moment(since),
-                    config,
-                    node,
-                    again=again,
-                    notify=tell,
-                )
-            )
-        return
-    if replay and (not graph_object or not (reward or judge)):
+    _refuse(loop.changes(), "cannot be used without --scenarios: a single step has no loop to watch")
+    if source.from_ledger:
+        for_the_store = {**replays, "--judge": agent.judge, **filters}
+        _refuse(for_the_store, "cannot be combined with --from-ledger: it is for --from-store")
+    elif source.replay and not (agent.graph_object and (agent.reward or agent.judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
-    target = TrajectoryStore(store)
-    trajectories = target.list(**filters(graph, thread, since, error=error))
-    recorded = [
-        trajectory for trajectory in trajectories if any(call.policy == policy for call in trajectory.completions)
-    ]
-    ruler = None if judge is None else make_ruler(judge, judge_url, rubric, votes)
-
-    async def step() -> None:
-        from art_langgraph.client.client import TrainerClient
-
-        async with TrainerClient() as trainer:
-            runs = await find_unused_runs(trainer, target, policy, recorded, again)
-            if replay:
-                runs = await replay_scenarios(target, runs, replay, str(graph_object), reward, ruler)
-            elif ruler:
-                runs = await judge_unscored_runs(target, runs, ruler)
-            await train_once(trainer, policy, target, runs, recorded, config, node, again, tell)
-
     with only_json(as_json) as tell:
-        asyncio.run(step())
+        if source.from_ledger:
+            training = from_rewarded_rollouts(
+                policy,
+                TrajectoryStore(store),
+                run_filter.moment(),
+                config,
+                step.node,
+                again=source.again,
+                notify=tell,
+            )
+        else:
+            training = _from_store(policy, TrajectoryStore(store), source, run_filter, agent, config, step.node, tell)
+        asyncio.run(training)
+
+
+async def _from_store(
+    policy: str,
+    store: TrajectoryStore,
+    source: SourceFlags,
+    run_filter: RunFilter,
+    agent: AgentFlags,
+    config: GRPOConfig,
+    nodes: list[str] | None,
+    notify: Callable[[Any], None],
+) -> None:
+    """A step from the runs of the trajectory store in which the policy answered."""
+    from art_langgraph.client.client import TrainerClient
+
+    history = [
+        trajectory
+        for trajectory in store.list(**run_filter.query())
+        if any(call.policy == policy for call in trajectory.completions)
+    ]
+    ruler = agent.ruler()
+    async with TrainerClient() as trainer:
+        runs = await find_unused_runs(trainer, store, policy, history, source.again)
+        if source.replay:
+            runs = await replay_scenarios(store, runs, source.replay, str(agent.graph_object), agent.reward, ruler)
+        elif ruler:
+            runs = await judge_unscored_runs(store, runs, ruler)
+        await train_once(trainer, policy, store, runs, history, config, nodes, source.again, notify)
 
 
 def _teacher(teacher: str | None) -> Distillation | None:

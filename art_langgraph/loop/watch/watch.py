@@ -14,6 +14,7 @@ from typing import Self
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
+from art_langgraph.loop.options import LoopOptions
 from art_langgraph.loop.rollout import ScenarioLike
 from art_langgraph.loop.watch.alarm_rules import AlarmLog, AlarmRules
 from art_langgraph.loop.watch.best import Best
@@ -28,6 +29,26 @@ from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError, ServerError
 
 log = logging.getLogger("art_langgraph")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchOptions(LoopOptions):
+    """What a training loop sees of itself, and when it ends: keywords of `train`.
+
+    Args:
+        held_out: Scenarios that are never trained on, a JSONL file of them, or a HeldOut, which says how they are
+            measured. The version that the run begins with is evaluated on them, and the last one. Kept in `store`, an
+            evaluation is not made again by a run that is continued. None: nothing is measured.
+        stop_when: Ends the run early: `TargetReached`, `Plateau`, `TimeBudget`, `TokenBudget`, a function of the
+            records, or several of these, of which the first that holds ends it. `StepRecord.stopped` says why.
+        alarms: Thresholds of `StepRecord.alarms`; None: the defaults.
+        first_step: Number of the first step.
+    """
+
+    held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None = None
+    stop_when: StopRule | Sequence[StopRule] | None = None
+    alarms: AlarmRules | None = None
+    first_step: int = 1
 
 
 @dataclass(slots=True)
@@ -62,46 +83,36 @@ class Watch:
     _concluded: bool = False
 
     @classmethod
-    def of(
-        cls,
-        policy: str,
-        client: TrainerClient,
-        first_step: int,
-        last_step: int,
-        *,
-        held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None,
-        evaluate_every: int | None,
-        stop_when: StopRule | Sequence[StopRule] | None,
-        keep_best: bool,
-        alarms: AlarmRules | None,
-    ) -> Self:
-        """The watch that the arguments of `train` describe.
+    def of(cls, options: WatchOptions, policy: str, client: TrainerClient) -> Self:
+        """The watch of a training loop.
 
         Args:
+            options: What was asked for.
             policy: Name of the policy.
             client: The trainer server.
-            first_step: Number of the first step.
-            last_step: Number of the last step.
-            held_out: Scenarios to measure versions on, a JSONL file of them, or a HeldOut; None: nothing is measured.
-            evaluate_every: Steps between two evaluations; None: before the first and after the last step alone.
-            stop_when: Rule that ends the run early, or several, of which any ends it; None: the run takes all steps.
-            keep_best: Whether the version with the highest held-out success is promoted at the end.
-            alarms: Thresholds of the alarms; None: the defaults.
 
         Raises:
-            ConfigError: They cannot be met together.
+            ConfigError: The options cannot be met together.
         """
-        given = stop_when if isinstance(stop_when, Sequence) else [] if stop_when is None else [stop_when]
-        rules = list(given)
+        held_out, stop_when, evaluate_every = options.held_out, options.stop_when, options.evaluate_every
+        rules = list(stop_when) if isinstance(stop_when, Sequence) else [] if stop_when is None else [stop_when]
         check_rules(rules, held_out=held_out is not None)
-        if held_out is None and (evaluate_every is not None or keep_best):
-            wanted = "keep_best=True" if keep_best else f"evaluate_every={evaluate_every}"
+        if held_out is None and (evaluate_every is not None or options.keep_best):
+            wanted = "keep_best=True" if options.keep_best else f"evaluate_every={evaluate_every}"
             raise ConfigError(f"{wanted} needs held_out=…: scenarios to measure versions on, which are not trained on")
         if evaluate_every is not None and evaluate_every < 1:
             raise ConfigError(f"evaluate_every={evaluate_every} must be at least 1 step")
-        held = None if held_out is None else HeldOut.of(held_out)
-        log_of = AlarmLog(alarms or AlarmRules())
-        return cls(policy, client, first_step, last_step, held, evaluate_every, rules, keep_best, log_of)
+        return cls(
+            policy,
+            client,
+            options.first_step,
+            options.steps,
+            None if held_out is None else HeldOut.of(held_out),
+            evaluate_every,
+            rules,
+            options.keep_best,
+            AlarmLog(options.alarms or AlarmRules()),
+        )
 
     async def begin(
         self,

@@ -1,0 +1,121 @@
+"""Options are fields of dataclasses, from which keywords, flags, tables of the docs and records of runs derive.
+
+A field has its type and its default; the section `Args` of the class has its meaning. `metadata` of a field is what
+`typer.Option` gets besides: `{"min": 1}`. Nothing heavy is imported here: the command line reads this for its `--help`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields
+from difflib import get_close_matches
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+Keywords = ParamSpec("Keywords")
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+_ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions:
+    """Options of the training loop that are plain values: keywords of `train`, flags of `art-langgraph train`, and what
+    the trackers of a run are told.
+
+    Args:
+        steps: Steps of the loop: the number of the last one.
+        groups_per_step: Scenarios of a step.
+        n: Runs of each scenario.
+        evaluate_every: Steps between two further evaluations on the held-out scenarios. None: there are no others than
+            before the first and after the last step.
+        keep_best: The version with the highest held-out success is promoted at the end: the policy's name means it.
+            `StepRecord.best` of the last step has it. It is never deleted. Versions that were the best before, or are
+            promoted, are measured too.
+        run: Name of the training run, with which the same call or command continues it: a step that the server accepted
+            before a crash is not taken again, and its record has no groups. A step that failed there, or was cancelled,
+            is taken again. Empty: it has none.
+    """
+
+    steps: int = field(metadata={"min": 1})
+    groups_per_step: int = field(default=4, metadata={"min": 1})
+    n: int = field(default=8, metadata={"min": 2})
+    evaluate_every: int | None = field(default=None, metadata={"min": 1})
+    keep_best: bool = False
+    run: str = ""
+
+
+def keywords_of(
+    options: Callable[Keywords, Options],
+) -> Callable[[Callable[[Options], Result]], Callable[Keywords, Result]]:
+    """Decorator: a function that takes options is called with their fields as arguments, which type checkers check.
+
+    Args:
+        options: The dataclass of the options.
+    """
+    signature = inspect.signature(options)
+
+    def decorate(function: Callable[[Options], Result]) -> Callable[Keywords, Result]:
+        name = function.__name__
+
+        @wraps(function)
+        def call(*args: Keywords.args, **kwargs: Keywords.kwargs) -> Result:
+            for word in kwargs.keys() - signature.parameters.keys():
+                near = "".join(
+                    f": did you mean {match}=…?" for match in get_close_matches(word, signature.parameters, 1)
+                )
+                raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{near}")
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{name}(): {error}") from None
+            return function(options(*args, **kwargs))
+
+        returns = inspect.signature(function).return_annotation
+        call.__signature__ = signature.replace(return_annotation=returns)  # type: ignore[attr-defined]
+        meanings = "".join(f"\n    {field}: {text}" for field, text in help_of(options).items())
+        call.__doc__ = f"{inspect.getdoc(function)}\n\nArgs:{meanings}\n"
+        return call
+
+    return decorate
+
+
+def values_of(options: object, declaration: Any) -> dict[str, Any]:
+    """The values that some options have for the fields of a dataclass, by name.
+
+    Args:
+        options: Has at least these fields.
+        declaration: The dataclass, a base of theirs, say.
+    """
+    return {option.name: getattr(options, option.name) for option in fields(declaration)}
+
+
+def help_of(options: Any) -> dict[str, str]:
+    """The meaning of each field, by name and in this order: what the docstring of a dataclass says, or that of a base.
+
+    Args:
+        options: The dataclass.
+    """
+    texts: dict[str, str] = {}
+    for base in options.__mro__:
+        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")
+        for name, text in _ENTRY.findall(section.partition("\n\n")[0]):
+            texts.setdefault(name, " ".join(text.split()))
+    return {name: texts[name] for name in sorted((option.name for option in fields(options)), key=list(texts).index)}
+
+
+def markdown_table(options: Any) -> str:
+    """The fields of a dataclass as a table of the docs, those without a default first.
+
+    Args:
+        options: The dataclass.
+    """
+    by_name, rows = {option.name: option for option in fields(options)}, []
+    for name, meaning in sorted(help_of(options).items(), key=lambda item: by_name[item[0]].default is not MISSING):
+        value, form = by_name[name].default, str(by_name[name].type).replace(" | ", " or ")
+        default = "required" if value is MISSING else f"`{getattr(value, '__name__', repr(value))}`"
+        rows.append(f"| `{name}` | `{form}` | {default} | {meaning} |")
+    return "\n".join(["| keyword | type | default | meaning |", "|---|---|---|---|", *rows])
