@@ -164,12 +164,12 @@ class Kernels:
             q.dtype is torch.float32,
         )
 
-    def linear(self, x_NI: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    def linear(self, x_NI: torch.Tensor, weight_BIC: torch.Tensor) -> torch.Tensor:
         """x Wᵀ in fp32, (N, O), of a matrix that `pack_linear` has packed. x is fp32, with contiguous rows."""
-        blocks, inputs, columns = packed.shape
+        blocks, inputs, columns = weight_BIC.shape
         y_NO = torch.empty(len(x_NI), blocks * columns)
         self._linear(
-            y_NO.data_ptr(), x_NI.data_ptr(), x_NI.stride(0), packed.data_ptr(), len(x_NI), inputs, blocks * columns
+            y_NO.data_ptr(), x_NI.data_ptr(), x_NI.stride(0), weight_BIC.data_ptr(), len(x_NI), inputs, blocks * columns
         )
         return y_NO
 

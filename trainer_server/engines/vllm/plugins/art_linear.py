@@ -5,7 +5,7 @@ second copy of the weights in bf16. Weights that bf16 does not hold exactly are 
 with `ART_KERNELS=0`, all are.
 
 This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
-Shapes: N tokens, I in, O out.
+Shapes: N tokens, I in, O out, B blocks of C columns.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def _take_few_rows(kernels: Kernels) -> None:
     utils.dispatch_cpu_unquantized_gemm = dispatch
 
 
-def with_few_rows(stock_linear: Linear, packed: torch.Tensor, kernels: Kernels) -> Linear:
+def with_few_rows(stock_linear: Linear, weight_BIC: torch.Tensor, kernels: Kernels) -> Linear:
     """x Wᵀ + bias: by the kernel for up to FEW rows, and otherwise by what vLLM chose."""
 
     def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         rows_NI = x.view(-1, x.shape[-1]) if x.is_contiguous() else x
         if rows_NI.dim() != 2 or len(rows_NI) > FEW or rows_NI.stride(1) != 1 or x.dtype is not torch.float32:
             return stock_linear(x, weight, bias)
-        y_NO = kernels.linear(rows_NI, packed)
-        return (y_NO if bias is None else y_NO + bias).view(*x.shape[:-1], -1)
+        y_NO: torch.Tensor = kernels.linear(rows_NI, weight_BIC)
+        return (y_NO if bias is None else y_NO.add_(bias)).view(*x.shape[:-1], -1)
 
     return linear
