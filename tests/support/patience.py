@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds. No test that passes waits that long: the bound only ends one that would hang, on the slowest of machines."""
 
 

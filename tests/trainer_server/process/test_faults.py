@@ -141,20 +141,25 @@ class Watch:
             thread.join()
 
     def _list(self) -> None:
+        """Looks at each version when it is first listed, and always at the newest two: all together are read for longer
+        than a step takes."""
+        whole: set[int] = set()
         with self._running.http(timeout=BOUND) as http:
-            while not self._stop.wait(0.02):
+            while not self._stop.wait(0.1):
                 try:
                     found = http.get("/api/policies/p/versions").json()["versions"]
                 except httpx.TransportError:
                     continue
-                for number in (one["version"] for one in found):
+                numbers = [one["version"] for one in found]
+                for number in {*numbers} - (whole - {*numbers[-2:]}):
+                    whole.add(number)
                     if problem := self._store.problem("p", number):
                         self.broken.append(f"p@{number} is listed: {problem}")
 
     def _roll_out(self) -> None:
         body = {"model": "p", "messages": [{"role": "user", "content": "say hello"}], "max_tokens": 20}
         with self._running.http(timeout=BOUND) as http:
-            while not self._stop.wait(0.05):
+            while not self._stop.wait(0.1):
                 started = time.monotonic()
                 try:
                     answer = http.post("/v1/chat/completions", json=body)
