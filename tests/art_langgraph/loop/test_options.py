@@ -34,7 +34,7 @@ exec(compile(source, spec.origin, "exec"), vars(module))
 from art_langgraph import TrainerClient, train
 from art_langgraph.cli.main import build
 from art_langgraph.loop.train import TrainingLoop, TrainOptions
-from art_mcp.specialization.output.fingerprint import fingerprint
+from art_mcp.specialization.settings import fingerprint
 
 options = TrainOptions(lambda _: None, ["a"], policy="agent", reward=len, steps=1, groups_per_step=1,
                        client=TrainerClient("http://127.0.0.1:1", "key"), warmth=5)

@@ -60,5 +60,5 @@ async def test_training_runs_have_the_time_limit_of_all_runs() -> None:
             runner=SimpleNamespace(directory=SimpleNamespace(store=None, name="")),
         )
         begun: Any = reinforce(context, scenarios, None, first_step=1)
-        assert begun.ag_frame.f_locals["timeout"] == 7.0
+        assert begun.ag_frame.f_locals["options"].timeout == 7.0
         await begun.aclose()
