@@ -23,8 +23,8 @@ OWN_SERVERS = (
     "tests/full/engines/test_two_engines.py",
     "tests/full/engines/test_families.py",
 )
-"""The second chain begins with these, in this order: before the fixture `real_on_short` starts a further engine, and with
-the quickstart's trainer while the first chain trains nothing. More at once would not fit 24 GB in fp32."""
+"""The second chain begins with these, in this order: before the fixture `real_on_short` starts a further engine, and
+with the quickstart's trainer while the first chain trains nothing. More at once would not fit 24 GB in fp32."""
 WITHOUT_VLLM = {"tests/full/clients/test_light_client.py", "tests/full/clients/test_oldest_langchain.py"}
 """Files of tests/full that are in no chain. All others are in one of the two: one process runs a chain, so its tests
 share a server where they can, and memory holds the engines that run at once. The chains take about as long."""
