@@ -18,8 +18,13 @@ ON_THE_EMBEDDED_MODEL = {
     "tests/full/learning/test_tasks.py",
 }
 """The first chain: one server on the embedded model, whose answers make sense."""
-EARLIEST = "tests/full/engines/test_two_engines.py"
-"""Before the fixture `real_on_short` starts a further engine in the process of the second chain."""
+OWN_SERVERS = (
+    "tests/full/learning/test_quickstart.py",
+    "tests/full/engines/test_two_engines.py",
+    "tests/full/engines/test_families.py",
+)
+"""The second chain begins with these, in this order: before the fixture `real_on_short` starts a further engine, and
+with the quickstart's trainer while the first chain trains nothing. More at once would not fit 24 GB in fp32."""
 WITHOUT_VLLM = {"tests/full/clients/test_light_client.py", "tests/full/clients/test_oldest_langchain.py"}
 """Files of tests/full that are in no chain. All others are in one of the two: one process runs a chain, so its tests
 share a server where they can, and memory holds the engines that run at once. The chains take about as long."""
@@ -48,9 +53,10 @@ def chain(nodeid: str) -> str:
 
 
 def place(nodeid: str) -> tuple[int, int]:
-    """Sorts tests: those of EARLY first, in this order; of a chain, EARLIEST."""
+    """Sorts tests: those of EARLY first, in this order; of the second chain, OWN_SERVERS."""
     name, file = chain(nodeid), nodeid.partition("::")[0]
-    return EARLY.index(name) if name in EARLY else len(EARLY), int(file != EARLIEST)
+    within = OWN_SERVERS.index(file) if file in OWN_SERVERS else len(OWN_SERVERS)
+    return EARLY.index(name) if name in EARLY else len(EARLY), within
 
 
 class BySchedule(LoadScopeScheduling):
