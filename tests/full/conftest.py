@@ -22,13 +22,14 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return short_model(tmp_path_factory.mktemp("short"))
 
 
-@pytest.fixture(scope="session")
+# Of the package: a server ends with the last test of its chain, as others need its memory.
+@pytest.fixture(scope="package")
 def real_on_whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     with real_server(tmp_path_factory.mktemp("real"), ensure_embedded(Home.find().cache)) as real:
         yield real
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_on_short(tmp_path_factory: pytest.TempPathFactory, short: Path) -> Iterator[Real]:
     with real_server(tmp_path_factory.mktemp("real"), short, "--model", str(short)) as real:
         yield real

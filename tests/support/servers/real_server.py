@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +34,6 @@ class Real:
         return httpx.AsyncClient(base_url=self.connection.url, headers=headers, timeout=600, **options)
 
 
-_models: dict[tuple[Path, str], Any] = {}
-
-
 def short_model(where: Path) -> Path:
     """Four layers of the embedded model under its name, with its tokenizer. What it answers makes no sense."""
     whole = ensure_embedded(Home.find().cache)
@@ -49,17 +47,21 @@ def gap(real: Real, model: str, completion: Completion) -> float:
     Computed in the type that vLLM computes in here: a processor without bf16 emulates it, and takes ten times as long.
     """
     import torch
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
 
-    if (key := (real.home.root, model)) not in _models:
-        base = AutoModelForCausalLM.from_pretrained(real.model, dtype=getattr(torch, cpu_dtype()))
-        policy, _, version = model.partition("@")
-        adapter = real.home.policies / policy / "versions" / version
-        _models[key] = PeftModel.from_pretrained(base, str(adapter)) if version else base
     prompt = len(completion.prompt_token_ids)
     tokens = torch.tensor(completion.prompt_token_ids + completion.token_ids)
     with torch.no_grad():
-        logits = _models[key](tokens[None]).logits[0, prompt - 1 : -1].float()
+        logits = _trainers_model(real.model, real.home, model)(tokens[None]).logits[0, prompt - 1 : -1].float()
     logp = logits.log_softmax(-1).gather(1, tokens[prompt:, None])[:, 0]
     return float((logp - torch.tensor(completion.logprobs)).abs().mean())
+
+
+@functools.lru_cache(maxsize=4)
+def _trainers_model(base: Path, home: Home, name: str) -> Any:
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=getattr(torch, cpu_dtype()))
+    policy, _, version = name.partition("@")
+    return PeftModel.from_pretrained(model, str(home.policies / policy / "versions" / version)) if version else model
