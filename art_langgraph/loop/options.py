@@ -104,8 +104,9 @@ def help_of(options: Any) -> dict[str, str]:
         _, _, section = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")
         for name, text in _ENTRY.findall(section.partition("\n\n")[0]):
             texts.setdefault(name, " ".join(text.split()))
-    order = [*texts, *(option.name for option in fields(options))]  # without docstrings (python -OO), the fields' own
-    return {name: texts.get(name, "") for name in sorted((one.name for one in fields(options)), key=order.index)}
+    names = [option.name for option in fields(options)]
+    order = [*texts, *names]  # without docstrings (python -OO), the fields' own
+    return {name: texts.get(name, "") for name in sorted(names, key=order.index)}
 
 
 def markdown_table(options: Any) -> str:
