@@ -178,11 +178,12 @@ def _layout(plan: Plan) -> str:
 
 def _main_memory(shape: ModelShape, rank: int) -> Finding:
     """On CPUs, engine and trainer each hold the model in main memory."""
-    kept = min(checkpoint_above(shape.layers, shape.hidden_size), _CPU_TOKENS)  # half of it, twice as wide, in fp32
+    # The longest row whose layers are computed once: in fp32 half of these tokens, each twice as wide.
+    row_tokens = min(checkpoint_above(shape.layers, shape.hidden_size), _CPU_TOKENS)
     parts = {
         f"weights in {cpu_dtype()}, twice": 2 * _wide(shape.weight_bytes) / GIB,
         "LoRA, gradients, AdamW": shape.trainer_state_bytes(rank) / GIB,
-        "activations": max(shape.activation_bytes(kept), _wide(shape.activation_bytes(_CPU_TOKENS))) / GIB,
+        "activations": max(shape.activation_bytes(row_tokens), _wide(shape.activation_bytes(_CPU_TOKENS))) / GIB,
         "KV cache": 2.0,
         "libraries": _CPU_OVERHEAD,
     }
