@@ -20,7 +20,8 @@ from art_langgraph.client.outages import retry_seconds
 from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.client.servers import register_server
 from art_langgraph.client.transport import LoopTransport, PatientAsyncClient, PatientClient
-from trainer_server.wire import ConfigError, Connection
+from trainer_server.common import Connection
+from trainer_server.wire import ConfigError
 
 
 @lru_cache

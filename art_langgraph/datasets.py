@@ -9,7 +9,7 @@ from typing import Any
 
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, scenario_id
-from trainer_server.wire.jsonl import read_jsonl, write_jsonl
+from trainer_server.common.jsonl import read_jsonl, write_jsonl
 
 _KEYS = {"id", "input", "inputs", "outputs", "metadata"}
 """Of a line that is no bare input of the graph."""

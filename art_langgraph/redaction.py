@@ -13,8 +13,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from trainer_server.wire.jsonl import from_json, to_json
-from trainer_server.wire.plugins import Redactor
+from trainer_server.common.jsonl import from_json, to_json
+from trainer_server.common.plugins import Redactor
 
 VARIABLE = "ART_REDACT"
 """The environment variable: `module:function` of a function from text to text."""

@@ -31,12 +31,13 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
+from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm import install as engine_install
 from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import Home, PolicySpec
+from trainer_server.wire import PolicySpec
 
 RANK: Literal[8] = 8
 ADAPTERS = 4

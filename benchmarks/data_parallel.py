@@ -40,9 +40,9 @@ from rich.table import Table
 
 from art_langgraph import TrainerClient
 from testbed.running import running
+from trainer_server.common import Connection, Home
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
-from trainer_server.wire import Connection, Home
 
 KEY = "benchmark"
 POLICY = "p"

@@ -36,8 +36,8 @@ from rich.table import Table
 from benchmarks.tasks.__main__ import learn_all
 from benchmarks.tasks.registry import TASKS
 from benchmarks.tasks.sweep import SETTINGS, SWEPT_TASKS, print_sweep, sweep
-from trainer_server.wire.jsonl import read_jsonl
-from trainer_server.wire.watching.intervals import wilson
+from trainer_server.common.intervals import wilson
+from trainer_server.common.jsonl import read_jsonl
 
 QUICKSTART = "quickstart"
 COMMAND = (str(Path(sys.executable).with_name("art-langgraph")), "quickstart")

@@ -37,11 +37,11 @@ from rich.table import Table
 from art_langgraph import ChatART, TrainerClient, gather
 from art_mcp import connect
 from testbed.running import running
+from trainer_server.common import Connection, Home
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm.command import environment, free_port
 from trainer_server.engines.vllm.install import engine_python
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import Connection, Home
 
 POLICY = "cities"
 KEY = "benchmark"

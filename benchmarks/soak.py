@@ -57,7 +57,7 @@ from benchmarks.stress.ledgers import ChosenLedger, add_option, chosen_ledger
 from benchmarks.stress.training import Training
 from testbed.server_process import CollectorProcess, EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 POLICY = "agent"
 WARM_UP = 60.0

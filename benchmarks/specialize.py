@@ -49,7 +49,7 @@ from art_mcp import (
 from art_mcp.client.connect import Server
 from art_mcp.specialization.specialization import MEASURED
 from benchmarks.servers.registry import SERVERS, BenchmarkServer
-from trainer_server.wire.jsonl import write_jsonl
+from trainer_server.common.jsonl import write_jsonl
 
 SHOWN = 10
 """Scenarios that are kept, a sample of all."""

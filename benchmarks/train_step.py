@@ -42,9 +42,9 @@ from rich.table import Table
 
 from benchmarks.steps.cases import CASES, Run, case
 from benchmarks.steps.sides import CONFIG, MAKE, make, randomise
+from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
 from trainer_server.training.model.tree import pack
-from trainer_server.wire import Home
 
 BAR = {"A": 0.75, "B": 0.70, "C": 0.75}
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}

@@ -53,7 +53,7 @@ from contextlib import AsyncExitStack, nullcontext
 from art_examples.learning.runs import own_server
 
 from art_langgraph import TrainerClient
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 stack = AsyncExitStack()
 server = stack.enter_context(nullcontext(Connection.find()) if CONNECT else own_server())

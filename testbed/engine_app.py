@@ -50,9 +50,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from trainer_server.common.jsonl import to_json
 from trainer_server.engines.vllm.dialect import TOOL_PROBE
 from trainer_server.process import faults
-from trainer_server.wire.jsonl import to_json
 
 CONTEXT = 2_000
 END = "\x03"

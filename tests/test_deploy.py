@@ -16,10 +16,10 @@ from tests.support.deploy_files import DEPLOY, FLEET, KUBERNETES, ROOT, TRAIN, c
 from tests.support.pages.programs import program
 from tests.support.ray.cluster import ray_environment
 from tests.support.skypilot import Machine, dry_runs, skypilot, unavailable_reason
+from trainer_server.common import Home
 from trainer_server.ledger.registry import ADDRESS
 from trainer_server.server.access.scopes import RULES, answered_anywhere
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
 
 PORT = ServerConfig(Home(Path("/"))).port
 FILES = sorted(path.relative_to(DEPLOY).as_posix() for path in DEPLOY.rglob("*") if path.is_file())

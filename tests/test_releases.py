@@ -14,13 +14,14 @@ from art_langgraph.auto_pilot.state_store import StateStore
 from art_langgraph.store import TrajectoryStore
 from tests.support.homes.released import FIRST, load
 from tests.support.homes.versions import publish
+from trainer_server.common import Home
 from trainer_server.ledger.canary_assignments import CanaryAssignments
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.policies.store import VERSION_FILE, AdapterStore
-from trainer_server.wire import CompletionStatus, Home, NewerSchema
+from trainer_server.wire import CompletionStatus, NewerSchema
 
 OPENERS: dict[str, Callable[[Home], object]] = {
     "ledger.sqlite": lambda home: SQLiteLedger(home.ledger),

@@ -4,9 +4,9 @@ import sys
 
 import typer
 
+from trainer_server.common.proxies import exempt_loopback
 from trainer_server.wire import ARTError
 from trainer_server.wire.errors import require_linux
-from trainer_server.wire.network.proxies import exempt_loopback
 
 if __name__ == "__main__":
     exempt_loopback()

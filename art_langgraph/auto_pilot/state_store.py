@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
 
 from art_langgraph.auto_pilot.state import Entry, Phase, State
 from art_langgraph.store import TrajectoryStore
+from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.wire import NAME_PATTERN, ConfigError
-from trainer_server.wire.jsonl import from_json, to_json
 
 
 class StateStore:

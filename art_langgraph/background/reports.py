@@ -27,8 +27,9 @@ from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import Connection, RunTrace, TracesTaken
-from trainer_server.wire.jsonl import to_json
+from trainer_server.common import Connection
+from trainer_server.common.jsonl import to_json
+from trainer_server.wire import RunTrace, TracesTaken
 from trainer_server.wire.text import beginning, writable
 
 log = logging.getLogger("art_langgraph")

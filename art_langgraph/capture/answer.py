@@ -9,9 +9,9 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langgraph.types import Command
 
+from trainer_server.common import gen_ai
 from trainer_server.wire.completions import CHAT, ledger_id
-from trainer_server.wire.network.headers import COMPLETION
-from trainer_server.wire.watching import gen_ai
+from trainer_server.wire.headers import COMPLETION
 
 
 def completion_id(message: BaseMessage) -> str | None:

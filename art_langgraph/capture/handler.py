@@ -42,7 +42,7 @@ from art_langgraph.messages import as_written, plain, to_openai
 from art_langgraph.notices import warn_once
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, Scenario, ToolCall, Trajectory
-from trainer_server.wire.watching import gen_ai, tracing
+from trainer_server.common import gen_ai, tracing
 
 _HIDDEN = "langsmith:hidden"
 """Tag of LangGraph's own bookkeeping nodes."""

@@ -17,9 +17,9 @@ from art_langgraph.attempts import parent_namespace
 from art_langgraph.background.release import Server, release
 from art_langgraph.capture.recorder import Recorder
 from art_langgraph.trajectory import CompletionCall, Place, Trajectory
+from trainer_server.common import tracing
 from trainer_server.wire import VersionRef
-from trainer_server.wire.network.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
-from trainer_server.wire.watching import tracing
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION, version_text
 
 
 @dataclass(frozen=True, slots=True)

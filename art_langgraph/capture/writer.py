@@ -15,8 +15,9 @@ from art_langgraph.background.background import Background
 from art_langgraph.redaction import redact
 from art_langgraph.store import Batch, Session, StoreUnavailable, TrajectoryStore
 from art_langgraph.trajectory import CompletionCall, Trajectory
-from trainer_server.wire import ARTError, Home
-from trainer_server.wire.jsonl import append_jsonl
+from trainer_server.common import Home
+from trainer_server.common.jsonl import append_jsonl
+from trainer_server.wire import ARTError
 
 log = logging.getLogger("art_langgraph")
 

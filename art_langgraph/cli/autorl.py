@@ -20,8 +20,8 @@ from art_langgraph.cli.options import (
     with_flags,
 )
 from art_langgraph.cli.printing.lists import only_json
+from trainer_server.common.home import write_private
 from trainer_server.wire import ConfigError
-from trainer_server.wire.home import write_private
 
 if TYPE_CHECKING:
     from art_langgraph.auto_rl.autorl import AutoRLReport

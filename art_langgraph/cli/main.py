@@ -20,8 +20,8 @@ from art_langgraph.cli.printing.lists import print_json
 from art_langgraph.cli.setup import commands as setup
 from art_langgraph.cli.training import imitation, train
 from art_langgraph.cli.watching import commands as watching
+from trainer_server.common.proxies import exempt_loopback
 from trainer_server.wire import ARTError
-from trainer_server.wire.network.proxies import exempt_loopback
 
 GROUP = "art_langgraph.commands"
 _FIRST = "quickstart" if sys.platform == "linux" else "connect URL"

@@ -113,7 +113,7 @@ def export_command(
     and run `art-langgraph trajectories import FILE` there.
     """
     from art_langgraph.store import TrajectoryStore
-    from trainer_server.wire.jsonl import write_jsonl
+    from trainer_server.common.jsonl import write_jsonl
 
     if file.suffix not in (".jsonl", ".parquet"):
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
@@ -175,7 +175,7 @@ def import_command(
     """
     from art_langgraph.exports.ledger_rows import LedgerRows, run_and_rows
     from art_langgraph.store import TrajectoryStore
-    from trainer_server.wire.jsonl import read_jsonl
+    from trainer_server.common.jsonl import read_jsonl
 
     target = TrajectoryStore(store)
     added = known = new_rows = known_rows = 0
@@ -292,8 +292,8 @@ def _writing(file: Path) -> Iterator[None]:
 
 
 def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
-    from trainer_server.wire.home import create_private
-    from trainer_server.wire.jsonl import to_json
+    from trainer_server.common.home import create_private
+    from trainer_server.common.jsonl import to_json
 
     arrow, parquet = _pyarrow()
     rows = [
@@ -343,7 +343,7 @@ def _read_parquet(file: Path) -> Iterator[Trajectory]:
     from art_langgraph.traces.problems import Skips
     from art_langgraph.traces.records import read_records
     from art_langgraph.trajectory import Trajectory
-    from trainer_server.wire.jsonl import explain, from_json
+    from trainer_server.common.jsonl import explain, from_json
 
     for number, row in read_records(file, Skips()):
         try:

@@ -10,11 +10,11 @@ import httpx
 from art_langgraph.client.outages import STALLED, explain, retry_seconds
 from art_langgraph.client.servers import register_server
 from art_langgraph.client.transport import PatientAsyncClient
-from trainer_server.wire import ConfigError, Connection, ServerError, ServerUnreachable, TokenInfo
+from trainer_server.common import Connection, TokenInfo, tracing
+from trainer_server.wire import ConfigError, ServerError, ServerUnreachable
 from trainer_server.wire.errors import HOW_TO_START
-from trainer_server.wire.network.headers import REQUEST
+from trainer_server.wire.headers import REQUEST
 from trainer_server.wire.text import beginning
-from trainer_server.wire.watching import tracing
 
 
 class ServerAPI:

@@ -8,10 +8,10 @@ from typing import Any
 from art_langgraph.client.jobs import JobAPI
 from art_langgraph.client.policies import PolicyAPI
 from art_langgraph.client.rollouts import RolloutAPI
+from trainer_server.common.jsonl import from_json, to_json
+from trainer_server.common.status import ServerStatus
 from trainer_server.wire import Added, Completion, Completions, ServerError
 from trainer_server.wire.bounds import ANSWER_TOO_LARGE
-from trainer_server.wire.jsonl import from_json, to_json
-from trainer_server.wire.watching.status import ServerStatus
 
 _FOUND = 100
 """Completions that one request asks for; fewer where the answer would be too large."""

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
+from trainer_server.common.jsonl import explain, read_jsonl
 from trainer_server.wire import ConfigError, Conversation, SFTConfig, SFTRequest, TrajectoryRef
-from trainer_server.wire.jsonl import explain, read_jsonl
 
 Demonstration = Conversation | Mapping[str, Any] | Trajectory | TrajectoryGroup
 """A conversation, as a dict `{"messages": […], "tools": […]}` or a `Conversation`; or runs, whose completions are

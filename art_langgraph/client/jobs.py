@@ -14,6 +14,8 @@ from art_langgraph.client.demonstrations import Demonstrations, sft_request
 from art_langgraph.credit import RetryCredit, find_repeats, group_refs
 from art_langgraph.progress import losses, progress_bar
 from art_langgraph.trajectory import TrajectoryGroup, traces_of
+from trainer_server.common import tracing
+from trainer_server.common.jsonl import to_json
 from trainer_server.wire import (
     ConfigError,
     GroupRef,
@@ -27,8 +29,6 @@ from trainer_server.wire import (
     StepRequest,
     StepResult,
 )
-from trainer_server.wire.jsonl import to_json
-from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("art_langgraph")
 

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from art_langgraph.client.api import ServerAPI, read_error
 from art_langgraph.client.download import fetch
+from trainer_server.common.jsonl import explain
+from trainer_server.common.status import Curve
 from trainer_server.wire import CanaryCounts, ConfigError, Erased, ExportFormat, Fork, Policy, PolicySpec, Version
-from trainer_server.wire.jsonl import explain
-from trainer_server.wire.watching.status import Curve
 
 
 class PolicyAPI(ServerAPI):

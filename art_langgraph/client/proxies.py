@@ -19,10 +19,10 @@ from typing import Any
 
 import httpx
 
+from trainer_server.common.home import is_local
+from trainer_server.common.proxies import Proxy, proxies, proxy_of, remedy
 from trainer_server.wire import ConfigError
-from trainer_server.wire.home import is_local
-from trainer_server.wire.network.headers import REQUEST
-from trainer_server.wire.network.proxies import Proxy, proxies, proxy_of, remedy
+from trainer_server.wire.headers import REQUEST
 
 log = logging.getLogger("art_langgraph")
 

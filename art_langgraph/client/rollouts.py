@@ -8,8 +8,8 @@ from typing import Any
 from art_langgraph.client.api import ServerAPI
 from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
+from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace
-from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.rollouts import rollout_api_path
 
 _JSON = {"Content-Type": "application/json"}

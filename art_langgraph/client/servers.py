@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import threading
 
-from trainer_server.wire import ConfigError, Connection
+from trainer_server.common import Connection
+from trainer_server.wire import ConfigError
 
 _BASE_PATH = re.compile(r"(/rollouts/[^/]+)?(/v1)?/*$")
 _met: dict[Connection, None] = {}

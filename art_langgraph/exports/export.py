@@ -12,7 +12,7 @@ from art_langgraph.exports.ledger_rows import LedgerRows, Rows, with_tokens
 from art_langgraph.exports.names import TrainerFormat
 from art_langgraph.traces.problems import Skips, Unreadable
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire.jsonl import write_jsonl
+from trainer_server.common.jsonl import write_jsonl
 
 Records = Callable[[Trajectory, Rows], Iterator[dict[str, Any]]]
 

@@ -12,8 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.home import create_private
+from trainer_server.common import Home
+from trainer_server.common.home import create_private
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
 

@@ -17,8 +17,9 @@ from pydantic import BaseModel
 from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.llm.faults import CUT_OFF, Fault
 from art_langgraph.llm.modes import Message, Mode, read_answer, request
-from trainer_server.wire import ConfigError, Connection, LLMError, names_version
-from trainer_server.wire.network.proxies import exempt_loopback
+from trainer_server.common import Connection
+from trainer_server.common.proxies import exempt_loopback
+from trainer_server.wire import ConfigError, LLMError, names_version
 
 
 @dataclass(frozen=True, slots=True)

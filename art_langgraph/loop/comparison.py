@@ -15,7 +15,7 @@ from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.loop.threads import check_thread
 from art_langgraph.rewards import GroupReward, score_group
 from art_langgraph.trajectory import TrajectoryGroup
-from trainer_server.wire.watching.intervals import wilson
+from trainer_server.common.intervals import wilson
 
 
 class Pair(NamedTuple):

@@ -16,7 +16,7 @@ from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import Scenario, Trajectory
-from trainer_server.wire.jsonl import read_jsonl, write_jsonl
+from trainer_server.common.jsonl import read_jsonl, write_jsonl
 
 Success = Callable[[Trajectory], bool]
 """Whether a run that was scored solved its scenario."""

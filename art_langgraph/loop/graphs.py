@@ -15,7 +15,8 @@ from art_langgraph.capture.remote.calls import is_remote
 from art_langgraph.programs.function import Function
 from art_langgraph.programs.run import Run
 from art_langgraph.trajectory import Scenario
-from trainer_server.wire import ConfigError, Connection
+from trainer_server.common import Connection
+from trainer_server.wire import ConfigError
 
 Graph = Runnable[Any, Any] | Callable[..., Any]
 """What a rollout runs: a compiled graph, a function that is the agent, or a factory that makes a graph for a scenario.

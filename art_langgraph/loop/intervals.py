@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from trainer_server.wire.watching.intervals import wilson
+from trainer_server.common.intervals import wilson
 
 _Z95 = 1.959963984540054
 

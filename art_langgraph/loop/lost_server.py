@@ -11,7 +11,8 @@ import httpx
 from art_langgraph.client.outages import explain, outages, retry_seconds
 from art_langgraph.client.servers import known_servers, server_url
 from art_langgraph.client.transport import PatientAsyncClient
-from trainer_server.wire import SERVER_STOPPING, Connection
+from trainer_server.common import Connection
+from trainer_server.wire import SERVER_STOPPING
 
 log = logging.getLogger("art_langgraph")
 

@@ -13,9 +13,9 @@ from art_langgraph.client.transport import PatientAsyncClient
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import CompletionCall, Trajectory
+from trainer_server.common.jsonl import from_json
 from trainer_server.wire import Completion, RolloutCalls, names_version
 from trainer_server.wire.completions import effective_temperature
-from trainer_server.wire.jsonl import from_json
 from trainer_server.wire.rollouts import rollout_api_path
 
 _REMEDY = (

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from art_langgraph.loop.hints.rescue import Rescue
 from art_langgraph.trajectory import TrajectoryGroup
+from trainer_server.common import tracing
 from trainer_server.wire import Job
-from trainer_server.wire.watching import tracing
 
 
 @dataclass(slots=True)

@@ -26,8 +26,8 @@ from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, check_callable, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
+from trainer_server.common import gen_ai, tracing
 from trainer_server.wire import ConfigError, VersionRef
-from trainer_server.wire.watching import gen_ai, tracing
 
 log = logging.getLogger("art_langgraph")
 

@@ -24,9 +24,10 @@ from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
 from art_langgraph.trajectory import CompletionCall
-from trainer_server.wire import Connection, rollout_path
-from trainer_server.wire.home import origin
-from trainer_server.wire.network.headers import COMPLETION, ROLLOUT
+from trainer_server.common import Connection
+from trainer_server.common.home import origin
+from trainer_server.wire import rollout_path
+from trainer_server.wire.headers import COMPLETION, ROLLOUT
 
 _END = re.compile(rb'"(?:finish|stop)_reason": ?"|"type": ?"response\.(?:completed|incomplete|failed)"')
 """What the last part of an answer has, in the API of OpenAI's chat, of Anthropic, and of OpenAI's responses. Quotes in

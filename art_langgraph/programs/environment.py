@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from art_langgraph.programs.run import run_here
-from trainer_server.wire import Connection
-from trainer_server.wire.home import is_local
-from trainer_server.wire.network.proxies import loopback_exemption
+from trainer_server.common import Connection
+from trainer_server.common.home import is_local
+from trainer_server.common.proxies import loopback_exemption
 
 _FAMILIES = {
     "OPENAI": ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY"),

@@ -18,16 +18,9 @@ from art_langgraph.messages import plain
 from art_langgraph.programs.run import Run
 from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import (
-    ARTError,
-    Connection,
-    Registration,
-    RolloutScenario,
-    RolloutSpec,
-    ServerError,
-    ServerUnreachable,
-)
-from trainer_server.wire.jsonl import from_json, to_json
+from trainer_server.common import Connection
+from trainer_server.common.jsonl import from_json, to_json
+from trainer_server.wire import ARTError, Registration, RolloutScenario, RolloutSpec, ServerError, ServerUnreachable
 
 log = logging.getLogger("art_langgraph")
 

@@ -11,9 +11,10 @@ from typing import SupportsFloat
 
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import Scenario, Trajectory
-from trainer_server.wire import ConfigError, Connection, reward_problem, rollout_path
-from trainer_server.wire.home import is_local
-from trainer_server.wire.network.proxies import loopback_exemption
+from trainer_server.common import Connection
+from trainer_server.common.home import is_local
+from trainer_server.common.proxies import loopback_exemption
+from trainer_server.wire import ConfigError, reward_problem, rollout_path
 
 _current: ContextVar[Run | None] = ContextVar("art_run", default=None)
 

@@ -23,8 +23,8 @@ from art_langgraph.programs.ledger import LedgerClient, add_ledger, add_ledger_n
 from art_langgraph.programs.run import Run, running
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.common.jsonl import to_json
 from trainer_server.wire import ARTError, Reward
-from trainer_server.wire.jsonl import to_json
 
 log = logging.getLogger("art_langgraph")
 

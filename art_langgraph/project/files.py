@@ -14,7 +14,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from art_langgraph.project.graph import load_graph
 from art_langgraph.project.langgraph_json import Place, Project
 from art_langgraph.project.models import model_calls, policies_asked
-from trainer_server.wire import ConfigError, Connection
+from trainer_server.common import Connection
+from trainer_server.wire import ConfigError
 
 DEFAULT = "agent"
 """Name of the policy where the graph names none."""

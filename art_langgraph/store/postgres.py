@@ -18,9 +18,9 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from art_langgraph.store.database import PATIENCE, StoreUnavailable
+from trainer_server.common.postgres_files import rewrite
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
-from trainer_server.wire.schemas.rewriting import rewrite
 from trainer_server.wire.text import storable
 
 _Db: TypeAlias = psycopg.Connection[tuple[Any, ...]]

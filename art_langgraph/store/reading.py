@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from art_langgraph.store.database import Connection, Database, json_array
 from art_langgraph.store.score import Score
 from art_langgraph.trajectory import CompletionCall, Trajectory
-from trainer_server.wire.jsonl import from_json
+from trainer_server.common.jsonl import from_json
 
 
 def read_runs(database: Database, db: Connection, trajectory_ids: Sequence[str]) -> list[Trajectory]:

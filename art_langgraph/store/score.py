@@ -10,8 +10,8 @@ from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redact
 from art_langgraph.store.database import Connection
 from art_langgraph.trajectory import Trajectory
+from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.wire import ConfigError, reward_problem
-from trainer_server.wire.jsonl import from_json, to_json
 
 
 class Score(BaseModel):

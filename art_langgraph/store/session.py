@@ -10,7 +10,7 @@ from art_langgraph.store.database import Connection, Database, DuplicateRun, sto
 from art_langgraph.store.filter import FIRST
 from art_langgraph.store.reading import read_runs
 from art_langgraph.trajectory import CompletionCall, Trajectory
-from trainer_server.wire.jsonl import to_json
+from trainer_server.common.jsonl import to_json
 
 _LOOK_BACK = 16
 """Runs of a thread, at most, among which the one is looked for that another run goes on with."""

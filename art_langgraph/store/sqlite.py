@@ -12,9 +12,9 @@ from typing import Any
 from filelock import lock_descriptor
 
 from art_langgraph.store.database import PATIENCE, StoreUnavailable
+from trainer_server.common.home import create_private, overwrite_deleted
+from trainer_server.common.schemas import DatabaseSchema, script
 from trainer_server.wire import ConfigError
-from trainer_server.wire.home import create_private, overwrite_deleted
-from trainer_server.wire.schemas import DatabaseSchema, script
 
 _FIRST_TABLES = """
 CREATE TABLE IF NOT EXISTS trajectories (

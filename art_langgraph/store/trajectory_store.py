@@ -24,8 +24,9 @@ from art_langgraph.store.score import Score, add_score
 from art_langgraph.store.session import Session
 from art_langgraph.store.sqlite import SQLiteDatabase
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.jsonl import from_json
+from trainer_server.common import Home
+from trainer_server.common.jsonl import from_json
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
 

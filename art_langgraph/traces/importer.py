@@ -14,8 +14,8 @@ from art_langgraph.traces.problems import Skips, Unreadable
 from art_langgraph.traces.reading import read_runs
 from art_langgraph.traces.run import ForeignRun, digest
 from art_langgraph.trajectory import Trajectory
+from trainer_server.common.jsonl import append_jsonl, read_jsonl
 from trainer_server.wire import ConfigError, Conversation
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 _BATCH = 200
 """Runs that are written at once."""

@@ -15,8 +15,8 @@ from art_langgraph.traces.grouping import Grouping, Parts, RunPart
 from art_langgraph.traces.problems import Skips, Unreadable
 from art_langgraph.traces.records import read_records
 from art_langgraph.traces.run import ForeignRun
+from trainer_server.common.jsonl import explain
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import explain
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from art_langgraph.messages import plain
 from art_langgraph.traces.messages import is_repr, parse_json
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
+from trainer_server.common.jsonl import explain
 from trainer_server.wire import Conversation
-from trainer_server.wire.jsonl import explain
 
 Messages = list[dict[str, Any]]
 _NOTHING = Unreadable(

@@ -11,9 +11,9 @@ from typing import Any
 from art_langgraph.redaction import redact
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
+from trainer_server.common.jsonl import to_json
+from trainer_server.trackers import TrackedRun, import_library
 from trainer_server.wire import ARTError, ConfigError
-from trainer_server.wire.jsonl import to_json
-from trainer_server.wire.trackers import TrackedRun, import_library
 
 _KINDS = {"run": "agent", "node": "chain", "model": "generation", "tool": "tool"}
 _KEYS = ("LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")

@@ -29,8 +29,8 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
+from trainer_server.common.jsonl import append_jsonl
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import append_jsonl
 
 if TYPE_CHECKING:
     from art_mcp.scenarios.plan import MCPScenario

@@ -14,8 +14,8 @@ from typing import Any, Literal
 from art_mcp.canonical import canonical
 from art_mcp.client.connection.sdk import Progress
 from art_mcp.client.live import Source, ending_rollout
+from trainer_server.common.jsonl import append_jsonl, read_jsonl, to_json
 from trainer_server.wire import ConfigError, MCPError
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl, to_json
 
 log = logging.getLogger("art_mcp")
 

@@ -15,8 +15,8 @@ from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
 from art_mcp.scenarios.split import combination, split_scenarios
 from art_mcp.scenarios.summary import summary
 from art_mcp.worlds.alias import Aliases
+from trainer_server.common.jsonl import read_jsonl, write_jsonl
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import read_jsonl, write_jsonl
 
 SHOWN_ERRORS = 3
 """Number of errors in the report, the most frequent ones. `dropped` has all."""

@@ -20,9 +20,9 @@ from art_langgraph.store import TrajectoryStore
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.verify import solved
+from trainer_server.common.home import write_private
+from trainer_server.common.jsonl import append_jsonl, read_jsonl, write_jsonl
 from trainer_server.wire import ConfigError
-from trainer_server.wire.home import write_private
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl, write_jsonl
 
 RUN, PROGRESS, SCENARIOS, RUNS, ADAPTER = "run.json", "progress.jsonl", "scenarios.jsonl", "runs.sqlite", "adapter"
 

@@ -26,8 +26,9 @@ from art_mcp.worlds.repository import is_git_directory
 from art_mcp.worlds.scratch import Scratch
 from art_mcp.worlds.snapshot import Seal, take
 from art_mcp.worlds.state import State, StateReader, changes
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.home import make_directory
+from trainer_server.common import Home
+from trainer_server.common.home import make_directory
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_mcp")
 

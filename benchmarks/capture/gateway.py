@@ -12,13 +12,13 @@ from typing import Any
 import httpx
 
 from benchmarks.capture.running import running, timed, wait_for
+from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm import install as engine_install
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import Home
 
 
 async def measure_gateway(scratch: Path, options: argparse.Namespace) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.stress.books import Receipt
 from benchmarks.stress.clients import HEADERS, chat
-from trainer_server.wire.network.headers import COMPLETION
+from trainer_server.wire.headers import COMPLETION
 
 _AUTHORIZATION = f"Authorization: {HEADERS['Authorization']}\r\n"
 HALVES = {

@@ -14,7 +14,7 @@ from benchmarks.stress.books import Receipt
 from benchmarks.stress.clients import Clients, chat, client, received
 from benchmarks.stress.training import Training
 from testbed.server_process import ServerProcess
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 POLICY = "agent"
 ROLES = ("server", "engine", "trainer")

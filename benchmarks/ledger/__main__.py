@@ -25,8 +25,8 @@ from rich.table import Table
 
 from benchmarks.ledger.phases import look_up, record, retain, used_pages
 from benchmarks.ledger.rows import Rows
+from trainer_server.common import Home
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.wire import Home
 
 
 async def measure(home: Path, count: int, tokens: int, prompt: int) -> dict[str, Any]:

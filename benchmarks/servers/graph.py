@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 from benchmarks.servers.words import CITIES, PEOPLE, TOPICS
-from trainer_server.wire.jsonl import write_jsonl
+from trainer_server.common.jsonl import write_jsonl
 
 
 def make_graph(where: Path, seed: int) -> Path:

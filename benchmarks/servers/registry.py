@@ -14,7 +14,7 @@ from benchmarks.servers.repository import make_repository
 from benchmarks.tasks.time_zones import TABLES
 from benchmarks.tasks.time_zones import server_command as time_command
 from testbed.environments import environment
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 MakeWorld = Callable[[Path, int], Path]
 """Makes the original of a world in an empty directory, by a seed, and returns its path."""

@@ -31,7 +31,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, train
 from art_langgraph.loop.watch.record import StepRecord
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 SCENARIOS = [f"Tell me something about the number {number}." for number in range(64)]
 STREAMS = 16

@@ -48,10 +48,10 @@ from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from testbed.running import running
 from testbed.scripted_turns import HERMES, LLAMA, FileVocabulary, RealTemplate, trl_template
 from testbed.scripted_turns import agent as scripted_agent
+from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.engines.vllm.parsers import parsers_of
-from trainer_server.wire import Home
 
 KEY = "benchmark"
 TURNS = 8

@@ -40,6 +40,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.steps.sides import SPEC
+from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.checkpoint import make_optimizer
@@ -47,16 +48,7 @@ from trainer_server.training.grpo.batch import gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.sft.warm_start import warm_start
-from trainer_server.wire import (
-    Completion,
-    CompletionStatus,
-    GroupRef,
-    GRPOConfig,
-    Home,
-    Sampling,
-    SFTConfig,
-    TrajectoryRef,
-)
+from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, Sampling, SFTConfig, TrajectoryRef
 
 Clock = Callable[[], float]
 

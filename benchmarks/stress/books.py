@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psycopg
 
+from trainer_server.common.jsonl import from_json
 from trainer_server.wire import Completion, CompletionStatus
-from trainer_server.wire.jsonl import from_json
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ import httpx
 
 from benchmarks.stress.books import Receipt
 from testbed.server_process import KEY
-from trainer_server.wire.network.headers import COMPLETION, ROLLOUT
+from trainer_server.wire.headers import COMPLETION, ROLLOUT
 
 HEADERS = {"Authorization": f"Bearer {KEY}"}
 _WORDS = ("amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath")

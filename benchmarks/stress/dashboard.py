@@ -33,12 +33,13 @@ from rich.table import Table
 
 from testbed.server_process import EngineProcess, ServerProcess
 from testbed.tiny_model import tiny_base
+from trainer_server.common import Home
 from trainer_server.ledger.base import CompletionSummary
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import ReportedRun, RunRepository
 from trainer_server.ledger.run_rows import note_reward
 from trainer_server.ledger.sqlite import SQLiteBooks
-from trainer_server.wire import Home, RunTrace
+from trainer_server.wire import RunTrace
 
 POLICY = "agent"
 VERSIONS = 50

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from testbed.postgres import postgres_running
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 
 @dataclass(frozen=True, slots=True)

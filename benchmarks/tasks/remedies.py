@@ -31,7 +31,7 @@ from rich.table import Table
 
 from art_langgraph import Exploration, Hints, Scenario, TrainerClient, Trajectory
 from benchmarks.tasks.reverse_text import reverse_text
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 Row = dict[str, Any]
 

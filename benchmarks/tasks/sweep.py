@@ -21,7 +21,7 @@ from rich.table import Table
 
 from art_langgraph import GRPOConfig, TrainerClient
 from benchmarks.tasks.registry import TASKS
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl
+from trainer_server.common.jsonl import append_jsonl, read_jsonl
 
 SWEPT_TASKS = ["reverse_text", "alphabet_sort", "sql"]
 

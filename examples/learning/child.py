@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 
 from art_langgraph.client.proxies import ProxyTransport
+from trainer_server.common.guard import end_group, guard_command
 from trainer_server.wire import EngineError, TrainingError
-from trainer_server.wire.guard import end_group, guard_command
 
 START_TIMEOUT = 120.0
 """Seconds to wait until a program answers."""

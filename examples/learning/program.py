@@ -15,8 +15,9 @@ from art_examples.learning.runs import Learner, Options, by_recipe, learn_all, n
 from art_examples.learning.task import TaskMaker
 from rich.console import Console
 
-from trainer_server.wire import ARTError, Connection
-from trainer_server.wire.network.proxies import exempt_loopback
+from trainer_server.common import Connection
+from trainer_server.common.proxies import exempt_loopback
+from trainer_server.wire import ARTError
 
 SHORT_RUNS = Path("runs/examples")
 """Where short runs are written, in a folder for each example, unless `--out` names another one."""

@@ -22,9 +22,9 @@ from art_examples.quickstart.server_process import trainer_server
 from rich.table import Table
 
 from art_langgraph import LLM, TrainerClient
+from trainer_server.common import Connection
+from trainer_server.common.jsonl import append_jsonl, read_jsonl
 from trainer_server.process.hardware import gpu_count
-from trainer_server.wire import Connection
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 Row = dict[str, Any]
 """A finished run: `Learned.as_json`, with date, machine and note."""

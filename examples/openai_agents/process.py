@@ -15,7 +15,7 @@ from pathlib import Path
 from art_examples.learning.child import child
 from art_examples.learning.runs import tell
 
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 PACKAGES = ("openai-agents>=0.24,<0.25", "uvicorn>=0.30")
 HERE = Path(__file__).parent

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from art_langgraph.client.proxies import get
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 INTERVAL = 3.0
 """Seconds between two looks at the processes. A look takes some 50 ms of a processor: the kernel walks through all

@@ -45,9 +45,9 @@ def quickstart_command(
     from trainer_server.wire.errors import require_linux
 
     require_linux("`art-langgraph quickstart`")
+    from trainer_server.common import Home
     from trainer_server.engines.vllm import install as engine_install
     from trainer_server.process.extras import SERVER, require
-    from trainer_server.wire import Home
 
     require(*SERVER, "matplotlib", extra="server,quickstart")
     from art_examples.quickstart.quickstart import run

@@ -20,7 +20,7 @@ from art_examples.quickstart.run_directory import evaluation_file
 from art_examples.svg import Card
 
 from art_langgraph import Evaluation, Trajectory
-from trainer_server.wire.jsonl import read_jsonl
+from trainer_server.common.jsonl import read_jsonl
 
 KEPT = Path(__file__).with_name("picture.json")
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "quickstart.svg"

@@ -39,7 +39,7 @@ from art_langgraph import (
     train,
 )
 from art_mcp import connect
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 POLICY = "cities"
 LEARNING_RATE = 2e-3

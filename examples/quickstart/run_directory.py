@@ -15,9 +15,9 @@ from art_examples.quickstart.speed import HELD_OUT
 
 from art_langgraph import Evaluation
 from art_langgraph.loop.watch.record import StepRecord
+from trainer_server.common.jsonl import append_jsonl, read_jsonl
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 
 RUNS = Path("runs")
 """Parent of the directories of all runs."""

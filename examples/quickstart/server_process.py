@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 
 from art_langgraph.client.proxies import ProxyTransport
-from trainer_server.wire import Connection, EngineError, Home
-from trainer_server.wire.guard import end_group, guard_command
+from trainer_server.common import Connection, Home
+from trainer_server.common.guard import end_group, guard_command
+from trainer_server.wire import EngineError
 
 START_TIMEOUT = 600.0
 """Seconds to wait for the server. The first start also downloads and converts the model."""

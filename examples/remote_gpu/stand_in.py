@@ -12,7 +12,7 @@ from pathlib import Path
 
 from art_examples.learning.runs import tell
 
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 
 @contextmanager

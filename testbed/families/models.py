@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.npm import NpmUnavailable, npm_pack
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 _VERSION = "3.7.2"
 """Of the npm packages: the version whose templates the trial was written for."""

@@ -26,7 +26,7 @@ from pydantic import SecretStr
 
 from art_langgraph import ChatART, GRPOConfig, SFTConfig, TrainerClient, Trajectory, gather
 from testbed.families.models import Family, family_model
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 _CITIES = ("Oslo", "Lima")
 _UNITS = ("celsius", "kelvin")

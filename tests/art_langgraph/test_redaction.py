@@ -11,8 +11,8 @@ from art_langgraph.background.reports import trace_of
 from art_langgraph.redaction import redact
 from tests.support.homes.files import files_with
 from tests.support.runs.groups import run
+from trainer_server.common.jsonl import to_json
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import to_json
 
 MARK = "secret-4711"
 FUNCTION = "tests.support.homes.redactions:digits"

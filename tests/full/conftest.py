@@ -12,8 +12,8 @@ import pytest
 from art_examples.quickstart.server_process import trainer_server
 
 from tests.support.servers.real_server import Real, short_model
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ensure_embedded
-from trainer_server.wire import Home
 
 
 @pytest.fixture(scope="session")

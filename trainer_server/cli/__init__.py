@@ -19,8 +19,8 @@ from trainer_server.cli.ledger import app as ledger_app
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
 from trainer_server.cli.plan import plan_command
 from trainer_server.cli.tokens import app as tokens_app
+from trainer_server.common import Home
 from trainer_server.process.extras import SERVER, require
-from trainer_server.wire import Home
 
 _Splice = Literal["off", "exact", "thoughts"]
 """See `gateway.splice.splicer.SpliceMode`, which only the server's process imports."""
@@ -267,7 +267,7 @@ def serve_command(
     from trainer_server.process.logs import LogSettings
     from trainer_server.server.config import ServerConfig
     from trainer_server.server.serve import serve
-    from trainer_server.wire.trackers import named_by
+    from trainer_server.trackers import named_by
 
     serve(
         ServerConfig(

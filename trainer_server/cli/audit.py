@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from trainer_server.cli.local import HomeOption, print_table
+from trainer_server.common import Home
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.wire import Home
 from trainer_server.wire.text import moment
 
 

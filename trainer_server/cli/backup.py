@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home
+from trainer_server.common import Home
 from trainer_server.server.backup import back_up, restore
-from trainer_server.wire import Home
 
 
 def backup_command(

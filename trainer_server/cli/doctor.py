@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State, worst
-from trainer_server.wire import Home
 
 _MARKS = {
     State.ok: "[green]ok[/green]     ",

@@ -15,8 +15,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action
+from trainer_server.common import Home
 from trainer_server.process.extras import require
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 app = typer.Typer(help="The ledger of a server's home.", no_args_is_help=True)
 

@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.measure import Measurement
 from rich.table import Table
 
+from trainer_server.common import Home
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.wire import ARTError, ConfigError, Home
+from trainer_server.wire import ARTError, ConfigError
 
 HomeOption = Annotated[
     Path | None, typer.Option("--home", help="State directory of the server (ART_HOME, ~/.art-langgraph).")

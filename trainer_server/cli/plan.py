@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.common import Home
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Workload, make_plan, remedies
-from trainer_server.wire import Home
 
 
 def plan_command(

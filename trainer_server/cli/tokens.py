@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home, print_table
+from trainer_server.common import Home
 from trainer_server.server.access.tokens import Scope, Token, TokenRepository
-from trainer_server.wire import Home
 from trainer_server.wire.text import duration
 
 app = typer.Typer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trainer_server.common import Home
 from trainer_server.doctor.environment import check_environment
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.doctor.model import (
@@ -19,7 +20,7 @@ from trainer_server.doctor.model import (
 from trainer_server.doctor.training import check_training
 from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
 from trainer_server.process.extras import pip_command
-from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 
 
 def examine(

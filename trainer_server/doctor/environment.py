@@ -5,12 +5,13 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
+from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm import install
 from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS, Registry, in_words, registry
 from trainer_server.process.extras import SERVER, pip_command
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import EngineError
 
 _SUBJECT = "environment"
 _LITTLE_DISK = 2 * GIB

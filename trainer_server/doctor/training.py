@@ -8,10 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm.parsers import Parsers
 from trainer_server.process.environment import inherited_environment
-from trainer_server.wire import Home
 
 _TRAIN = "train"
 _TIMEOUT = 600.0

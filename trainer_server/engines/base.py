@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import EngineError
 
 
 class EngineLost(EngineError):

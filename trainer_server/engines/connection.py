@@ -19,7 +19,7 @@ from typing import Any
 import aiohttp
 import httpx
 
-from trainer_server.wire.watching import tracing
+from trainer_server.common import tracing
 
 _CONNECT_TIMEOUT = 10.0
 """Seconds for a new connection."""

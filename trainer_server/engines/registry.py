@@ -5,9 +5,9 @@ An engine is registered by `ENGINES["name"] = factory`, or named by its place: `
 
 from __future__ import annotations
 
+from trainer_server.common.plugins import check_members, factory_named
 from trainer_server.engines.base import Engine, EngineFactory, EngineSettings
 from trainer_server.engines.vllm.settings import vllm_engines
-from trainer_server.wire.plugins import check_members, factory_named
 
 ENGINES: dict[str, EngineFactory] = {"vllm": vllm_engines}
 """Factories of engines by name."""

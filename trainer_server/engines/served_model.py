@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer_server.common.home import make_directory
 from trainer_server.engines.hub import SCHEME, hub_name, snapshot
 from trainer_server.process.environment import inherited_environment
 from trainer_server.process.extras import pip_command
 from trainer_server.wire import ConfigError, EngineError
-from trainer_server.wire.home import make_directory
 
 EMBEDDED = "SmolLM2-135M-Instruct"
 _HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import JSONResponse
 
 from trainer_server.wire import SERVER_STOPPING
-from trainer_server.wire.network.headers import COMPLETION
+from trainer_server.wire.headers import COMPLETION
 
 _ANTHROPIC = ("/v1/messages", "/v1/messages/count_tokens")
 """Ends of the paths that are answered in Anthropic's shape."""

@@ -14,6 +14,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from trainer_server.common import gen_ai, tracing
+from trainer_server.common.jsonl import to_json
 from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply
 from trainer_server.engines.slots import adapter_name
 from trainer_server.gateway.answer import Answer, ChoiceWriter, check_exact, why_incomplete
@@ -26,9 +28,7 @@ from trainer_server.gateway.sampler import Attempt, Sampler
 from trainer_server.gateway.splice.messages import only_text
 from trainer_server.gateway.splice.splicer import Prompt, Splicer
 from trainer_server.wire import CompletionStatus
-from trainer_server.wire.jsonl import to_json
-from trainer_server.wire.network.headers import COMPLETION
-from trainer_server.wire.watching import gen_ai, tracing
+from trainer_server.wire.headers import COMPLETION
 
 log = logging.getLogger("trainer_server")
 

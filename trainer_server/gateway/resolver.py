@@ -15,7 +15,7 @@ from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import LATEST, VersionRef, names_version, version_number
-from trainer_server.wire.network.headers import ROLLOUT, TEMPERATURE, VERSION
+from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION
 from trainer_server.wire.rollouts import PinnedVersion, pinned_version
 
 

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, null
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+from trainer_server.common import tracing
 from trainer_server.engines.base import AdapterLost, Engine, EngineLost, MalformedAnswer, Reply, RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
@@ -25,7 +26,6 @@ from trainer_server.gateway.schema_faults import schema_fault
 from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.policies.names import PolicyNames
 from trainer_server.wire import Continuation, EngineError
-from trainer_server.wire.watching import tracing
 
 _OF_GRAMMAR = re.compile(r"grammar|schema", re.IGNORECASE)
 """Words of an engine that cannot make a grammar."""

@@ -8,6 +8,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
+from trainer_server.common import tracing
+from trainer_server.common.gen_ai import record_job
 from trainer_server.engines.base import AdapterRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
@@ -25,8 +27,6 @@ from trainer_server.process import faults
 from trainer_server.process.files import may_pass
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.wire import EngineError, Job, JobStatus, TrainingError
-from trainer_server.wire.watching import tracing
-from trainer_server.wire.watching.gen_ai import record_job
 
 log = logging.getLogger("trainer_server")
 

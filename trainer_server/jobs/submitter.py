@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from trainer_server.common import tracing
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.keys import digest
 from trainer_server.jobs.open_jobs import OpenJobs
@@ -23,7 +24,6 @@ from trainer_server.wire import (
     Unprocessable,
     wrong_reward,
 )
-from trainer_server.wire.watching import tracing
 
 
 class JobSubmitter:

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import TrainingOutcome
@@ -25,7 +26,7 @@ from trainer_server.process.child import Child
 from trainer_server.process.environment import inherited_environment
 from trainer_server.process.hardware import flavour
 from trainer_server.process.tasks import PeriodicTask
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
 

@@ -12,10 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from trainer_server.common.jsonl import from_json
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.storage.months import COLUMNS, GivesMonths, Month, Row
 from trainer_server.wire import Completion
-from trainer_server.wire.jsonl import from_json
 
 _SUFFIX, _PARTIAL = ".parquet", ".partial"
 _AT_ONCE = 1000

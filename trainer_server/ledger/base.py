@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trainer_server.wire import ARTError, Completion, Home, NotStored
+from trainer_server.common import Home
+from trainer_server.wire import ARTError, Completion, NotStored
 
 RETENTION_DAYS = 30.0
 """Days for which a completion is kept where nobody says otherwise."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trainer_server.common.jsonl import to_json
 from trainer_server.ledger.base import ErasesCompletions, Ledger
 from trainer_server.wire import (
     Completion,
@@ -17,7 +18,6 @@ from trainer_server.wire import (
     RolloutSpec,
     RolloutToolCall,
 )
-from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.tool_arguments import arguments_input
 
 ROWS_AT_ONCE = 8

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
+from trainer_server.common.plugins import Redactor
 from trainer_server.wire import Completion, Reward, RolloutSpec, RunTrace
-from trainer_server.wire.plugins import Redactor
 
 Record = TypeVar("Record", bound=BaseModel)
 

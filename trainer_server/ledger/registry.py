@@ -6,12 +6,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from trainer_server.common import Home
+from trainer_server.common.plugins import check_members, factory_named
 from trainer_server.ledger.base import Ledger, LedgerFactory
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.ledger.storage.books import Books
 from trainer_server.ledger.storage.fleet import Fleet
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.plugins import check_members, factory_named
+from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:
     from trainer_server.ledger.postgres import TrainerLock

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.policies.model_card import model_card
 from trainer_server.policies.retention import Retention
@@ -19,7 +20,7 @@ from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child
 from trainer_server.process.environment import inherited_environment
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import ARTError, ExportFormat, Home, NotFound
+from trainer_server.wire import ARTError, ExportFormat, NotFound
 
 _BLOCK = 512
 _CHUNK = 1 << 20

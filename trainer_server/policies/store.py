@@ -37,6 +37,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 
+from trainer_server.common.schemas import RecordSchema
 from trainer_server.process import faults
 from trainer_server.process.files import FileReader, fsync_directory, may_pass, publish_directory, write_atomic
 from trainer_server.wire import (
@@ -49,7 +50,6 @@ from trainer_server.wire import (
     Version,
     version_number,
 )
-from trainer_server.wire.schemas import RecordSchema
 
 log = logging.getLogger("trainer_server")
 

@@ -8,8 +8,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from trainer_server.common.guard import GRACE, end_group, guard_command
 from trainer_server.process.files import write_atomic
-from trainer_server.wire.guard import GRACE, end_group, guard_command
 
 
 class Child:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import secrets
 
+from trainer_server.common import Home
 from trainer_server.process.files import write_atomic
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 _MOST = 200
 """Characters of an id."""

@@ -17,8 +17,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Literal
 
+from trainer_server.common.home import create_private
 from trainer_server.wire import ConfigError
-from trainer_server.wire.home import create_private
 from trainer_server.wire.text import visible, writable
 
 LogFormat = Literal["text", "json"]

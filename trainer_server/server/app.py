@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI
 
+from trainer_server.common import tracing
 from trainer_server.engines.base import EngineLost
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.audit import AuditLog
@@ -35,7 +36,6 @@ from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
 from trainer_server.server.server import Server, make_engines, resolve_base
 from trainer_server.wire import ConfigError
-from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("trainer_server")
 

@@ -21,8 +21,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+from trainer_server.common import Home
 from trainer_server.process.files import flush, fsync_directory, write_atomic
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
 

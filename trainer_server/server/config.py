@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trainer_server.common import Home
 from trainer_server.process.logs import LogSettings
-from trainer_server.wire import Home
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class ServerConfig:
     """GPUs that are paid for while the server runs; None: those of this machine, and unknown where engines run
     elsewhere."""
     trackers: tuple[str, ...] = ()
-    """Who is told of every job that made a version or found nothing to learn: names in `wire.trackers.TRACKERS`, or
+    """Who is told of every job that made a version or found nothing to learn: names in `trackers.TRACKERS`, or
     `module:Class`."""
     trainer_env: tuple[str, ...] = ()
     """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""

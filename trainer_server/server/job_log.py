@@ -7,10 +7,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from trainer_server.trackers import ENVIRONMENT, TrackedRun, Tracking, make_trackers
+from trainer_server.trackers.base import run_id
+from trainer_server.trackers.registry import OF_CLIENTS
 from trainer_server.wire import Job, JobStatus
-from trainer_server.wire.trackers import ENVIRONMENT, TrackedRun, Tracking, make_trackers
-from trainer_server.wire.trackers.base import run_id
-from trainer_server.wire.trackers.registry import OF_CLIENTS
 
 log = logging.getLogger("trainer_server")
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.layer import Layer
 from trainer_server.wire import ROLLOUT_PATTERN
-from trainer_server.wire.network.headers import ROLLOUT
+from trainer_server.wire.headers import ROLLOUT
 
 _PATH = re.compile(r"/rollouts/([^/]*)(/v1(?:/.*)?)", re.DOTALL)
 _HEADER = ROLLOUT.lower().encode()

@@ -20,6 +20,7 @@ from functools import partial
 import uvicorn
 from starlette.types import ASGIApp
 
+from trainer_server.common import Home, tracing
 from trainer_server.engines.vllm.install import engine_python
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.registry import open_trainer_lock, secrets_of
@@ -37,8 +38,7 @@ from trainer_server.server.access.exposure import address_of, check_exposure, pr
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import check_names
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.watching import tracing
+from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
 

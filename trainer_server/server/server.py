@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from trainer_server.common.plugins import check_losses
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
@@ -56,7 +57,6 @@ from trainer_server.server.job_log import JobLog, check_trackers
 from trainer_server.server.metrics.counters import Counters
 from trainer_server.server.remote_runs import RemoteRunBuffer
 from trainer_server.wire import Completion, ConfigError, Job
-from trainer_server.wire.plugins import check_losses
 
 log = logging.getLogger("trainer_server")
 

@@ -14,6 +14,7 @@ from typing import get_args
 
 import torch
 
+from trainer_server.common import Home
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.jobs.files.training_outcome import CANCELLED, TrainingOutcome
@@ -30,7 +31,7 @@ from trainer_server.training.job_runner import JobRunner
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.publish import remedy
 from trainer_server.training.ranks import ALONE, RankFailed, RankLost, Ranks
-from trainer_server.wire import ARTError, ConfigError, Home, TrainingError
+from trainer_server.wire import ARTError, ConfigError, TrainingError
 
 log = logging.getLogger("trainer")
 

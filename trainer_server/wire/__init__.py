@@ -1,8 +1,7 @@
-"""What server and clients share: the contract of the HTTP API, errors, where a server leaves its address, the guard of
-child processes; and what every part of the server may need: JSON Lines (jsonl.py), text that UTF-8 can hold (text.py),
-code from outside that an option names (plugins.py), trackers (trackers/), schema numbers of
-files (schemas/).
-Imports the standard library and pydantic only."""
+"""The contract of the HTTP API: what requests, answers and stored records hold, their bounds, and the errors.
+
+Imports the standard library and pydantic only.
+"""
 
 from trainer_server.wire.completions import (
     Added,
@@ -33,7 +32,6 @@ from trainer_server.wire.errors import (
     TrainingError,
     Unprocessable,
 )
-from trainer_server.wire.home import DEFAULT_URL, Connection, Home, TokenInfo
 from trainer_server.wire.numbers import reward_problem
 from trainer_server.wire.policies import (
     LATEST,
@@ -95,7 +93,6 @@ from trainer_server.wire.steps import (
 
 __all__ = [
     "BASE_TEACHER",
-    "DEFAULT_URL",
     "LATEST",
     "MAX_VERSION",
     "NAME_PATTERN",
@@ -114,7 +111,6 @@ __all__ = [
     "Completions",
     "ConfigError",
     "Conflict",
-    "Connection",
     "Continuation",
     "Conversation",
     "Distillation",
@@ -127,7 +123,6 @@ __all__ = [
     "GivenReward",
     "Gone",
     "GroupRef",
-    "Home",
     "Job",
     "JobFailed",
     "JobKind",
@@ -163,7 +158,6 @@ __all__ = [
     "ServerUnreachable",
     "StepRequest",
     "StepResult",
-    "TokenInfo",
     "TracesTaken",
     "TrainingError",
     "TrajectoryRef",

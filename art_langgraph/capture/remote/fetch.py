@@ -16,8 +16,8 @@ from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.client.servers import known_servers
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Place
-from trainer_server.wire import Connection
-from trainer_server.wire.jsonl import from_json
+from trainer_server.common import Connection
+from trainer_server.common.jsonl import from_json
 from trainer_server.wire.rollouts import rollout_api_path
 
 _PATIENCE = 30.0

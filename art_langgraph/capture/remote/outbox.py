@@ -20,8 +20,8 @@ from art_langgraph.client.proxies import ProxyTransport
 from art_langgraph.client.servers import known_servers
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
+from trainer_server.common.jsonl import to_json
 from trainer_server.wire import ARTError
-from trainer_server.wire.jsonl import to_json
 from trainer_server.wire.rollouts import rollout_api_path
 from trainer_server.wire.text import beginning
 

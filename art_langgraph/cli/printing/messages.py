@@ -9,8 +9,8 @@ from rich.markup import escape
 from rich.text import Text
 
 from art_langgraph.cli.printing.tree import model_of, words_of
+from trainer_server.common.run_tree import CallItem, Item, calls
 from trainer_server.wire.text import beginning, visible
-from trainer_server.wire.watching.run_tree import CallItem, Item, calls
 
 _STYLES = {"user": "green", "assistant": "magenta", "tool": "cyan", "system": "yellow", "developer": "yellow"}
 

@@ -10,9 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from trainer_server.wire import Job
-from trainer_server.wire.text import beginning, visible
-from trainer_server.wire.watching.status import (
+from trainer_server.common.status import (
     EngineStatus,
     MemoryStatus,
     OpenJob,
@@ -22,6 +20,8 @@ from trainer_server.wire.watching.status import (
     ServerStatus,
     Traffic,
 )
+from trainer_server.wire import Job
+from trainer_server.wire.text import beginning, visible
 
 _GIB = 1 << 30
 _WIDE = 160

@@ -13,8 +13,8 @@ from rich.tree import Tree
 from art_langgraph.cli.printing.lists import cell, shorten
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, calls
 from trainer_server.wire.text import beginning, visible
-from trainer_server.wire.watching.run_tree import CallItem, Item, NodeItem, ToolItem, calls
 
 _LINE = 140
 """Characters of an answer or a result in the tree."""

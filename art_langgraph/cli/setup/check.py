@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from art_langgraph.client.api import read_error
 from art_langgraph.client.outages import explain
 from art_langgraph.client.proxies import get
-from trainer_server.wire import ConfigError, Connection, ServerUnreachable, TokenInfo
-from trainer_server.wire.home import is_local, origin, server_address
+from trainer_server.common import Connection, TokenInfo
+from trainer_server.common.home import is_local, origin, server_address
+from trainer_server.wire import ConfigError, ServerUnreachable
 
 _TIMEOUT = 10.0
 """Seconds for an answer."""

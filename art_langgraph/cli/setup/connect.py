@@ -12,7 +12,8 @@ from rich.console import Console
 
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
-from trainer_server.wire import ConfigError, Connection, Home
+from trainer_server.common import Connection, Home
+from trainer_server.wire import ConfigError
 
 _FIRST = ("ART_BASE_URL", "ART_API_KEY")
 """Variables that come before what `connect` stores."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from art_langgraph.cli.options import flag, load_object
 from art_langgraph.cli.printing.lists import only_json
 from art_langgraph.loop.options import LoopOptions, values_of
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 if TYPE_CHECKING:
     from art_langgraph.loop.watch.record import StepRecord
@@ -104,7 +104,7 @@ def run_loop(
     from art_langgraph.loop.sampling.dead_groups import dead_groups
     from art_langgraph.loop.sampling.exploration import Exploration
     from art_langgraph.loop.train import train
-    from trainer_server.wire.trackers import JSONLTracker, Tracker, named_by
+    from trainer_server.trackers import JSONLTracker, Tracker, named_by
 
     assert flags.scenarios is not None
     scorer = load_object(reward) if reward else None

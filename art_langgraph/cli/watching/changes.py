@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trainer_server.common.status import OpenJob, PolicyStatus, ServerStatus
 from trainer_server.wire import Job
-from trainer_server.wire.watching.status import OpenJob, PolicyStatus, ServerStatus
 
 Activity = Literal["rollouts", "job", "between", "idle"]
 """What a policy does: it answers requests; a job of it is open; nothing for a moment; nothing for longer."""

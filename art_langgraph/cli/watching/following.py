@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from art_langgraph.cli.watching.changes import Change, Training, describe_end
 from art_langgraph.cli.watching.target import Target
+from trainer_server.common.status import Curve
 from trainer_server.wire import Job, ServerError
-from trainer_server.wire.watching.status import Curve
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
+    from trainer_server.common.run_tree import Item
     from trainer_server.wire import Completion
-    from trainer_server.wire.watching.run_tree import Item
 
 _MOST = 800
 """Characters of a message, without --full."""
@@ -68,8 +68,8 @@ def show_command(
 
 
 def _items(trajectory: Trajectory, rows: dict[str, Completion]) -> list[Item]:
+    from trainer_server.common.run_tree import tree
     from trainer_server.wire import RunTrace
-    from trainer_server.wire.watching.run_tree import tree
 
     return tree(RunTrace.model_validate(trajectory.model_dump(mode="json")), list(rows.values()))
 

@@ -12,7 +12,7 @@ from art_langgraph.cli.options import JsonOption, short_patience
 from art_langgraph.cli.printing.lists import print_json
 
 if TYPE_CHECKING:
-    from trainer_server.wire.watching.status import ServerStatus
+    from trainer_server.common.status import ServerStatus
 
 
 def status_command(as_json: JsonOption = False) -> None:

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from trainer_server.wire.watching.status import ServerStatus
+    from trainer_server.common.status import ServerStatus
 
 
 def top_command(

@@ -16,9 +16,9 @@ from rich.text import Text
 from art_langgraph.cli.printing.chart import chart
 from art_langgraph.cli.printing.lists import json_text
 from art_langgraph.cli.printing.server import format_duration, open_job
+from trainer_server.common.status import HELD_OUT, REWARD, Curve
 from trainer_server.wire import Job, JobStatus
 from trainer_server.wire.text import visible
-from trainer_server.wire.watching.status import HELD_OUT, REWARD, Curve
 
 if TYPE_CHECKING:
     from art_langgraph.cli.watching.following import Following

@@ -12,7 +12,8 @@ from art_langgraph.background.release import Server
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory
-from trainer_server.wire import Connection, VersionRef
+from trainer_server.common import Connection
+from trainer_server.wire import VersionRef
 
 
 class Question(list[Any]):

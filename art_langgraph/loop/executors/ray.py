@@ -25,10 +25,10 @@ from art_langgraph.loop.executors.packing import pack_value
 from art_langgraph.loop.graphs import Graph, GraphSource, NotStarted
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import ConfigError, Connection
-from trainer_server.wire.home import is_local
+from trainer_server.common import Connection, tracing
+from trainer_server.common.home import is_local
+from trainer_server.wire import ConfigError
 from trainer_server.wire.text import beginning
-from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("art_langgraph")
 

@@ -200,7 +200,7 @@ def _guard_command(target: Stdio) -> Stdio:
     if not os.path.dirname(program) and shutil.which(program, path=target.env.get("PATH")) is None:
         raise MCPError(f"there is no command {program!r} in PATH: install it, or give its path", failure="closed")
     if sys.platform == "linux":  # on Windows, the SDK ends what a server has started
-        from trainer_server.wire.guard import guard_command
+        from trainer_server.common.guard import guard_command
 
         return replace(target, command=tuple(guard_command(target.command, grace=GRACE)))
     return target

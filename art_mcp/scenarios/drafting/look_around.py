@@ -19,7 +19,7 @@ from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its
 from art_mcp.scenarios.observe import parse_result
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
-from trainer_server.wire.jsonl import to_json
+from trainer_server.common.jsonl import to_json
 
 log = logging.getLogger("art_mcp")
 

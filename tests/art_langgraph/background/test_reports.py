@@ -20,7 +20,8 @@ from art_langgraph.trajectory import CompletionCall, NodeRun, Scenario, ToolCall
 from tests.support.runs.graphs import counting
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.wire import Connection, RunTrace
+from trainer_server.common import Connection
+from trainer_server.wire import RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
 
 

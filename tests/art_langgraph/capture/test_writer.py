@@ -18,7 +18,7 @@ from art_langgraph import ARTError, Trajectory, TrajectoryStore
 from art_langgraph.capture import writer as module
 from art_langgraph.capture.writer import Writer
 from art_langgraph.trajectory import CompletionCall, Scenario
-from trainer_server.wire.jsonl import read_jsonl
+from trainer_server.common.jsonl import read_jsonl
 
 
 def run(number: int = 0, **fields: object) -> Trajectory:

@@ -20,8 +20,8 @@ from art_langgraph.trajectory import CompletionCall, NodeRun
 from tests.support.patience import PATIENCE
 from tests.support.runs.groups import group
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common.jsonl import write_jsonl
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import write_jsonl
 
 
 def recorded(id: str, question: str = "How far is the moon?", **facts: Any) -> Trajectory:

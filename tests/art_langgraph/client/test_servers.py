@@ -10,7 +10,7 @@ import pytest
 from art_langgraph import ChatART, TrainerClient
 from art_langgraph.client import servers
 from art_langgraph.client.servers import known_servers, server_of
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 
 @pytest.fixture(autouse=True)

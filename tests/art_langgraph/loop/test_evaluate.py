@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from art_langgraph import Evaluation, Scenario, Trajectory
 from art_langgraph.loop.intervals import mean_interval, rate_interval
 from art_langgraph.trajectory import CompletionCall
-from trainer_server.wire.watching.intervals import wilson
+from trainer_server.common.intervals import wilson
 
 _number = itertools.count()
 

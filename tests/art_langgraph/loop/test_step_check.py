@@ -16,7 +16,8 @@ from art_langgraph.loop.step_check import wait_until_ready
 from tests.support.runs.chat_models import Answering
 from tests.support.runs.graphs import counting
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.wire import Connection, ServerUnreachable, StepResult
+from trainer_server.common import Connection
+from trainer_server.wire import ServerUnreachable, StepResult
 
 
 class Client(TrainerClient):

@@ -18,11 +18,11 @@ from art_langgraph.store import StoreUnavailable
 from tests.support.cli import art
 from tests.support.patience import PATIENCE, until
 from tests.support.servers.postgres import PostgresServer
+from trainer_server.common.schemas import rewriting
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
-from trainer_server.wire.schemas import rewriting
 
 
 def run(scenario: str = "a") -> Trajectory:

@@ -18,8 +18,8 @@ from art_langgraph.exports.ledger_rows import run_and_rows
 from art_langgraph.traces import import_runs
 from tests.support.fuzzing import json_values, outcome, spoiled, thorough
 from tests.support.runs.foreign_runs import ANSWER, ASKED, CALLS, CONVERSATION, RAIN, WEATHER, span, traces
+from trainer_server.common.jsonl import read_jsonl
 from trainer_server.wire import ConfigError
-from trainer_server.wire.jsonl import read_jsonl
 
 LANGSMITH = [
     {

@@ -22,7 +22,7 @@ from testbed.environments import environment
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest, git, make_database, make_repository
 from tests.support.mcp.real_servers import of_npm
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 pytestmark = pytest.mark.servers
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.tasks.__main__ import finished, learn_all
 from benchmarks.tasks.registry import TASKS
-from trainer_server.wire.jsonl import append_jsonl
+from trainer_server.common.jsonl import append_jsonl
 
 
 def row(seed: int, steps: int, n: int, **more: Any) -> dict[str, Any]:

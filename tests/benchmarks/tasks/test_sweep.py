@@ -12,7 +12,7 @@ from art_examples.sql_agent import task as sql
 from benchmarks.tasks import alphabet_sort, cities, reverse_text
 from benchmarks.tasks.registry import TASKS
 from benchmarks.tasks.sweep import SETTINGS, Cell, finished, sweep
-from trainer_server.wire.jsonl import append_jsonl
+from trainer_server.common.jsonl import append_jsonl
 
 
 @pytest.mark.parametrize("recipe", [reverse_text.RECIPE, alphabet_sort.RECIPE, sql.RECIPE])

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from tests.support.servers.serving import serving
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 SECONDS = {"ready": 20.0, "measuring": 30.0, "total": 80.0}
 PHASES = {"rollout": 9.0, "train": 5.0, "swap": 0.5}

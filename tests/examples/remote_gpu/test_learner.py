@@ -14,7 +14,8 @@ from art_examples.remote_gpu.stand_in import connected_to_a_stand_in
 from art_langgraph import TrainerClient
 from tests.support.runs.tasks import answers
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
-from trainer_server.wire import ConfigError, Connection
+from trainer_server.common import Connection
+from trainer_server.wire import ConfigError
 
 NAMES = ("ART_HOME", "ART_BASE_URL", "ART_API_KEY")
 

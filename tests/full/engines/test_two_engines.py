@@ -24,9 +24,10 @@ from art_examples.quickstart.server_process import trainer_server
 from art_langgraph import TrainerClient
 from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
+from trainer_server.common import Home
 from trainer_server.engines.served_model import EMBEDDED, resolve
 from trainer_server.engines.vllm.command import command, environment, fetching, free_port
-from trainer_server.wire import Completion, Home
+from trainer_server.wire import Completion
 
 pytestmark = pytest.mark.vllm
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.homes.versions import slots_over
+from trainer_server.common import Home
 from trainer_server.engines.base import Engine
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import resolve
@@ -18,7 +19,7 @@ from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import Conversation, GroupRef, Home, SFTRequest, StepRequest
+from trainer_server.wire import Conversation, GroupRef, SFTRequest, StepRequest
 
 STEP = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
 _LINES = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]

@@ -22,9 +22,10 @@ import pytest
 
 from tests.support.homes.ledger_rows import row
 from tests.support.patience import PATIENCE
+from trainer_server.common import Home
 from trainer_server.ledger.base import ErasesCompletions, Ledger, LedgerError, ListsCompletions
 from trainer_server.ledger.registry import open_ledger
-from trainer_server.wire import Completion, CompletionStatus, Home
+from trainer_server.wire import Completion, CompletionStatus
 
 OLD = time.time() - 40 * 86400
 """A time before the retention of 30 days."""
@@ -254,7 +255,7 @@ _WRITER = """
 import asyncio, os, pathlib, sys
 from tests.support.homes.ledger_rows import row
 from trainer_server.ledger.registry import open_ledger
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 async def main():
     ledger = open_ledger(os.environ["ART_LEDGER"], Home(pathlib.Path(sys.argv[1])))

@@ -11,9 +11,10 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from trainer_server.common import Home
+from trainer_server.common.jsonl import read_jsonl, to_json
 from trainer_server.process.files import write_atomic
-from trainer_server.wire import Completion, Home
-from trainer_server.wire.jsonl import read_jsonl, to_json
+from trainer_server.wire import Completion
 
 
 class LinesLedger:

@@ -27,21 +27,13 @@ from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import CompletionCall
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
+from trainer_server.common import Home
 from trainer_server.ledger.canary_assignments import CanaryAssignments
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_repository import RunRepository, SentReference
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import (
-    Candidate,
-    CompletionStatus,
-    Home,
-    PolicySpec,
-    Reward,
-    RolloutScenario,
-    RolloutSpec,
-    RunTrace,
-)
+from trainer_server.wire import Candidate, CompletionStatus, PolicySpec, Reward, RolloutScenario, RolloutSpec, RunTrace
 
 FIRST = Path(__file__).parent / "old_homes" / "0.1.0"
 """The home of the first release. Its files have no schema numbers."""

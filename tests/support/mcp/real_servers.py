@@ -17,7 +17,7 @@ from typing import Any
 from art_mcp import ScenarioSet, connect, generate_scenarios
 from testbed.environments import environment
 from testbed.npm import npm_program
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 ZONES = ("Europe/Oslo", "Asia/Tokyo", "America/New_York", "Africa/Cairo", "Asia/Kolkata", "Pacific/Auckland",
          "Europe/London", "America/Sao_Paulo", "Australia/Perth", "Asia/Dubai")  # fmt: skip

@@ -25,7 +25,7 @@ from types import ModuleType
 from tests.support.mcp.commands import SHOP
 
 CLIENT = ("art_langgraph", "art_mcp", "trainer_server.wire")
-SERVER_ONLY = {"trainer_server.wire.guard"}
+SERVER_ONLY = {"trainer_server.common.guard"}
 MODULES = ("fcntl", "pwd", "grp", "resource", "termios", "tty", "pty", "syslog", "readline", "curses")
 ATTRIBUTES: dict[ModuleType, str] = {
     os: "fork forkpty register_at_fork getuid geteuid getgid getegid getgroups killpg setsid setpgid getpgid getpgrp "
@@ -91,7 +91,8 @@ async def run_graphs(url: str) -> None:
     from art_langgraph import Scenario, TrajectoryStore, rollout
     from art_mcp import connect
     from tests.support.runs.graphs import counting
-    from trainer_server.wire import Home, MCPError
+    from trainer_server.common import Home
+    from trainer_server.wire import MCPError
 
     store = TrajectoryStore(Home.find().store)
     run = await rollout(counting(), Scenario(input=f"asked {ODD}", metadata={"answer": ODD}), lambda run: 1.0)
@@ -126,7 +127,7 @@ def hold_locks() -> None:
     """Two of a kind, of which the second one gets none."""
     from art_langgraph.store.sqlite import SQLiteDatabase
     from art_mcp.specialization.run_directory import RunDirectory
-    from trainer_server.wire import Home
+    from trainer_server.common import Home
 
     database = SQLiteDatabase(Home.find().store)
     with database.alone("autopilot-a") as first, database.alone("autopilot-a") as second:

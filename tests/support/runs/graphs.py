@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from pydantic import SecretStr
 
 from art_langgraph import ChatART
-from trainer_server.wire import Connection
+from trainer_server.common import Connection
 
 
 def counting(

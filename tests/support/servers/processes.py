@@ -17,7 +17,7 @@ import psutil
 
 from testbed.ports import reserved_port
 from tests.support.patience import PATIENCE
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 
 class Processes:

@@ -12,9 +12,10 @@ import httpx
 import psutil
 
 from tests.support.training.models import first_layers
+from trainer_server.common import Connection, Home
 from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
 from trainer_server.process.hardware import cpu_dtype
-from trainer_server.wire import Completion, Connection, Home
+from trainer_server.wire import Completion
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ import httpx
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
 
 TOKEN = "test-token"
 

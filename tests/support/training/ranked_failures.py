@@ -21,12 +21,13 @@ import torch
 
 from tests.support.sockets import listening
 from tests.support.training.worker import groups, step
+from trainer_server.common import Home
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import Ranks
 from trainer_server.training.worker import Worker
-from trainer_server.wire import Completion, Home
+from trainer_server.wire import Completion
 
 
 class AwayOnce(SQLiteLedger):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.training.models import ARCHITECTURES, tiny_model
+from trainer_server.common import Home
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
@@ -15,7 +16,6 @@ from trainer_server.wire import (
     CompletionStatus,
     GroupRef,
     GRPOConfig,
-    Home,
     PolicySpec,
     Sampling,
     StepRequest,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from tests.support.cli import art
 from tests.support.homes.ledger_rows import row
+from trainer_server.common import Home
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.wire import Home
 
 DAY = 86400
 

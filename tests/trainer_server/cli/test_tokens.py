@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from tests.support.cli import art
+from trainer_server.common import Home
 from trainer_server.server.access.tokens import Keyring, Scope, TokenRepository
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 
 def test_tokens_are_created_listed_and_revoked_and_the_log_says_who_did_it(tmp_path: Path) -> None:

@@ -27,12 +27,13 @@ from tests.support.engines.letters import LettersEngine
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_over
+from trainer_server.common import Home
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 
 pytestmark = pytest.mark.slow
 

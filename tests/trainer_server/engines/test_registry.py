@@ -13,11 +13,12 @@ from art_langgraph import ChatART, rollout
 from tests.support.engines import letters
 from tests.support.homes.jobs import finish
 from tests.support.servers.trainer_server import TOKEN, trainer_server_over
+from trainer_server.common import Home
 from trainer_server.engines.base import EngineLost, EngineSettings, RequestRefused
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.registry import ENGINES, engine_factory
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 
 ENGINE = "tests.support.engines.letters:make"
 

@@ -21,13 +21,14 @@ from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
 from trainer_server.jobs.supervisor import TrainerSettings
 from trainer_server.jobs.supervisor import command as trainer_command
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 
 pytestmark = pytest.mark.slow
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from tests.support.chat_requests import parse
 from tests.support.homes.ledger_rows import row
+from trainer_server.common.jsonl import to_json
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.recorder import Identity, Recorder
 from trainer_server.gateway.resolver import Source
 from trainer_server.gateway.sampler import Attempt
 from trainer_server.gateway.splice.splicer import Prompt
 from trainer_server.wire import Completion, CompletionStatus
-from trainer_server.wire.jsonl import to_json
 
 
 def recorded(body: dict[str, Any], status: CompletionStatus) -> Completion:

@@ -9,9 +9,9 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.engines.letters import LettersEngine
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from trainer_server.common import Home
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import BROKEN_OFF, TrainingOutcome
 from trainer_server.ledger.sqlite import SQLiteLedger
@@ -18,7 +19,6 @@ from trainer_server.wire import (
     ConfigError,
     Conversation,
     GroupRef,
-    Home,
     Job,
     JobStatus,
     PolicySpec,

@@ -15,12 +15,13 @@ from tests.support.engines.letters import LettersEngine
 from tests.support.homes.job_service import STEP, WARM_START, service_of, sleeping_trainer
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
+from trainer_server.common import Home
 from trainer_server.jobs import supervisor
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.service import JobService
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import Conflict, Home, JobStatus, NotFound, NotStored, PolicySpec, StepResult
+from trainer_server.wire import Conflict, JobStatus, NotFound, NotStored, PolicySpec, StepResult
 
 
 @asynccontextmanager

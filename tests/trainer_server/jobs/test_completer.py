@@ -12,12 +12,13 @@ import pytest
 from tests.support.engines.letters import LettersEngine
 from tests.support.homes.job_service import STEP, service_of
 from tests.support.homes.versions import publish
+from trainer_server.common import Home
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.service import JobService
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import Home, Job, JobStatus, PolicySpec, StepResult
+from trainer_server.wire import Job, JobStatus, PolicySpec, StepResult
 
 WARM = 20.0
 """Seconds that a test waits at most."""

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from trainer_server.common import Home
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.wire import Home, Job, JobStatus, PolicySpec
+from trainer_server.wire import Job, JobStatus, PolicySpec
 
 
 def test_jobs_that_are_damaged_keep_no_server_from_starting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from tests.support.homes.job_service import STEP, WARM_START, service_of
+from trainer_server.common import Home
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.job_file import JobFile
 from trainer_server.jobs.files.keys import KeyFile
-from trainer_server.wire import Conflict, Home, JobKind, PolicySpec
+from trainer_server.wire import Conflict, JobKind, PolicySpec
 
 
 class SlowBoard(JobBoard):

@@ -20,6 +20,8 @@ from tests.support.homes.jobs import finish, groups
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from tests.support.sockets import exposed, listening
+from trainer_server.common import Home
+from trainer_server.common.guard import guard_command
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.jobs import supervisor
@@ -27,8 +29,7 @@ from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings, command
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.guard import guard_command
+from trainer_server.wire import ConfigError
 
 LAUNCHER = "trainer_server.training.launch"
 

@@ -15,6 +15,7 @@ from tests.support.homes.job_service import service_of
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
 from tests.support.training.worker import completion
+from trainer_server.common import Home
 from trainer_server.engines.vllm import teacher
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import VLLMClient
@@ -28,7 +29,6 @@ from trainer_server.wire import (
     Distillation,
     GroupRef,
     GRPOConfig,
-    Home,
     JobStatus,
     StepRequest,
     TrainingError,

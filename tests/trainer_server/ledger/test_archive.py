@@ -33,7 +33,7 @@ import os, signal, sys
 from pathlib import Path
 from trainer_server.ledger import archive
 from trainer_server.ledger.registry import open_ledger
-from trainer_server.wire import Home
+from trainer_server.common import Home
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

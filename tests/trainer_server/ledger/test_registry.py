@@ -10,10 +10,11 @@ import pytest
 from tests.support.homes.jobs import finish, groups
 from tests.support.homes.other_ledger import LinesLedger, open_lines
 from tests.support.servers.trainer_server import trainer_server_on
+from trainer_server.common import Home
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import LEDGERS, open_ledger
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 OTHER = "tests.support.homes.other_ledger:open_lines"
 

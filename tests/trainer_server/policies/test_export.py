@@ -34,13 +34,14 @@ from tests.support.homes.jobs import finish, groups
 from tests.support.homes.versions import publish
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
 from tests.support.training.models import SIZES
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.policies.export import Exports
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.errors import answer
 from trainer_server.training.export.gguf import write_gguf
-from trainer_server.wire import ConfigError, ExportFormat, Home, NotFound, PolicySpec, ServerError
+from trainer_server.wire import ConfigError, ExportFormat, NotFound, PolicySpec, ServerError
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer_server.common import Home
 from trainer_server.process.identity import server_id
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 
 def test_it_stays_the_same(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from tests.support.fuzzing import thorough
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
 from tests.support.servers.postgres import DATABASES
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, PolicySpec
+from trainer_server.wire import PolicySpec
 
 EXTREME = st.sampled_from(
     [math.inf, -math.inf, math.nan, 1.8e308, -1e308, 1e308, 5e-324, 1e15, -1e15, 1e-12, -0.0, 2**70, -(2**70), 2**63,

@@ -22,11 +22,12 @@ from tests.support.homes.jobs import ask, finish, groups, step, version_of
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
 from tests.support.servers.processes import processes, version_files
+from trainer_server.common import Home
 from trainer_server.ledger.archive import Archive, archive_months
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.backup import MANIFEST, back_up, restore
-from trainer_server.wire import ConfigError, Home, PolicySpec
+from trainer_server.wire import ConfigError, PolicySpec
 
 
 def test_a_home_that_does_not_exist_has_no_backup(tmp_path: Path) -> None:

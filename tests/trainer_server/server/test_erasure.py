@@ -17,11 +17,12 @@ from tests.support.homes.jobs import ask, finish
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.versions import publish
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common import Home
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Completion, Home, PolicySpec
+from trainer_server.wire import Completion, PolicySpec
 
 MARK = "zebrafinch"
 

@@ -14,9 +14,10 @@ from starlette.testclient import TestClient
 
 from tests.support.fuzzing import BIG, json_values, scalars, thorough
 from tests.support.homes.versions import publish
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Completion, GRPOConfig, Home, PolicySpec, SFTConfig
+from trainer_server.wire import Completion, GRPOConfig, PolicySpec, SFTConfig
 
 HOLDER = {"Authorization": "Bearer token", "Content-Type": "application/json"}
 

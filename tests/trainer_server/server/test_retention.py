@@ -9,19 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.homes.ledger_rows import row
+from trainer_server.common import Home
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.server import Server
-from trainer_server.wire import (
-    GroupRef,
-    Home,
-    Job,
-    JobStatus,
-    PolicySpec,
-    RolloutSpec,
-    RunTrace,
-    StepRequest,
-    TrajectoryRef,
-)
+from trainer_server.wire import GroupRef, Job, JobStatus, PolicySpec, RolloutSpec, RunTrace, StepRequest, TrajectoryRef
 
 
 def test_completions_go_by_age_and_by_the_size_of_the_ledger(tmp_path: Path, base_model: Path) -> None:

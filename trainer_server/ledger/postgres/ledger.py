@@ -9,13 +9,13 @@ from typing import Any
 
 import psycopg
 
+from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary, LedgerError
 from trainer_server.ledger.postgres.database import Database, Db, is_away, reason
 from trainer_server.ledger.postgres.old_months import OldMonth
 from trainer_server.ledger.storage.group_commit import GroupCommit
 from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import Completion
-from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.text import storable, writable
 
 _FIRST = """

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer_server.common import Home
+from trainer_server.common.jsonl import from_json
 from trainer_server.ledger.postgres.books import PostgresBooks
 from trainer_server.ledger.postgres.database import Database, Db
 from trainer_server.ledger.postgres.ledger import PostgresLedger, columns_of
 from trainer_server.ledger.sqlite.books import SQLiteBooks
 from trainer_server.ledger.sqlite.ledger import SQLiteLedger
-from trainer_server.wire import Completion, ConfigError, Home
-from trainer_server.wire.jsonl import from_json
+from trainer_server.wire import Completion, ConfigError
 from trainer_server.wire.text import storable
 
 _MOVES = """

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from trainer_server.common.home import create_private, overwrite_deleted
+from trainer_server.common.schemas import DatabaseSchema, script
 from trainer_server.ledger.base import DiskFull, LedgerError
-from trainer_server.wire.home import create_private, overwrite_deleted
-from trainer_server.wire.schemas import DatabaseSchema, script
 
 _FIRST = """
 CREATE TABLE IF NOT EXISTS rollouts (

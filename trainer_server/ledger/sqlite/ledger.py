@@ -10,14 +10,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainer_server.common.home import create_private, overwrite_deleted
+from trainer_server.common.jsonl import from_json, to_json
+from trainer_server.common.schemas import DatabaseSchema, script
 from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary, LedgerError
 from trainer_server.ledger.sqlite.old_months import OldMonth, keep_place
 from trainer_server.ledger.storage.group_commit import GroupCommit
 from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import Completion
-from trainer_server.wire.home import create_private, overwrite_deleted
-from trainer_server.wire.jsonl import from_json, to_json
-from trainer_server.wire.schemas import DatabaseSchema, script
 from trainer_server.wire.text import writable
 
 _FIRST = """

@@ -15,10 +15,10 @@ from typing import Literal
 
 from pydantic import BaseModel
 
+from trainer_server.common import Home
+from trainer_server.common.home import create_private
+from trainer_server.common.jsonl import append_jsonl, read_jsonl
 from trainer_server.process.files import flush
-from trainer_server.wire import Home
-from trainer_server.wire.home import create_private
-from trainer_server.wire.jsonl import append_jsonl, read_jsonl
 from trainer_server.wire.text import writable
 
 log = logging.getLogger("trainer_server")

@@ -14,13 +14,14 @@ from starlette.datastructures import Headers
 from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from trainer_server.common import Home
 from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.scopes import give_token, token_of
 from trainer_server.server.access.tokens import Keyring, Token
 from trainer_server.server.dashboard.sessions import LOGIN, Sessions
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 OPEN = {"/health", "/ready", "/favicon.ico", LOGIN}
 """Routes that need no token. Without it they say whether the server is ready, and nothing else."""

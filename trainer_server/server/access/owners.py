@@ -13,7 +13,7 @@ from trainer_server.ledger.base import ErasesCompletions, Ledger
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Scope
-from trainer_server.wire.network.headers import ROLLOUT
+from trainer_server.wire.headers import ROLLOUT
 
 BEGIN = {
     "POST /v1/chat/completions",

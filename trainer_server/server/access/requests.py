@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trainer_server.gateway.errors import APIError
 from trainer_server.process.logs import about
 from trainer_server.wire import ROLLOUT_PATTERN
-from trainer_server.wire.network.headers import REQUEST, ROLLOUT
+from trainer_server.wire.headers import REQUEST, ROLLOUT
 
 log = logging.getLogger("trainer_server.requests")
 

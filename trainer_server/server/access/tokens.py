@@ -18,9 +18,10 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from trainer_server.common import Home
+from trainer_server.common.home import create_private
 from trainer_server.process.files import FileReader, write_atomic
-from trainer_server.wire import ConfigError, Home
-from trainer_server.wire.home import create_private
+from trainer_server.wire import ConfigError
 
 SERVER_KEY = "server-key"
 """The name of whoever has the server's own key."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
+from trainer_server.common import tracing
 from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.metrics.counters import ROUTE
-from trainer_server.wire.watching import tracing
 
 
 class TraceLayer(Layer):

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+from trainer_server.common.intervals import wilson
+from trainer_server.common.status import HELD_OUT, NODE, REWARD, SUCCESS
 from trainer_server.ledger.run_list import NodeOutcome, Outcome
 from trainer_server.wire import Version
-from trainer_server.wire.watching.intervals import wilson
-from trainer_server.wire.watching.status import HELD_OUT, NODE, REWARD, SUCCESS
 
 _NUMBERS = (int, float)
 

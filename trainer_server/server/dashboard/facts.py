@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainer_server.common.run_tree import CallItem, Item, calls, tree
 from trainer_server.ledger.run_list import RunRow
 from trainer_server.server.dashboard.sources import Sources
 from trainer_server.server.dashboard.step_history import StepOfRun, steps_of, why_never_sent
 from trainer_server.wire import Completion, GivenReward, NotFound, RolloutSpec, RunTrace
-from trainer_server.wire.watching.run_tree import CallItem, Item, calls, tree
 
 WORLD = "world"
 """Key of a run's metadata under which art_mcp keeps what the run changed in its world."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from trainer_server.common.status import JobPhase, OpenJob
 from trainer_server.jobs.board import JobBoard
 from trainer_server.server.server import Server
 from trainer_server.wire import JobStatus
-from trainer_server.wire.watching.status import JobPhase, OpenJob
 
 _WORDS: dict[JobPhase, str] = {
     "queued": "waits for the trainer",

@@ -7,6 +7,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trainer_server.common.status import (
+    EngineState,
+    EngineStatus,
+    GPUMemory,
+    LineStatus,
+    MemoryStatus,
+    PolicyStatus,
+    Problem,
+    RunsOutcome,
+    ServerStatus,
+    Traffic,
+)
 from trainer_server.engines.base import Engine
 from trainer_server.engines.vllm.engine import UNKNOWN
 from trainer_server.engines.vllm.registry import in_words
@@ -24,18 +36,6 @@ from trainer_server.server.dashboard.sources import Sources
 from trainer_server.server.metrics.rates import Rate
 from trainer_server.server.server import Server
 from trainer_server.wire import Job, JobStatus, Policy
-from trainer_server.wire.watching.status import (
-    EngineState,
-    EngineStatus,
-    GPUMemory,
-    LineStatus,
-    MemoryStatus,
-    PolicyStatus,
-    Problem,
-    RunsOutcome,
-    ServerStatus,
-    Traffic,
-)
 
 RECENT = 5
 """Versions whose groups are looked at for those that teach nothing."""

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Body, Request, Response
 from pydantic import FailFast
 
+from trainer_server.common.jsonl import to_json
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.records import read_few
@@ -18,7 +19,6 @@ from trainer_server.server.server import Server
 from trainer_server.wire import Added, Completion, Completions, NotFound
 from trainer_server.wire.bounds import ANSWER_TOO_LARGE, MOST_ANSWER
 from trainer_server.wire.completions import ledger_id
-from trainer_server.wire.jsonl import to_json
 
 router = APIRouter(prefix="/api/completions", tags=["completions"])
 

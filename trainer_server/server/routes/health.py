@@ -6,6 +6,7 @@ import asyncio
 
 from fastapi import APIRouter, Request, Response
 
+from trainer_server.common.status import ServerStatus
 from trainer_server.engines.base import CountsSeconds, Engine
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.scopes import token_of
@@ -15,7 +16,6 @@ from trainer_server.server.dashboard.status import status_of
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
 from trainer_server.wire import EngineError
-from trainer_server.wire.watching.status import ServerStatus
 
 router = APIRouter(tags=["health"])
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
+from trainer_server.common.status import Curve
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
@@ -23,7 +24,6 @@ from trainer_server.server.dependencies import (
 )
 from trainer_server.server.server import Server
 from trainer_server.wire import Conflict, EngineError, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
-from trainer_server.wire.watching.status import Curve
 
 log = logging.getLogger("trainer_server")
 

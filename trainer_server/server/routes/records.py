@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from trainer_server.common.jsonl import to_json
 from trainer_server.gateway.body import MOST_API_VALUES, check_values, read_json
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.rollout_paths import RolloutRoute
 from trainer_server.wire import NotFound, Unprocessable
-from trainer_server.wire.jsonl import to_json
 
 router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"], route_class=RolloutRoute)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import BaseModel, FailFast, RootModel, ValidationError
 
+from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.gateway.body import check_values
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of, rows_of
@@ -38,7 +39,6 @@ from trainer_server.wire import (
     rollout_path,
 )
 from trainer_server.wire.bounds import ANSWER_TOO_LARGE, MOST_ANSWER, MOST_ROWS
-from trainer_server.wire.jsonl import from_json, to_json
 from trainer_server.wire.numbers import ARRIVAL
 
 M = TypeVar("M", bound=BaseModel)

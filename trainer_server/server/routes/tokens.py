@@ -6,8 +6,8 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Request
 
+from trainer_server.common import TokenInfo
 from trainer_server.server.access.scopes import token_of
-from trainer_server.wire import TokenInfo
 
 router = APIRouter(prefix="/api/token", tags=["tokens"])
 

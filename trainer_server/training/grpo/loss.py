@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from trainer_server.common.plugins import loss_place
 from trainer_server.wire import ConfigError, GRPOConfig, TrainingError
-from trainer_server.wire.plugins import loss_place
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,8 +23,8 @@ from art_langgraph.capture.writer import Writer
 from art_langgraph.trajectory import CompletionCall
 from tests.support.runs.chat_models import Answering
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common.jsonl import read_jsonl
 from trainer_server.wire import ARTError, ConfigError
-from trainer_server.wire.jsonl import read_jsonl
 
 
 @pytest.fixture

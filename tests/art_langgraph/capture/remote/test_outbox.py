@@ -22,8 +22,8 @@ from art_langgraph.trajectory import CompletionCall
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common.jsonl import from_json
 from trainer_server.wire import ARTError
-from trainer_server.wire.jsonl import from_json
 
 
 def never() -> None:

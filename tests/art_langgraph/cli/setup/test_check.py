@@ -13,8 +13,9 @@ from starlette.routing import Route
 from art_langgraph.cli.setup.check import check_address, check_token, series
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
+from trainer_server.common import Connection
 from trainer_server.server.access.tokens import Scope, TokenRepository
-from trainer_server.wire import ConfigError, Connection, ServerUnreachable
+from trainer_server.wire import ConfigError, ServerUnreachable
 
 
 def test_a_server_that_answers_is_found_by_its_root(server: TrainerServer) -> None:

@@ -18,7 +18,7 @@ from art_langgraph import TrainerClient
 from tests.support.cli import art
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
-from trainer_server.wire import Connection, Home
+from trainer_server.common import Connection, Home
 
 
 @pytest.fixture

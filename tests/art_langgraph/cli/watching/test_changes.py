@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from art_langgraph.cli.watching.changes import Training, describe_end
-from trainer_server.wire import Job, JobStatus, StepResult
-from trainer_server.wire.watching.status import (
+from trainer_server.common.status import (
     JobPhase,
     LineStatus,
     MemoryStatus,
@@ -16,6 +15,7 @@ from trainer_server.wire.watching.status import (
     ServerStatus,
     Traffic,
 )
+from trainer_server.wire import Job, JobStatus, StepResult
 
 
 def job(status: JobStatus = JobStatus.running, **more: Any) -> Job:

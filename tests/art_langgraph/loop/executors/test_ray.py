@@ -23,7 +23,8 @@ from testbed.server_process import KEY
 from tests.support.patience import PATIENCE
 from tests.support.ray.cluster import CPUS, kill_machine, ray_cluster
 from tests.support.servers.machines import line, server_at
-from trainer_server.wire import CompletionStatus, ConfigError, Home
+from trainer_server.common import Home
+from trainer_server.wire import CompletionStatus, ConfigError
 
 
 async def test_without_ray_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

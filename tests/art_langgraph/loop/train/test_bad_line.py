@@ -20,8 +20,9 @@ from benchmarks.stress.books import rows_of
 from testbed.server_process import KEY
 from tests.support.patience import PATIENCE
 from tests.support.servers.machines import line, server_at
+from trainer_server.common import Home
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import CompletionStatus, Home
+from trainer_server.wire import CompletionStatus
 
 pytestmark = pytest.mark.servers
 

@@ -19,8 +19,8 @@ from art_langgraph import ChatART, Scenario, TrainerClient, gather, train
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 from tests.support.tracing.otlp import Collector, collecting
+from trainer_server.common import tracing
 from trainer_server.server.access.tokens import Scope, TokenRepository
-from trainer_server.wire.watching import tracing
 
 CHAT = "POST /v1/chat/completions"
 

@@ -15,7 +15,8 @@ from langgraph.types import interrupt
 
 from art_langgraph import HeldOut, TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.runs.chat_models import Answering
-from trainer_server.wire import ConfigError, Connection, Job, JobStatus, Policy, PolicySpec, StepResult
+from trainer_server.common import Connection
+from trainer_server.wire import ConfigError, Job, JobStatus, Policy, PolicySpec, StepResult
 
 
 class Client(TrainerClient):

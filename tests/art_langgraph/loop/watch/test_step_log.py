@@ -15,8 +15,8 @@ from art_langgraph import ChatART, HeldOut, StepRecord, TrainerClient, train
 from tests.support.patience import PATIENCE
 from tests.support.runs.trackers import Hanging, Raising, Remembering
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.trackers import tracking
 from trainer_server.wire import ConfigError
-from trainer_server.wire.trackers import tracking
 
 
 def graph(policy: str) -> Any:

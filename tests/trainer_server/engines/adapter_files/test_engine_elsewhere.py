@@ -19,8 +19,8 @@ from art_langgraph.cli.main import build
 from testbed.engine_stand_in import install_stand_in
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_over
+from trainer_server.common import Home
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.wire import Home
 
 pytestmark = pytest.mark.slow
 

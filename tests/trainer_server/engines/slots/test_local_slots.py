@@ -15,6 +15,7 @@ from testbed.engine_app import make_app
 from tests.support.engines.slot_requests import SlotRequests
 from tests.support.patience import PATIENCE, until
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
@@ -24,7 +25,7 @@ from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.policies.leases import LocalLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import EngineError
 
 pytestmark = pytest.mark.slow
 

@@ -15,6 +15,7 @@ from testbed.engine_app import make_app
 from tests.support.engines.slot_requests import SlotRequests
 from tests.support.patience import until
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
@@ -24,7 +25,7 @@ from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.ledger.postgres import postgres_fleet
 from trainer_server.ledger.storage.fleet import Fleet
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import EngineError
 
 pytestmark = pytest.mark.slow
 

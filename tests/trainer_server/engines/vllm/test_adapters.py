@@ -26,13 +26,14 @@ from tests.support.fuzzing import json_values, spoiled, thorough
 from tests.support.homes.versions import publish
 from tests.support.proxies.refusing_proxy import refusing_proxy, without_proxies
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.engines.adapter_files import FILES, adapter_files
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.access.tokens import Scope as TokenScope
 from trainer_server.server.access.tokens import TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, PolicySpec
+from trainer_server.wire import PolicySpec
 
 KEY = "engine's key"
 WEIGHTS = "adapter_model.safetensors"

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
 from tests.support.homes.model_directories import installed_vllm, model_directory
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import (
     IN_ENGINE,
@@ -24,7 +25,7 @@ from trainer_server.engines.vllm.command import (
     traces_environment,
 )
 from trainer_server.engines.vllm.install import directory, engine_python, status
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import EngineError
 from trainer_server.wire.policies import TARGETS
 
 

@@ -22,12 +22,12 @@ from starlette.routing import Route
 from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
+from trainer_server.common.jsonl import explain
 from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.vllm import replies
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
 from trainer_server.wire import EngineError
-from trainer_server.wire.jsonl import explain
 
 
 @pytest.fixture

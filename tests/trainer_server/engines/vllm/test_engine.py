@@ -25,6 +25,7 @@ from testbed.engine_app import make_app
 from testbed.engine_stand_in import install_stand_in
 from tests.support.homes.model_directories import model_directory
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.engines.base import EngineLost, EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
@@ -34,7 +35,7 @@ from trainer_server.engines.vllm.process import health_failures
 from trainer_server.engines.vllm.process.sockets import prepare_socket
 from trainer_server.engines.vllm.settings import vllm_engines
 from trainer_server.process.child import Child
-from trainer_server.wire import ConfigError, EngineError, Home
+from trainer_server.wire import ConfigError, EngineError
 
 pytestmark = pytest.mark.slow
 

@@ -16,12 +16,13 @@ from testbed.engine_app import make_app
 from tests.support.engines.plugins import engine_plugin, write_vllm
 from tests.support.engines.wheels import Sources, documented, features
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.engine import VLLMEngine
 from trainer_server.engines.vllm.install import CPU_REQUIREMENT, CUDA_REQUIREMENT
 from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
-from trainer_server.wire import EngineError, Home
+from trainer_server.wire import EngineError
 
 NAMES = ("art_applied", "art_cpu_lora", "art_elementwise", "art_linear", "art_precision", "art_start")
 PARTS = {name: engine_plugin(name).PARTS for name in NAMES}

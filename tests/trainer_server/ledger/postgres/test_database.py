@@ -11,13 +11,14 @@ import psycopg
 import pytest
 
 from tests.support.servers.postgres import PASSWORD, PostgresServer
+from trainer_server.common import Home
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.ledger.registry import ledger_factory, open_books, open_ledger, secrets_of
 from trainer_server.process import logs
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError, Home, NewerSchema
+from trainer_server.wire import ConfigError, NewerSchema
 
 
 def test_the_address_of_a_database_names_ledger_and_books(postgres_url: str, tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ import pytest
 
 from tests.support.cli import art
 from tests.support.homes.ledger_rows import row
+from trainer_server.common import Home
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.ledger.postgres.move import move, put_away
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
-from trainer_server.wire import ConfigError, Home, Reward, RolloutSpec
+from trainer_server.wire import ConfigError, Reward, RolloutSpec
 from trainer_server.wire.rollouts import RolloutScenario
 
 ROWS = 1200

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from trainer_server.common import Home
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 
 def test_lines_are_read_back_in_their_order(tmp_path: Path) -> None:

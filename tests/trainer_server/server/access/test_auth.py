@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from trainer_server.common import Home
 from trainer_server.server.access.auth import KnownHosts, ensure_token
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 
 @pytest.fixture

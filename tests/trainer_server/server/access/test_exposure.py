@@ -15,10 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.server.access.connections import Limits, patient_protocol
 from trainer_server.server.access.exposure import address_of, check_exposure, is_loopback
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.homes.ledger_rows import row
+from trainer_server.common import Home
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.server.access.owners import BEGIN
@@ -20,7 +21,7 @@ from trainer_server.server.access.scopes import RULES
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, RolloutSpec
+from trainer_server.wire import RolloutSpec
 
 TRACE: dict[str, Any] = {"id": "tr", "scenario": {"id": "s"}, "started": 1.0}
 CHAT = {"model": "none", "messages": [{"role": "user", "content": "a"}]}

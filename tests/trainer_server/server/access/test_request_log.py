@@ -14,13 +14,14 @@ from starlette.testclient import TestClient
 
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
+from trainer_server.common import Home
 from trainer_server.server.access import request_log
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.request_log import RequestLog
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, PolicySpec
+from trainer_server.wire import PolicySpec
 
 MARK = "zebra-in-a-body"
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from trainer_server.common import Home
 from trainer_server.process.logs import JSONLines, LogSettings, _note
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
 
 HOLDER = {"Authorization": "Bearer token"}
 

@@ -10,10 +10,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.clock import Clock
+from trainer_server.common import Home
 from trainer_server.server.access.tokens import Keyring, Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import ConfigError, Home
+from trainer_server.wire import ConfigError
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ from starlette.testclient import TestClient
 from tests.support.homes.jobs import step
 from tests.support.homes.versions import publish
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common import Home
+from trainer_server.common.status import ServerStatus
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, PolicySpec
-from trainer_server.wire.watching.status import ServerStatus
+from trainer_server.wire import PolicySpec
 
 HOLDER = {"Authorization": "Bearer token"}
 

@@ -13,11 +13,11 @@ from starlette.requests import Request
 
 from tests.support.patience import until
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard.sources import Sources
 from trainer_server.server.dashboard.views.events import _changes
-from trainer_server.wire import Home
 
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m" + "y" * 5000
 PAGES = ["/", "/ui/runs", "/ui/jobs", "/ui/diff", "/ui/policies/agent", "/ui/now", "/ui/throughput.json", "/ui/events"]

@@ -11,9 +11,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home, Job, JobStatus, StepResult
+from trainer_server.wire import Job, JobStatus, StepResult
 
 HOLDER = {"Authorization": "Bearer token"}
 DASHBOARD = Path(__file__).parents[4] / "docs" / "grafana.json"

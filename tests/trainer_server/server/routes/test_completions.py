@@ -9,10 +9,11 @@ import pytest
 from art_langgraph import TrainerClient
 from tests.support.homes.ledger_rows import row
 from tests.support.servers.serving import serving
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.routes import completions
-from trainer_server.wire import Home, ServerError
+from trainer_server.wire import ServerError
 
 
 async def test_many_completions_are_found_in_answers_of_a_bounded_size(

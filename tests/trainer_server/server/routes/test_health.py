@@ -9,12 +9,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.engines.letters import LettersEngine
+from trainer_server.common import Home
 from trainer_server.jobs.supervisor import TrainerProcess
 from trainer_server.process.hardware import gpu_count
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.wire import Home
 
 
 @pytest.fixture

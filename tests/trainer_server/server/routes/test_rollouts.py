@@ -13,10 +13,11 @@ from starlette.testclient import TestClient
 from art_langgraph.trajectory import CompletionCall, ToolCall, Trajectory
 from tests.support.homes.ledger_rows import row
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
+from trainer_server.common import Home
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.routes import rollouts
-from trainer_server.wire import Home, RolloutCompletion, RolloutRecord, RolloutToolCall
+from trainer_server.wire import RolloutCompletion, RolloutRecord, RolloutToolCall
 
 
 def say(http: httpx.Client, rollout: str, text: str, *before: dict[str, Any], **options: Any) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from starlette.types import Message
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common import Home
 from trainer_server.policies.export import Export
 from trainer_server.policies.store import AdapterStore
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.routes import versions
 from trainer_server.server.routes.versions import ExportResponse
-from trainer_server.wire import EngineError, Home, PolicySpec
+from trainer_server.wire import EngineError, PolicySpec
 
 
 @pytest.fixture

@@ -12,12 +12,13 @@ import pytest
 
 from tests.support.homes.model_directories import installed_vllm
 from tests.support.patience import PATIENCE
+from trainer_server.common import Home
+from trainer_server.common.plugins import check_loss_place
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import TrainerLock
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.serve import _check_writable, _sole_trainer, serve, uvicorn_config
-from trainer_server.wire import ConfigError, EngineError, Home
-from trainer_server.wire.plugins import check_loss_place
+from trainer_server.wire import ConfigError, EngineError
 
 URL = "http://10.0.0.1:8400"
 GATEWAY = {"gateway_of": URL, "ledger": "postgresql://art@127.0.0.1:1/art"}

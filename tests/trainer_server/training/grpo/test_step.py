@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 
 from tests.support.training.models import ARCHITECTURES, first_layers, tiny_model
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
+from trainer_server.common import Home
 from trainer_server.engines.served_model import ensure_embedded
 from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.sqlite import SQLiteLedger
@@ -33,7 +34,6 @@ from trainer_server.wire import (
     Continuation,
     GroupRef,
     GRPOConfig,
-    Home,
     PolicySpec,
     Sampling,
     StepRequest,

@@ -12,13 +12,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from trainer_server.common.run_tree import CallItem, first_items
 from trainer_server.ledger.run_list import MOST_OUTCOMES
 from trainer_server.server.dashboard.facts import RunFacts, facts_of
 from trainer_server.server.dashboard.render import PageRoute, as_json, page
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dashboard.step_history import of_completion
 from trainer_server.wire import NotFound, VersionNumber
-from trainer_server.wire.watching.run_tree import CallItem, first_items
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 

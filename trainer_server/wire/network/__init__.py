@@ -1,1 +1,0 @@
-"""What is between client and server: the names of headers, and proxies."""
