@@ -33,10 +33,16 @@ $(VENV)/.installed: pyproject.toml $(VERSIONS)
 
 setup: $(VENV)/.installed ## Set up .venv
 
-lock: setup ## Write the versions of packages in .venv to .ci/versions.txt, once all tests have passed with them
+# mlflow, which is not in .venv, holds three packages back in the lock of all extras.
+UV := $(VENV)/uv
+HELD_BACK := packaging|pillow|pyarrow
+lock: setup ## Write the versions of packages in .venv to .ci/versions.txt and uv.lock, once all tests have passed with them
 	@{ echo "# \`make lock\` writes this file: the packages of .venv that all tests passed with."; \
 	  $(BIN)/python -m pip freeze -q --exclude-editable | grep -vE '^(#|torch=|triton|nvidia|cuda)' ; } > $(VERSIONS)
-	@echo "$(VERSIONS)"
+	@test -x $(UV)/bin/uv || { $(PYTHON) -m venv $(UV) && \
+	  $(UV)/bin/pip install --disable-pip-version-check -q --progress-bar off 'uv>=0.9'; }
+	@$(UV)/bin/uv lock -q $$(grep -E '^[A-Za-z0-9._-]+==[^;]+$$' $(VERSIONS) | grep -vE '^($(HELD_BACK))==' | sed 's/^/-P /')
+	@echo "$(VERSIONS) uv.lock"
 
 engine: setup ## Install vLLM into an environment of its own
 	@$(BIN)/art-langgraph engine install

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from testbed.npm import NpmUnavailable, node_programs, npm_package
 
@@ -43,6 +44,19 @@ def test_the_changelog_has_a_section_of_the_version_and_one_for_what_comes() -> 
     sections = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
     assert sections[0] == "Unreleased"
     assert VERSION in sections
+
+
+def test_the_lock_of_uv_is_of_these_requirements() -> None:
+    """`make lock` writes it anew where pyproject.toml has changed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    required = {(needed.name, tuple(sorted(needed.extras)), needed.specifier) for needed in map(Requirement, texts)}
+    packages = tomllib.loads((ROOT / "uv.lock").read_text())["package"]
+    own = next(package for package in packages if package["name"] == project["name"])
+    assert required == {
+        (entry["name"], tuple(sorted(entry.get("extras", ()))), SpecifierSet(entry.get("specifier", "")))
+        for entry in own["metadata"]["requires-dist"]
+    }
 
 
 def steps(workflow: Path) -> list[dict[str, Any]]:
