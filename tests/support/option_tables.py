@@ -1,6 +1,6 @@
 """The tables of options in the docs: `python -m tests.support.option_tables` writes them, from the dataclasses.
 
-A table may leave out the rows that an earlier table has, which its comment names: `options of A:B, besides those of C:D`.
+A table may leave out rows of earlier tables, which its comment names: `options of A:B, besides those of C:D`.
 """
 
 from __future__ import annotations
