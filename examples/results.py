@@ -22,20 +22,17 @@ COSTS = {"turns": ".1f", "tokens": ".0f", "seconds": ".1f", "usd": ".5f"}
 """What a run takes, and how it is written."""
 HEAD = """# Results of the examples
 
-Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for
-two steps, which takes one to five minutes on two cores, and `make examples` all of them, which takes about 40
-minutes: 16 of them are for the four MCP servers of `mcp_specialize`. `notebook.ipynb` in its folder does the same, a
-stage in each cell. The figures are of whole runs: `python -m art_examples.NAME` appends each run to `results.jsonl`
-in the folder of the example, or to one in `runs/examples/NAME` if it is short (`--steps`, `--held-out`). `python -m
-art_examples.results` makes these pages from the files of whole runs. Of a task it takes the runs of the recipe that
-was run last.
+Each example is an agent in a folder of `examples/`, most of them LangGraph apps. `make example-NAME` trains it for two
+steps, which takes one to five minutes on two cores; `make examples` trains all of them, which takes about 40 minutes.
+`notebook.ipynb` in its folder does the same, a stage in each cell. `python -m art_examples.NAME` makes a whole run and
+appends it to `results.jsonl` in the folder, or a short one (`--steps`, `--held-out`) to `runs/examples/NAME`. `python
+-m art_examples.results` makes these pages from the whole runs of each task's last recipe.
 
-All figures are success rates on held-out scenarios at temperature 0. "before" is the untrained policy, and "prompted"
-the same with demonstrations in its prompts. The policy is SmolLM2-135M-Instruct, the model that the CPU set-up has,
-unless the page of the example says otherwise. "seconds" has all measurements and the training, without the start of the
-server. Here are the means over the seeds. The page of an example has each seed, with 95 % intervals. "after RL" is the
-last version, or, where the page says so, the one that validation scenarios chose. These are neither trained on nor held
-out.
+All figures are success rates on held-out scenarios at temperature 0, as means over the seeds; the page of an example
+has each seed, with 95 % intervals. "before" is the untrained policy, "prompted" the same with demonstrations in its
+prompts, "after RL" the last version, or, where the page says so, the one that validation scenarios chose. The policy is
+SmolLM2-135M-Instruct, unless the page says otherwise. "seconds" has all measurements and the training, without the
+start of the server.
 """
 HEADINGS = ("example", "task", "seeds", "before", "prompted", "after warm start", "after RL", "seconds")
 NOT_YET = "No whole run has been measured yet."

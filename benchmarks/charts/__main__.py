@@ -63,11 +63,7 @@ CHARTS = [
         page="benchmarks/stress.md",
         after="## Soak",
         labels=("",),
-        series={
-            "before, 1 minute": "before",
-            "after, 1 minute": "after",
-            "five minutes, small leases": "five minutes, another machine",
-        },
+        series={"five minutes": "five minutes"},
         rows="a second",
         title="The server under 256 rollouts at once",
         about="per second; clients, server, trainer and engine share two cores",
