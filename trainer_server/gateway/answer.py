@@ -201,7 +201,7 @@ def as_text(choice: dict[str, Any], sampled_text: str | None) -> None:
             sampled_text, message.get("reasoning") or message.get("reasoning_content")
         )
     else:
-        written = map(written_call, bad)
+        written = map(call_text, bad)
         message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
     message["tool_calls"] = good
     if not good:
@@ -218,7 +218,7 @@ _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")
 """The mark that ends a thought in the formats of vLLM's parsers, such as `</think>`, and the space around it."""
 
 
-def written_call(call: Mapping[str, Any]) -> str:
+def call_text(call: Mapping[str, Any]) -> str:
     """A tool call as text."""
     function = call["function"]
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'

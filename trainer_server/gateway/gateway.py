@@ -19,7 +19,7 @@ from trainer_server.common.jsonl import to_json
 from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply
 from trainer_server.engines.slots import adapter_name
 from trainer_server.gateway.answer import Answer, ChoiceWriter, check_exact, why_incomplete
-from trainer_server.gateway.dialects.base import Dialect
+from trainer_server.gateway.client_api import ClientAPI
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.parser import ChatRequest, Parser
 from trainer_server.gateway.recorder import Recorder
@@ -34,7 +34,7 @@ log = logging.getLogger("trainer_server")
 
 
 class Gateway:
-    """Answers `/v1/chat/completions`, the same in other dialects, and `/v1/models`.
+    """Answers `/v1/chat/completions`, the same in other client APIs, and `/v1/models`.
 
     Args:
         parser: Reads requests.
@@ -56,31 +56,31 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.requests = 0
 
-    async def answer(self, request: Request, dialect: Dialect) -> Response:
+    async def answer(self, request: Request, api: ClientAPI) -> Response:
         """Answers a request.
 
         Args:
             request: The request.
-            dialect: The API in which it asks.
+            api: The API in which the client wrote it.
 
         Raises:
             APIError: The request is wrong, or cannot be answered now.
         """
         self.requests += 1
-        chat = await self.parser.parse(request, dialect)
+        chat = await self.parser.parse(request, api)
         source = await self.resolver.resolve(chat.model, request.headers)
         chat = chat.override(temperature=source.temperature, hint=source.hint)
         prompt = self.splicer.match(chat, source.rollout)
         call = _Call(self, chat, source, prompt)
         return await _unless_disconnected(request, call.stream() if chat.stream else call.answer())
 
-    async def count(self, request: Request, dialect: Dialect) -> int:
+    async def count(self, request: Request, api: ClientAPI) -> int:
         """Counts the tokens that a request would prompt the model with.
 
         Raises:
             APIError: The request is wrong, or cannot be rendered now.
         """
-        chat = await self.parser.parse(request, dialect)
+        chat = await self.parser.parse(request, api)
         await self.resolver.version(chat.model, None)
         return await self.sampler.count_tokens(chat)
 
@@ -183,7 +183,7 @@ class _Call:
                         writer.clean(choice)
                     token_count = (chunk.get("usage") or {}).get("completion_tokens", token_count)
                     self._stamp(chunk)
-                    if not (events := stream.chunk(chunk)):
+                    if not (events := b"".join(stream.chunk(chunk))):
                         continue
                     if answer.finish_reason:
                         end.append(events)
@@ -194,7 +194,7 @@ class _Call:
             await self._record([answer], token_count)
         for events in end:
             yield events
-        yield stream.end()
+        yield b"".join(stream.end())
 
     @asynccontextmanager
     async def _admit(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
