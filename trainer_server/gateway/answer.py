@@ -1,4 +1,5 @@
-"""One choice of a chat completion: collected, from the chunks of a stream or whole, and made readable for clients."""
+"""One choice of a chat completion: collects it, from the chunks of a stream or whole, and makes it readable for
+clients."""
 
 from __future__ import annotations
 
@@ -201,8 +202,8 @@ def as_text(choice: dict[str, Any], sampled_text: str | None) -> None:
             sampled_text, message.get("reasoning") or message.get("reasoning_content")
         )
     else:
-        written = map(call_text, bad)
-        message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
+        texts = [message.get("content"), *map(call_text, bad)]
+        message["content"] = "\n".join(text for text in texts if text)
     message["tool_calls"] = good
     if not good:
         choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
@@ -210,8 +211,9 @@ def as_text(choice: dict[str, Any], sampled_text: str | None) -> None:
 
 def _without_thought(sampled_text: str, reasoning: str | None) -> str:
     """A text without the thought that a parser found at its beginning, and without the mark that ends the thought."""
-    _, removed, rest = sampled_text.partition(reasoning.strip()) if reasoning and reasoning.strip() else ("", "", "")
-    return _END_OF_THOUGHT.sub("", rest) if removed else sampled_text
+    thought = (reasoning or "").strip()
+    _, separator, rest = sampled_text.partition(thought) if thought else ("", "", "")
+    return _END_OF_THOUGHT.sub("", rest) if separator else sampled_text
 
 
 _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")

@@ -12,24 +12,24 @@ from trainer_server.wire.completions import TEXT, answer_id
 from trainer_server.wire.json_size import MOST_VALUES
 
 PARAMETERS: dict[str, Handling] = {
-    "best_of": Handling.used,
-    "echo": Handling.used,
-    "frequency_penalty": Handling.forwarded,
-    "logit_bias": Handling.forwarded,
-    "logprobs": Handling.used,
-    "max_tokens": Handling.used,
-    "model": Handling.used,
-    "n": Handling.forwarded,
-    "presence_penalty": Handling.forwarded,
-    "prompt": Handling.used,
-    "seed": Handling.forwarded,
-    "stop": Handling.forwarded,
-    "stream": Handling.forwarded,
-    "stream_options": Handling.forwarded,
-    "suffix": Handling.refused,
-    "temperature": Handling.forwarded,
-    "top_p": Handling.forwarded,
-    "user": Handling.dropped,
+    "best_of": Handling.use,
+    "echo": Handling.use,
+    "frequency_penalty": Handling.forward,
+    "logit_bias": Handling.forward,
+    "logprobs": Handling.use,
+    "max_tokens": Handling.use,
+    "model": Handling.use,
+    "n": Handling.forward,
+    "presence_penalty": Handling.forward,
+    "prompt": Handling.use,
+    "seed": Handling.forward,
+    "stop": Handling.forward,
+    "stream": Handling.forward,
+    "stream_options": Handling.forward,
+    "suffix": Handling.refuse,
+    "temperature": Handling.forward,
+    "top_p": Handling.forward,
+    "user": Handling.drop,
 }
 """All parameters of `completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
 
@@ -46,8 +46,8 @@ _VLLM = (
     "top_k",
 )
 _REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
-_ALL = PARAMETERS | dict.fromkeys(_VLLM, Handling.forwarded)
-_FORWARDED = {name for name, handling in _ALL.items() if handling == Handling.forwarded}
+_ALL = PARAMETERS | dict.fromkeys(_VLLM, Handling.forward)
+_SAME = {name for name, handling in _ALL.items() if handling == Handling.forward}
 _MOST_LOGPROBS = 20
 
 
@@ -68,7 +68,7 @@ class TextExchange(DataExchange):
         self._echo = fields.get("echo", False) is True
         if (best := fields.get("best_of")) is not None and best != fields.get("n", 1):
             refuse("best_of", f"{best!r:.20}: all answers are returned here; send `n`, and choose", unsupported=True)
-        self.chat = {name: value for name, value in fields.items() if name in _FORWARDED or name == "model"}
+        self.chat = {name: value for name, value in fields.items() if name in _SAME or name == "model"}
         self.chat["max_tokens"] = fields.get("max_tokens", 16)  # the API's default
         self._logprobs = fields.get("logprobs")
         if self._logprobs is not None:

@@ -24,74 +24,74 @@ from trainer_server.wire.bounds import ListOf
 
 
 class Handling(StrEnum):
-    """What happens to a parameter."""
+    """What the gateway does with a parameter."""
 
-    used = "used"
-    """The gateway reads the parameter and decides what the engine gets."""
-    forwarded = "forwarded"
-    """The engine gets the parameter unchanged."""
-    dropped = "dropped"
-    """The engine does not get the parameter, which changes nothing about the answer. The ledger's row notes it."""
-    refused = "refused"
-    """The request is answered with status 400 and what to do instead."""
+    use = "use"
+    """Reads it, and decides what the engine gets."""
+    forward = "forward"
+    """Sends it to the engine unchanged."""
+    drop = "drop"
+    """Leaves it out, as it changes nothing about the answer. The ledger's row names it."""
+    refuse = "refuse"
+    """Answers the request with status 400 and what to do instead."""
 
 
 OPENAI: dict[str, Handling] = {
-    "messages": Handling.forwarded,
-    "model": Handling.used,
-    "audio": Handling.dropped,
-    "frequency_penalty": Handling.forwarded,
-    "function_call": Handling.refused,
-    "functions": Handling.refused,
-    "logit_bias": Handling.forwarded,
-    "logprobs": Handling.used,
-    "max_completion_tokens": Handling.used,
-    "max_tokens": Handling.used,
-    "metadata": Handling.dropped,
-    "modalities": Handling.dropped,
-    "moderation": Handling.refused,
-    "n": Handling.used,
-    "parallel_tool_calls": Handling.forwarded,
-    "prediction": Handling.dropped,
-    "presence_penalty": Handling.forwarded,
-    "prompt_cache_key": Handling.dropped,
-    "prompt_cache_options": Handling.dropped,
-    "prompt_cache_retention": Handling.dropped,
-    "reasoning_effort": Handling.forwarded,
-    "response_format": Handling.forwarded,
-    "safety_identifier": Handling.dropped,
-    "seed": Handling.used,
-    "service_tier": Handling.dropped,
-    "stop": Handling.forwarded,
-    "store": Handling.dropped,
-    "stream": Handling.forwarded,
-    "stream_options": Handling.used,
-    "temperature": Handling.used,
-    "tool_choice": Handling.forwarded,
-    "tools": Handling.forwarded,
-    "top_logprobs": Handling.used,
-    "top_p": Handling.forwarded,
-    "user": Handling.dropped,
-    "verbosity": Handling.dropped,
-    "web_search_options": Handling.refused,
+    "messages": Handling.forward,
+    "model": Handling.use,
+    "audio": Handling.drop,
+    "frequency_penalty": Handling.forward,
+    "function_call": Handling.refuse,
+    "functions": Handling.refuse,
+    "logit_bias": Handling.forward,
+    "logprobs": Handling.use,
+    "max_completion_tokens": Handling.use,
+    "max_tokens": Handling.use,
+    "metadata": Handling.drop,
+    "modalities": Handling.drop,
+    "moderation": Handling.refuse,
+    "n": Handling.use,
+    "parallel_tool_calls": Handling.forward,
+    "prediction": Handling.drop,
+    "presence_penalty": Handling.forward,
+    "prompt_cache_key": Handling.drop,
+    "prompt_cache_options": Handling.drop,
+    "prompt_cache_retention": Handling.drop,
+    "reasoning_effort": Handling.forward,
+    "response_format": Handling.forward,
+    "safety_identifier": Handling.drop,
+    "seed": Handling.use,
+    "service_tier": Handling.drop,
+    "stop": Handling.forward,
+    "store": Handling.drop,
+    "stream": Handling.forward,
+    "stream_options": Handling.use,
+    "temperature": Handling.use,
+    "tool_choice": Handling.forward,
+    "tools": Handling.forward,
+    "top_logprobs": Handling.use,
+    "top_p": Handling.forward,
+    "user": Handling.drop,
+    "verbosity": Handling.drop,
+    "web_search_options": Handling.refuse,
 }
 """All parameters of `chat.completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
 
 VLLM: dict[str, Handling] = {
-    "add_generation_prompt": Handling.forwarded,
-    "chat_template_kwargs": Handling.forwarded,
-    "continue_final_message": Handling.forwarded,
-    "ignore_eos": Handling.forwarded,
-    "include_reasoning": Handling.used,
-    "include_stop_str_in_output": Handling.forwarded,
-    "min_p": Handling.forwarded,
-    "min_tokens": Handling.forwarded,
-    "repetition_penalty": Handling.forwarded,
-    "return_token_ids": Handling.used,
-    "skip_special_tokens": Handling.forwarded,
-    "stop_token_ids": Handling.forwarded,
-    "structured_outputs": Handling.forwarded,
-    "top_k": Handling.forwarded,
+    "add_generation_prompt": Handling.forward,
+    "chat_template_kwargs": Handling.forward,
+    "continue_final_message": Handling.forward,
+    "ignore_eos": Handling.forward,
+    "include_reasoning": Handling.use,
+    "include_stop_str_in_output": Handling.forward,
+    "min_p": Handling.forward,
+    "min_tokens": Handling.forward,
+    "repetition_penalty": Handling.forward,
+    "return_token_ids": Handling.use,
+    "skip_special_tokens": Handling.forward,
+    "stop_token_ids": Handling.forward,
+    "structured_outputs": Handling.forward,
+    "top_k": Handling.forward,
 }
 """Parameters of vLLM that the gateway supports too."""
 
@@ -114,7 +114,7 @@ def check_parameters(body: Mapping[str, Any]) -> list[str]:
     Raises:
         APIError: 400 for a parameter that is unknown or not supported.
     """
-    dropped = check_names(body, PARAMETERS, _REMEDIES)
+    dropped_names = check_names(body, PARAMETERS, _REMEDIES)
     modalities = body.get("modalities")
     if modalities is not None and modalities != ["text"]:
         raise APIError(
@@ -123,7 +123,7 @@ def check_parameters(body: Mapping[str, Any]) -> list[str]:
             code="unsupported_parameter",
             param="modalities",
         )
-    return dropped
+    return dropped_names
 
 
 def check_names(body: Mapping[str, Any], parameters: Mapping[str, Handling], remedies: Mapping[str, str]) -> list[str]:
@@ -145,15 +145,15 @@ def check_names(body: Mapping[str, Any], parameters: Mapping[str, Handling], rem
     for name in names:
         if name not in parameters:
             raise APIError(400, f"unknown parameter: {name!r}", code="unknown_parameter", param=name)
-        if parameters[name] == Handling.refused and body[name] not in ([], {}, False):
+        if parameters[name] == Handling.refuse and body[name] not in ([], {}, False):
             raise APIError(400, f"`{name}`: {remedies[name]}", code="unsupported_parameter", param=name)
-    return [name for name in names if parameters[name] == Handling.dropped]
+    return [name for name in names if parameters[name] == Handling.drop]
 
 
 def forwarded_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a request that the engine gets unchanged."""
     return {
-        name: value for name, value in body.items() if value is not None and PARAMETERS.get(name) == Handling.forwarded
+        name: value for name, value in body.items() if value is not None and PARAMETERS.get(name) == Handling.forward
     }
 
 
@@ -342,8 +342,8 @@ class ChatBody(BaseModel):
         """Whether a grammar may constrain the answer. vLLM limits answers to one tool call by a grammar, too."""
         strict = any(tool.function.strict for tool in self.tools)
         single = self.may_call and not self.parallel_tool_calls
-        formatted = self.response_format is not None and self.response_format.type != "text"
-        return self.forced_tool or strict or single or formatted or bool(self.structured_outputs)
+        has_format = self.response_format is not None and self.response_format.type != "text"
+        return self.forced_tool or strict or single or has_format or bool(self.structured_outputs)
 
     @property
     def may_call(self) -> bool:
@@ -372,12 +372,12 @@ def check_media(messages: list[dict[str, Any]], domains: Collection[str]) -> Non
     """
     for at, message in enumerate(messages):
         for address in _addresses(message.get("content")):
-            if not _allowed(address, domains):
-                allowed = f", or from {', '.join(sorted(domains))}" if domains else ""
+            if not _is_allowed(address, domains):
+                or_domains = f", or from {', '.join(sorted(domains))}" if domains else ""
                 raise APIError(
                     400,
                     f"`messages.{at}.content`: the engine does not fetch {address!r:.100}: send media as `data:` "
-                    f"URLs{allowed}, or serve with --allowed-media-domain",
+                    f"URLs{or_domains}, or serve with --allowed-media-domain",
                     code="media_refused",
                     param="messages",
                 )
@@ -391,7 +391,7 @@ def _addresses(content: object) -> Iterator[object]:
                 yield address
 
 
-def _allowed(address: object, domains: Collection[str]) -> bool:
+def _is_allowed(address: object, domains: Collection[str]) -> bool:
     if not isinstance(address, str):
         return False
     if address[:5].lower() == "data:":

@@ -31,7 +31,7 @@ _OF_GRAMMAR = re.compile(r"grammar|schema", re.IGNORECASE)
 """Words of an engine that cannot make a grammar."""
 _LATER = (408, 425, 429)
 """Statuses of a proxy before an engine that mean: ask again later."""
-_COUNTED = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
+_PROMPT_FIELDS = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
 """Parts of a request that its prompt is rendered from."""
 
 
@@ -48,7 +48,7 @@ class Attempt:
     max_tokens: int | None
     """Limit of sampled tokens; None: what the context leaves."""
     engine: Engine | None = None
-    """The engine that was asked last; None: none yet."""
+    """The last engine that the request was sent to; None: none yet."""
     failures: int = 0
     """How often an engine went away."""
     deaths: int = 0
@@ -70,8 +70,8 @@ class Admission:
         waiting: Requests that stand in line. Each has a connection to its client.
 
     Attributes:
-        most: Requests that are taken at once, those in line included.
-        refused: Requests that were refused since the start of the server.
+        most: Requests at engines and in line, at most.
+        refusal_count: Requests that were refused since the start of the server.
         running: Requests at engines.
         by_policy: Requests at engines and in line, by policy; None: the base model.
     """
@@ -92,7 +92,7 @@ class Admission:
         """Counts one request while the context is open, in line or at an engine.
 
         Args:
-            policy: Which is asked; None: the base model.
+            policy: Name of the policy; None: the base model.
 
         Raises:
             APIError: 429, the line is full.
@@ -199,7 +199,7 @@ class Sampler:
             APIError: The engine refused the request.
             EngineLost: The engine went away.
         """
-        engine, strict, begun = attempt.engine, _adds_strict(chat), False
+        engine, strict, is_answering = attempt.engine, _adds_strict(chat), False
         assert engine is not None
         attempt.max_tokens = chat.sampling.max_tokens
         if attempt.prompt.tokens:
@@ -208,11 +208,11 @@ class Sampler:
             try:
                 sending = engine.chat(request) if chat.prompt is None else engine.complete(request)
                 async with AsyncExitStack() as stack:
-                    with tracing.within(span):  # of this moment: the parts of a stream are asked for by other tasks
+                    with tracing.within(span):  # of this moment: other tasks read the parts of a stream
                         reply = await stack.enter_async_context(sending)
                     if chat.stream:
                         reply = await _BegunReply.of(reply)
-                    begun = True
+                    is_answering = True
                     yield reply
                     return
             except AdapterLost:
@@ -220,7 +220,7 @@ class Sampler:
                     self._slots.mark_lost(source.key)
                 raise
             except RequestRefused as refusal:
-                if begun:
+                if is_answering:
                     raise _refusal_error(refusal, chat) from None
                 if refusal.too_long and chat.shrinks and "max_tokens" in request:
                     del request["max_tokens"]  # the engine then takes what the context leaves, if anything
@@ -260,7 +260,7 @@ class Sampler:
         Raises:
             APIError: The request cannot be rendered.
         """
-        request = {name: chat.body[name] for name in _COUNTED if chat.body.get(name)}
+        request = {name: chat.body[name] for name in _PROMPT_FIELDS if chat.body.get(name)}
         try:
             await self._engines.wait_ready(self._engine_wait)
             with self._engines.route(_conversation_key(chat), sticky=False) as engine:

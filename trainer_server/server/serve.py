@@ -68,8 +68,8 @@ def serve(config: ServerConfig) -> None:
     if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
-    if told := home.make_private():
-        log.warning("%s", told)
+    if warning := home.make_private():
+        log.warning("%s", warning)
     _check_writable(home)
     with _sole_trainer(config) if config.trains else nullcontext():
         _serve(config)

@@ -152,7 +152,7 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     exchange = RESPONSES.read({**NEEDED[RESPONSES], **dropped, **also}, None)
     assert exchange.dropped_names == sorted([*dropped, "include.reasoning.encrypted_content", "text.verbosity"])
     assert set(exchange.chat) == {"model", "messages", "response_format"}
-    listed = {name for name, handling in RESPONSES_PARAMETERS.items() if handling == Handling.dropped}
+    listed = {name for name, handling in RESPONSES_PARAMETERS.items() if handling == Handling.drop}
     assert listed == set(dropped)
 
     dropped = {
@@ -165,7 +165,7 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     exchange = MESSAGES.read({**NEEDED[MESSAGES], **body}, None)
     assert exchange.dropped_names == sorted([*dropped, "tools.input_examples", "thinking.budget_tokens"])
     assert exchange.chat["chat_template_kwargs"] == {"enable_thinking": True}
-    listed = {name for name, handling in MESSAGES_PARAMETERS.items() if handling == Handling.dropped}
+    listed = {name for name, handling in MESSAGES_PARAMETERS.items() if handling == Handling.drop}
     assert listed == set(dropped)
 
 

@@ -20,42 +20,42 @@ from trainer_server.gateway.messages.answer import MessageStream, message_of
 from trainer_server.gateway.parameters import VLLM, Handling, check_names
 
 PARAMETERS: dict[str, Handling] = {
-    "cache_control": Handling.dropped,
-    "container": Handling.refused,
-    "context_management": Handling.refused,
-    "diagnostics": Handling.dropped,
-    "inference_geo": Handling.dropped,
-    "max_tokens": Handling.used,
-    "mcp_servers": Handling.refused,
-    "messages": Handling.used,
-    "metadata": Handling.dropped,
-    "model": Handling.used,
-    "output_config": Handling.used,
-    "service_tier": Handling.dropped,
-    "speed": Handling.dropped,
-    "stop_sequences": Handling.used,
-    "stream": Handling.used,
-    "system": Handling.used,
-    "temperature": Handling.used,
-    "thinking": Handling.used,
-    "tool_choice": Handling.used,
-    "tools": Handling.used,
-    "top_k": Handling.used,
-    "top_p": Handling.used,
-    "user_profile_id": Handling.dropped,
-    "workspace_id": Handling.dropped,
+    "cache_control": Handling.drop,
+    "container": Handling.refuse,
+    "context_management": Handling.refuse,
+    "diagnostics": Handling.drop,
+    "inference_geo": Handling.drop,
+    "max_tokens": Handling.use,
+    "mcp_servers": Handling.refuse,
+    "messages": Handling.use,
+    "metadata": Handling.drop,
+    "model": Handling.use,
+    "output_config": Handling.use,
+    "service_tier": Handling.drop,
+    "speed": Handling.drop,
+    "stop_sequences": Handling.use,
+    "stream": Handling.use,
+    "system": Handling.use,
+    "temperature": Handling.use,
+    "thinking": Handling.use,
+    "tool_choice": Handling.use,
+    "tools": Handling.use,
+    "top_k": Handling.use,
+    "top_p": Handling.use,
+    "user_profile_id": Handling.drop,
+    "workspace_id": Handling.drop,
 }
 """All parameters of `messages.create` in Anthropic's Python SDK, and those of its beta that agents send. A test fails
 when the SDK has others."""
 
 _EXTRA: dict[str, Handling] = {
-    **dict.fromkeys(VLLM, Handling.forwarded),
-    "frequency_penalty": Handling.forwarded,
-    "logit_bias": Handling.forwarded,
-    "presence_penalty": Handling.forwarded,
-    "reasoning_effort": Handling.forwarded,
-    "response_format": Handling.forwarded,
-    "seed": Handling.forwarded,
+    **dict.fromkeys(VLLM, Handling.forward),
+    "frequency_penalty": Handling.forward,
+    "logit_bias": Handling.forward,
+    "presence_penalty": Handling.forward,
+    "reasoning_effort": Handling.forward,
+    "response_format": Handling.forward,
+    "seed": Handling.forward,
 }
 """Parameters of chat completions that this API lacks. Clients send them by `extra_body`."""
 
@@ -114,8 +114,8 @@ class MessagesExchange:
         if "thinking" in fields:
             thinking = object_at(fields["thinking"], "thinking")
             dropped_names |= {f"thinking.{name}" for name in _names(thinking) - {"type"}}
-            if (enabled := {"enabled": True, "disabled": False}.get(str(thinking.get("type")))) is not None:
-                chat["chat_template_kwargs"] = {"enable_thinking": enabled, **chat.get("chat_template_kwargs", {})}
+            if (thinks := {"enabled": True, "disabled": False}.get(str(thinking.get("type")))) is not None:
+                chat["chat_template_kwargs"] = {"enable_thinking": thinks, **chat.get("chat_template_kwargs", {})}
         if "output_config" in fields:
             chat |= _output_config(fields["output_config"], dropped_names)
         _continue_last(chat)

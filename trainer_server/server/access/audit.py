@@ -25,7 +25,7 @@ log = logging.getLogger("trainer_server")
 
 _MOST_BYTES = 16 * 2**20
 """Size of a file after which another one is begun."""
-_KEPT = 10
+_OLDER_FILES = 10
 """Files that are kept, the one that is written not counted."""
 _MOST_TEXT = 300
 """Characters of a name or a target."""
@@ -61,7 +61,7 @@ class AuditLog:
         kept_files: Older files that are kept.
     """
 
-    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept_files: int = _KEPT) -> None:
+    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept_files: int = _OLDER_FILES) -> None:
         self.directory = home.audit
         self._most_bytes, self._kept = most_bytes, kept_files
 
@@ -103,8 +103,8 @@ class AuditLog:
         line = {name: value for name, value in entry.items() if value is not None}
         lock = self.directory / "lock"
         create_private(lock)
-        with lock.open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             self._rotate()
             append_jsonl(self._file(0), [line])
             flush(self._file(0))

@@ -59,14 +59,15 @@ class RolloutOwners:
         """Why a request may not use rollouts, by the ids of those that belong to another token; see `check`."""
         token = token_of(scope)
         assert token is not None, "the route has a scope"
-        trusted = token.scope.covers(Scope.train)
-        if trusted and not begins:
+        is_trainer = token.scope.covers(Scope.train)
+        if is_trainer and not begins:
             return {}
         ids = list(dict.fromkeys(rollouts))
-        owners = {rollout: owner for rollout in ids for known, owner in [self._book.known_owner(rollout)] if known}
+        cache_entries = {rollout: self._book.known_owner(rollout) for rollout in ids}
+        owners = {rollout: owner for rollout, (is_cached, owner) in cache_entries.items() if is_cached}
         if missing := [rollout for rollout in ids if rollout not in owners]:
             owners |= await asyncio.to_thread(self._owners, missing, token.name if begins else None)
-        if trusted:
+        if is_trainer:
             return {}
         return {
             rollout: f"rollout {rollout!r:.100} belongs to another token than {token.name!r}: use the token that "

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.tokens import Scope, Token
 
-_HOLDER = "token"
+_TOKEN = "token"
 """Key of a request's state."""
 
 
@@ -129,32 +127,7 @@ def answered_anywhere(method: str, path: str) -> bool:
     """Whether every server of a fleet answers a request; else the one that trains does."""
     if BELOW_ROLLOUT.match(path):
         return True
-    return any(rule.anywhere for given, form, rule in _FORMS if given == method and form.match(path))
-
-
-class TrainerRoutes(Layer):
-    """Answers 421, at a server that only answers, to what the one that trains answers. Nothing of a body is read.
-
-    It is not passed on: a load balancer can route it by its path.
-
-    Args:
-        app: The application behind it.
-        trainer: URL of the server that trains.
-    """
-
-    def __init__(self, app: ASGIApp, trainer: str) -> None:
-        super().__init__(app)
-        self._trainer = trainer
-
-    async def handle(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        if not answered_anywhere(scope["method"], scope["path"]):
-            raise APIError(
-                421,
-                f"{scope['method']} {scope['path']:.200} is answered by the server that trains, and this one is a "
-                f"gateway of it: ask {self._trainer}, or have the load balancer route the path there",
-                code="not_the_trainer",
-            )
-        await self.app(scope, receive, send)
+    return any(rule.anywhere for name, form, rule in _FORMS if name == method and form.match(path))
 
 
 def methods_of(path: str) -> list[str]:
@@ -163,14 +136,14 @@ def methods_of(path: str) -> list[str]:
     return sorted({method for method, form in routes if compile_path(form)[0].match(path)})
 
 
-def give_token(scope: ASGIScope, token: Token | None) -> None:
-    """Notes whose request this is; None: of somebody without a token."""
-    scope.setdefault("state", {})[_HOLDER] = token
+def set_token(scope: ASGIScope, token: Token | None) -> None:
+    """Sets the token of a request; None: it has none that counts."""
+    scope.setdefault("state", {})[_TOKEN] = token
 
 
 def token_of(scope: ASGIScope) -> Token | None:
     """The token that a request came with; None: it has none that counts."""
-    token: Token | None = scope.get("state", {}).get(_HOLDER)
+    token: Token | None = scope.get("state", {}).get(_TOKEN)
     return token
 
 
@@ -183,15 +156,15 @@ async def check_scope(request: Request) -> None:
     """
     scope, rule = request.scope, rule_of(request.scope)
     if rule is None:
-        asked = f"{request.method} {getattr(scope.get('route'), 'path', scope['path'])}"
-        raise APIError(403, f"{asked} has no entry in RULES (server/access/scopes.py)", code="no_rule")
+        route = f"{request.method} {getattr(scope.get('route'), 'path', scope['path'])}"
+        raise APIError(403, f"{route} has no entry in RULES (server/access/scopes.py)", code="no_rule")
     token = token_of(scope)
     if rule.scope is None or (token is not None and token.scope.covers(rule.scope)):
         return
-    held = "no token" if token is None else f"the token {token.name!r}, of scope {token.scope}"
+    what = "no token" if token is None else f"the token {token.name!r}, of scope {token.scope}"
     raise APIError(
         403,
-        f"{request.method} {scope['path']:.200} needs a token of scope {rule.scope}, and the request has {held}. "
+        f"{request.method} {scope['path']:.200} needs a token of scope {rule.scope}, and the request has {what}. "
         f"Whoever runs the server can create one: art-langgraph tokens create NAME --scope {rule.scope}",
         code="scope_missing",
     )

@@ -39,8 +39,8 @@ async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: Server
             raise Conflict(message, code="not_promoted", param="name")
         if beside == version:
             raise Conflict(f"{name}@{version} is promoted: it answers all rollouts", code="promoted", param="version")
-        known = server.names.candidates.get(name)
-        if known is None or (known.version, known.share) != (version, spec.share):
+        present = server.names.candidates.get(name)
+        if present is None or (present.version, present.share) != (version, spec.share):
             try:
                 await asyncio.to_thread(get_version, server, name, version)
                 async with server.slots.use((name, version)):  # the engines hold it before a rollout gets it
@@ -63,9 +63,9 @@ async def end_candidate(policy: PolicyDep, server: ServerDep, version: int | Non
     `version`, only the trial of that version ends; 404 where another one is tried. Where none is, nothing happens."""
     name = policy.name
     async with server.creating[name]:
-        known = server.names.candidates.get(name)
-        if known is not None and version not in (None, known.version):
-            raise NotFound(f"{name}@{version} is no candidate: {name}@{known.version} is", code="not_found")
+        present = server.names.candidates.get(name)
+        if present is not None and version not in (None, present.version):
+            raise NotFound(f"{name}@{version} is no candidate: {name}@{present.version} is", code="not_found")
         await _try(server, name, None)
 
 
@@ -79,5 +79,5 @@ async def _try(server: Server, name: str, candidate: Candidate | None) -> None:
 
 
 async def _read_counts(server: Server, name: str) -> CanaryCounts:
-    rollouts, taken = await asyncio.to_thread(server.canary.counts, name)
-    return CanaryCounts(candidate=server.names.candidates.get(name), rollouts=rollouts, taken=taken)
+    rollouts, of_candidate = await asyncio.to_thread(server.canary.counts, name)
+    return CanaryCounts(candidate=server.names.candidates.get(name), rollouts=rollouts, taken=of_candidate)

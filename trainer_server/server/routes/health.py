@@ -51,8 +51,8 @@ async def ready(server: ServerDep, request: Request, response: Response) -> dict
 def _parsers(server: Server) -> dict[str, object]:
     """The parsers of tool calls and thoughts of the first engine; see Engine.describe. The engines that a server starts
     have the same."""
-    described = server.engines[0].describe()
-    return {name: described.get(name) for name in ("tool_parser", "reasoning_parser")}
+    facts = server.engines[0].describe()
+    return {name: facts.get(name) for name in ("tool_parser", "reasoning_parser")}
 
 
 @router.get("/api/engines")
@@ -60,12 +60,11 @@ async def engines(server: ServerDep, request_seconds: bool = False) -> dict[str,
     """Each engine: its address, state, requests under way, and the adapters that it holds. With `request_seconds`, also
     the seconds that finished requests have spent in it, by phase; null where the engine is not ready or does not count
     them."""
-    described = [engine.describe() for engine in server.engines]
+    rows = [engine.describe() for engine in server.engines]
     if request_seconds:
-        counted = await asyncio.gather(*map(_request_seconds, server.engines))
-        for row, seconds in zip(described, counted, strict=True):
+        for row, seconds in zip(rows, await asyncio.gather(*map(_request_seconds, server.engines)), strict=True):
             row["request_seconds"] = seconds
-    return {"engines": described}
+    return {"engines": rows}
 
 
 async def _request_seconds(engine: Engine) -> dict[str, float] | None:

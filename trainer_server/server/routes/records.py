@@ -10,8 +10,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from trainer_server.common.jsonl import to_json
 from trainer_server.gateway.body import MOST_API_VALUES, check_values, read_json
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.dependencies import ServerDep
-from trainer_server.server.rollout_paths import RolloutRoute
+from trainer_server.server.dependencies import RolloutRoute, ServerDep
 from trainer_server.wire import NotFound, Unprocessable
 
 router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"], route_class=RolloutRoute)
@@ -37,11 +36,11 @@ async def get_records(
 
     Waits until all runs of the call have ended, for `wait` seconds at most. 404: no run has begun.
     """
-    recorded = await server.records.get(rollout, call, wait)
-    if recorded is None:
+    entry = await server.records.get(rollout, call, wait)
+    if entry is None:
         raise NotFound(f"no process has recorded a run for call {call!r} of rollout {rollout!r}", code="not_found")
-    records, ended = recorded
-    body = b'{"ended": %s, "records": [%s]}' % (b"true" if ended else b"false", b", ".join(records))
+    records, is_complete = entry
+    body = b'{"ended": %s, "records": [%s]}' % (b"true" if is_complete else b"false", b", ".join(records))
     return Response(body, media_type="application/json")
 
 

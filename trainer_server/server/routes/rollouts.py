@@ -17,8 +17,8 @@ from trainer_server.ledger.records import record_of, rows_of
 from trainer_server.ledger.run_repository import ReportedRun
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
-from trainer_server.server.dependencies import ServerDep
-from trainer_server.server.rollout_paths import RolloutRoute
+from trainer_server.server.dependencies import RolloutRoute, ServerDep
+from trainer_server.server.erasure import erase_runs
 from trainer_server.server.server import Server
 from trainer_server.wire import (
     ROLLOUT_PATTERN,
@@ -151,8 +151,8 @@ async def add_traces(request: Request, server: ServerDep) -> TracesTaken:
     ones, those of other tokens, and those with a trace that is none."""
     traces = (await asyncio.to_thread(_read, RunTraces, await request.body())).traces
     ids = [rollout for rollout in traces if re.fullmatch(ROLLOUT_PATTERN, rollout)]
-    refused = await server.owners.refusals(request.scope, ids, begins=True)
-    return await asyncio.to_thread(_traces, server, traces, refused)
+    refusals = await server.owners.refusals(request.scope, ids, begins=True)
+    return await asyncio.to_thread(_traces, server, traces, refusals)
 
 
 @router.delete("/{rollout}", status_code=204)
@@ -183,7 +183,7 @@ async def erase(body: Erase, server: ServerDep, request: Request) -> Erased:
     the files of ended jobs that used them. 409 while an open job needs one. Unknown ids are fine."""
     loose = f"; {len(body.completions)} completions" if body.completions else ""
     note(request.scope, target=f"{', '.join(body.rollouts)}{loose}")
-    return await server.erasure.runs(body)
+    return await erase_runs(server, body)
 
 
 class _Object(RootModel[dict[str, Any]]):
@@ -197,20 +197,20 @@ def _trace(server: Server, rollout: str, body: bytes) -> None:
 
 def _traces(server: Server, traces: Mapping[str, dict[str, Any]], foreign: Mapping[str, str]) -> TracesTaken:
     """foreign: why rollouts of other tokens are refused."""
-    told, refused = [], dict(foreign)
-    for rollout, given in traces.items():
+    runs, refusals = [], dict(foreign)
+    for rollout, data in traces.items():
         if rollout in foreign:
             continue
         try:
             if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
                 raise Unprocessable(f"{rollout!r:.100} is no id of a rollout", code="invalid_rollout", param="rollout")
-            trace = _as_trace(given)
+            trace = _as_trace(data)
         except (APIError, Unprocessable) as error:
-            refused[rollout] = str(error)
+            refusals[rollout] = str(error)
         else:
-            told.append(ReportedRun(rollout, trace, _answer(trace)))
-    deleted = server.runs.traces(told)
-    return TracesTaken(taken=len(told) - len(deleted), deleted=deleted, refused=refused)
+            runs.append(ReportedRun(rollout, trace, _answer(trace)))
+    deleted_ids = server.runs.traces(runs)
+    return TracesTaken(taken=len(runs) - len(deleted_ids), deleted=deleted_ids, refused=refusals)
 
 
 def _read(kind: type[M], body: bytes) -> M:

@@ -17,5 +17,5 @@ async def show_token(request: Request) -> TokenInfo:
     """Name, owner, scope and expiry of the token that asks, and the server's version."""
     token = token_of(request.scope)
     assert token is not None, "the route has a scope"
-    known = token.model_dump(include={"name", "owner", "scope", "expires"})
-    return TokenInfo(**known, version=version("art-langgraph"))
+    facts = token.model_dump(include={"name", "owner", "scope", "expires"})
+    return TokenInfo(**facts, version=version("art-langgraph"))

@@ -28,7 +28,7 @@ from trainer_server.wire import (
 
 router = APIRouter(prefix="/api/policies/{name}/versions", tags=["versions"])
 
-_STALLED = 600.0
+_SEND_TIMEOUT = 600.0
 """Seconds after which a download is ended whose client takes no more bytes."""
 
 
@@ -41,7 +41,7 @@ class ExportResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(_STALLED):
+            async with asyncio.timeout(_SEND_TIMEOUT):
                 await send(message)
 
         try:
@@ -108,9 +108,9 @@ def get_file(version: VersionDep, file: FileName, server: ServerDep) -> FileResp
     """One of these files, or the part of it that `Range` asks for. The ETag is its SHA-256."""
     directory = server.store.directory(version.policy, version.version)
     try:
-        known = next(known for known in adapter_files(directory).files if known.name == file)
-        path = directory / known.name
-        return FileResponse(path, headers={"ETag": f'"{known.sha256}"'}, stat_result=path.stat())
+        entry = next(entry for entry in adapter_files(directory).files if entry.name == file)
+        path = directory / entry.name
+        return FileResponse(path, headers={"ETag": f'"{entry.sha256}"'}, stat_result=path.stat())
     except OSError as error:
         raise _files_error(version, error) from None
 
