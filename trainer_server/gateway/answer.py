@@ -75,11 +75,11 @@ def why_incomplete(answers: Sequence[Answer], token_count: object) -> str | None
     """Why the tokens of answers must not be trained: not all that were sampled were received.
 
     Some versions of vLLM leave chunks of streamed tool calls out, and the ids and log-probabilities in them. What is
-    left looks whole; only the number of sampled tokens tells.
+    left looks whole; only the number of sampled tokens shows it.
 
     Args:
         answers: All choices of one request.
-        token_count: The number of sampled tokens of all choices, as the engine's usage says; None: it does not say.
+        token_count: The number of sampled tokens of all choices, from the engine's usage; None: the usage lacks it.
 
     Returns:
         The reason; None if all tokens are there.
@@ -117,7 +117,7 @@ class ChoiceWriter:
     """Makes the choices of an engine those that clients get, in place.
 
     Args:
-        chat: What the client asked for.
+        chat: The client's request.
         engine: Decodes tokens; None: no engine can be asked any more.
         model: Directory of the base model.
     """

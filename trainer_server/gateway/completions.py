@@ -7,30 +7,18 @@ from types import MappingProxyType
 from typing import Any
 
 from trainer_server.gateway.client_api import ClientAPI, DataExchange, refuse, sse
-from trainer_server.gateway.parameters import Handling, check_names
+from trainer_server.gateway.parameters import Handling, check_names, handling_of
 from trainer_server.wire.completions import TEXT, answer_id
 from trainer_server.wire.json_size import MOST_VALUES
 
-PARAMETERS: dict[str, Handling] = {
-    "best_of": Handling.use,
-    "echo": Handling.use,
-    "frequency_penalty": Handling.forward,
-    "logit_bias": Handling.forward,
-    "logprobs": Handling.use,
-    "max_tokens": Handling.use,
-    "model": Handling.use,
-    "n": Handling.forward,
-    "presence_penalty": Handling.forward,
-    "prompt": Handling.use,
-    "seed": Handling.forward,
-    "stop": Handling.forward,
-    "stream": Handling.forward,
-    "stream_options": Handling.forward,
-    "suffix": Handling.refuse,
-    "temperature": Handling.forward,
-    "top_p": Handling.forward,
-    "user": Handling.drop,
-}
+_REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
+
+PARAMETERS = handling_of(
+    use="best_of echo logprobs max_tokens model prompt",
+    forward="frequency_penalty logit_bias n presence_penalty seed stop stream stream_options temperature top_p",
+    drop="user",
+    refuse=_REMEDIES,
+)
 """All parameters of `completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
 
 _VLLM = (
@@ -45,7 +33,6 @@ _VLLM = (
     "structured_outputs",
     "top_k",
 )
-_REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
 _ALL = PARAMETERS | dict.fromkeys(_VLLM, Handling.forward)
 _SAME = {name for name, handling in _ALL.items() if handling == Handling.forward}
 _MOST_LOGPROBS = 20

@@ -36,66 +36,18 @@ class Handling(StrEnum):
     """Answers the request with status 400 and what to do instead."""
 
 
-OPENAI: dict[str, Handling] = {
-    "messages": Handling.forward,
-    "model": Handling.use,
-    "audio": Handling.drop,
-    "frequency_penalty": Handling.forward,
-    "function_call": Handling.refuse,
-    "functions": Handling.refuse,
-    "logit_bias": Handling.forward,
-    "logprobs": Handling.use,
-    "max_completion_tokens": Handling.use,
-    "max_tokens": Handling.use,
-    "metadata": Handling.drop,
-    "modalities": Handling.drop,
-    "moderation": Handling.refuse,
-    "n": Handling.use,
-    "parallel_tool_calls": Handling.forward,
-    "prediction": Handling.drop,
-    "presence_penalty": Handling.forward,
-    "prompt_cache_key": Handling.drop,
-    "prompt_cache_options": Handling.drop,
-    "prompt_cache_retention": Handling.drop,
-    "reasoning_effort": Handling.forward,
-    "response_format": Handling.forward,
-    "safety_identifier": Handling.drop,
-    "seed": Handling.use,
-    "service_tier": Handling.drop,
-    "stop": Handling.forward,
-    "store": Handling.drop,
-    "stream": Handling.forward,
-    "stream_options": Handling.use,
-    "temperature": Handling.use,
-    "tool_choice": Handling.forward,
-    "tools": Handling.forward,
-    "top_logprobs": Handling.use,
-    "top_p": Handling.forward,
-    "user": Handling.drop,
-    "verbosity": Handling.drop,
-    "web_search_options": Handling.refuse,
-}
-"""All parameters of `chat.completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
+def handling_of(
+    *, use: str = "", forward: str = "", drop: str = "", refuse: Collection[str] = ()
+) -> dict[str, Handling]:
+    """What the gateway does with each parameter of an API. Each argument names parameters, in one text."""
+    names = {
+        Handling.use: use.split(),
+        Handling.forward: forward.split(),
+        Handling.drop: drop.split(),
+        Handling.refuse: refuse,
+    }
+    return {name: handling for handling, group in names.items() for name in group}
 
-VLLM: dict[str, Handling] = {
-    "add_generation_prompt": Handling.forward,
-    "chat_template_kwargs": Handling.forward,
-    "continue_final_message": Handling.forward,
-    "ignore_eos": Handling.forward,
-    "include_reasoning": Handling.use,
-    "include_stop_str_in_output": Handling.forward,
-    "min_p": Handling.forward,
-    "min_tokens": Handling.forward,
-    "repetition_penalty": Handling.forward,
-    "return_token_ids": Handling.use,
-    "skip_special_tokens": Handling.forward,
-    "stop_token_ids": Handling.forward,
-    "structured_outputs": Handling.forward,
-    "top_k": Handling.forward,
-}
-"""Parameters of vLLM that the gateway supports too."""
-
-PARAMETERS = OPENAI | VLLM
 
 _REMEDIES = {
     "function_call": "it is deprecated: use `tool_choice`",
@@ -103,6 +55,32 @@ _REMEDIES = {
     "moderation": "no moderation model is served here; moderate inputs and answers in the agent",
     "web_search_options": "this server does not search the web; give the agent a search tool",
 }
+
+OPENAI = handling_of(
+    use="logprobs max_completion_tokens max_tokens model n seed stream_options temperature top_logprobs",
+    forward=(
+        "frequency_penalty logit_bias messages parallel_tool_calls presence_penalty reasoning_effort "
+        "response_format stop stream tool_choice tools top_p"
+    ),
+    drop=(
+        "audio metadata modalities prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
+        "safety_identifier service_tier store user verbosity"
+    ),
+    refuse=_REMEDIES,
+)
+"""All parameters of `chat.completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
+
+VLLM = handling_of(
+    use="include_reasoning return_token_ids",
+    forward=(
+        "add_generation_prompt chat_template_kwargs continue_final_message ignore_eos "
+        "include_stop_str_in_output min_p min_tokens repetition_penalty skip_special_tokens stop_token_ids "
+        "structured_outputs top_k"
+    ),
+)
+"""Parameters of vLLM that the gateway supports too."""
+
+PARAMETERS = OPENAI | VLLM
 
 
 def check_parameters(body: Mapping[str, Any]) -> list[str]:

@@ -134,7 +134,7 @@ class Recorder:
 
     async def note(self, completions: Sequence[Completion]) -> None:
         """Records completions that have no whole answer, and returns once they are on disk. Errors are logged: the
-        client hears of its own."""
+        client gets that of its request."""
         try:
             await self._write(completions)
         except LedgerError as error:

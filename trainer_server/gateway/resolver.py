@@ -26,7 +26,7 @@ class Source:
     Args:
         policy: Name of the policy; None: the base model.
         version: Version of the policy; None: the base model.
-        rollout: Id of the rollout that asks; None: the request belongs to none.
+        rollout: Id of the request's rollout; None: the request belongs to none.
         hint: What is put into the prompt for this rollout; None: nothing.
         temperature: Overrides the request's; None: no override.
     """

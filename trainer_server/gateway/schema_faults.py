@@ -1,7 +1,8 @@
 """Which JSON schema of a request an engine cannot make a grammar of, and where in it the fault is.
 
-Engines refuse a grammar without naming the tool whose schema it comes from: vLLM says "Invalid grammar specification."
-The gateway looks for faults only after such a refusal, so that a schema which an engine takes is never refused here.
+Engines refuse a grammar without naming the tool whose schema it comes from: vLLM answers "Invalid grammar
+specification." The gateway looks for faults only after such a refusal, so that it never refuses a schema which an
+engine takes.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def schema_fault(body: Mapping[str, Any]) -> tuple[str, str] | None:
         body: A checked chat request.
 
     Returns:
-        The parameter that is wrong, and a sentence that says where in it; None where no fault is known.
+        The parameter that is wrong, and a sentence with the place and the fault; None where none is found.
     """
     for parameter, name, schema in _schemas(body):
         for path, problem in _faults(schema):

@@ -55,7 +55,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     """The ASGI application.
 
     Args:
-        config: What `serve` was asked for.
+        config: The server's options.
         token: The server's own key, which may do everything. The named tokens are in the home.
 
     Raises:

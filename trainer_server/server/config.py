@@ -1,4 +1,4 @@
-"""Options of a trainer server: those of `art-langgraph serve`, and what the environment says."""
+"""Options of a trainer server: those of `art-langgraph serve`, and of the environment."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ServerConfig:
         teacher_api_key: Key of the teachers at `teacher_urls` (ART_TEACHER_API_KEY).
         trackers: Get the metrics of every job that made a version or found nothing to learn (ART_TRACKERS): names in
             `trackers.TRACKERS`, or `module:Class`.
-        drain: Seconds that requests which are under way have to finish when the server is told to stop.
+        drain: Seconds that requests which are under way have to finish when the server stops.
         slot_wait: Seconds that a request stands in line when all adapter slots are in use.
         engine_wait: Seconds that a request waits for an engine that is starting or restarting.
         lease: Seconds that a rollout keeps its policy version after its last call.

@@ -1,7 +1,6 @@
 """Deletes what users name, with all that is left of it: in the ledger, the list of runs, the jobs and the policies.
 
-The order makes a deletion that was broken off complete when it is asked for again: what tells where the rest is goes
-last.
+A deletion that was broken off can be repeated, and is then complete: the records that lead to the others go last.
 """
 
 from __future__ import annotations
@@ -10,11 +9,10 @@ import asyncio
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name
-from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import ErasesCompletions
 from trainer_server.ledger.records import read_few
 from trainer_server.server.server import Server
-from trainer_server.wire import Completion, Conflict, EngineError, Erase, Erased, NotFound, NotStored
+from trainer_server.wire import Completion, Conflict, Erase, Erased, NotFound, NotStored
 
 _WAIT = "delete it when the job has ended, or cancel the job (`art-langgraph jobs cancel`)"
 _AT_ONCE = 100
@@ -38,8 +36,8 @@ async def erase_runs(server: Server, request: Erase) -> Erased:
         with server.archive.hold_lock():
 
             def matching() -> dict[str, str | None]:
-                archived = server.archive.matching(rollouts=request.rollouts, completions=request.completions)
-                return archived | ledger.matching(rollouts=request.rollouts, completions=request.completions)
+                in_archive = server.archive.matching(rollouts=request.rollouts, completions=request.completions)
+                return in_archive | ledger.matching(rollouts=request.rollouts, completions=request.completions)
 
             completions = await asyncio.to_thread(matching)
             for file in server.jobs.open.files():
@@ -62,7 +60,7 @@ async def erase_policy(server: Server, name: str) -> Erased:
     Raises:
         NotFound: There is none.
         Conflict: A job, a rollout or an export needs it, or the ledger cannot delete.
-        APIError: 503, an engine does not give an adapter up.
+        EngineError: An engine does not give an adapter up.
         NotStored: Its files could not be deleted.
         LedgerError: A file could not be changed.
     """
@@ -75,12 +73,12 @@ async def erase_policy(server: Server, name: str) -> Erased:
         meaning = names.meaning(name)
         names.forget(name)
         names.withhold(name, _BEING_DELETED.format(name))  # so that no job and no request begins to use it
-        unloaded: list[Key] = []
+        keys: list[Key] = []
         try:
             await names.announce()
             for key in versions:
                 await server.slots.forget(key)
-                unloaded.append(key)
+                keys.append(key)
             _refuse_used(server, name, versions)
             with server.archive.hold_lock():
                 result, rollouts, completions = await asyncio.to_thread(_erase_policy, server, ledger, name)
@@ -88,8 +86,6 @@ async def erase_policy(server: Server, name: str) -> Erased:
             return result.model_copy(update={"versions": len(versions)})
         except NoFreeSlot as error:
             raise Conflict(str(error), code="policy_in_use", param="name") from None
-        except EngineError as error:
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
         except OSError as error:
             raise NotStored(f"policy {name!r} could not be deleted: {error}. Ask again", code="disk") from None
         finally:
@@ -97,7 +93,7 @@ async def erase_policy(server: Server, name: str) -> Erased:
                 names.take_up(name, meaning)
             else:
                 names.withhold(name, None)
-            for key in unloaded:
+            for key in keys:
                 await server.slots.reopen(key)
             await names.announce()
 
@@ -105,7 +101,7 @@ async def erase_policy(server: Server, name: str) -> Erased:
 def _erase_policy(server: Server, ledger: ErasesCompletions, name: str) -> tuple[Erased, set[str], Collection[str]]:
     """Returns what was deleted, and the ids of rollouts and completions."""
     completions = server.archive.matching(policy=name) | ledger.matching(policy=name)
-    # What a client says of a run decides nothing: it may name the policy of somebody else.
+    # Traces that clients send decide nothing: they may name the policy of somebody else.
     rollouts = {rollout for rollout in completions.values() if rollout is not None}
     rollouts |= server.rollouts.of_policy(name) | server.runs.of_policy(name)
     rollouts = _erasable_rollouts(server, ledger, name, rollouts, completions)
@@ -129,7 +125,7 @@ def _erasable_rollouts(
         server: The server.
         ledger: Has the completions.
         policy: Name of the policy.
-        rollouts: Those in which it answered, whoever says so.
+        rollouts: Those in which it answered, by rows and traces of any origin.
         completions: Those of the policy, with their rollouts.
     """
     own_id = server.identity.server_id
@@ -165,7 +161,7 @@ def _erase(
     of_policy = server.archive.matching(policy=policy) if policy is not None else {}
     server.archive.erase(set(completions) - of_policy.keys())
     rewritten = ledger.erase(completions)
-    server.archive.erase(of_policy)  # last: it tells the rollouts, of which the ledger may have other answers
+    server.archive.erase(of_policy)  # last: it leads to the rollouts, of which the ledger may have other answers
     server.runs.erase(rollouts, policy)  # the list may have read the ledger meanwhile
     rewritten = server.runs.overwrite() and rewritten
     return Erased(rollouts=len(rollouts), completions=len(completions), jobs=len(jobs), rewritten=rewritten)

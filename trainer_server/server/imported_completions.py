@@ -80,8 +80,8 @@ class ImportedCompletions:
                         code="not_recorded",
                         param="server_id",
                     )
-            created = {"created": time.time()}
-            new = [row.model_copy(update=created) for row in by_id.values() if row.id not in own_rows]
+            arrival = {"created": time.time()}
+            new = [row.model_copy(update=arrival) for row in by_id.values() if row.id not in own_rows]
             await asyncio.to_thread(self._refuse_own_rollouts, new)
             await self._ledger.add(*new)
         return Added(added=len(new), known=len(own_rows))

@@ -1,4 +1,4 @@
-"""Runs the server in the foreground: claims its home, writes its address, serves until it is told to stop."""
+"""Runs the server in the foreground: claims its home, writes its address, serves until a signal stops it."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def _forget_address(home: Home) -> None:
 def _sole_trainer(config: ServerConfig) -> Iterator[None]:
     """No other server trains on the database, or uses the home, while the context is open.
 
-    If this one loses the database, it stops as if it were told to, and raises a LedgerError: supervisors start a server
-    again that has failed, and none that was told to stop.
+    If this one loses the database, it stops as after a signal, and raises a LedgerError: supervisors start a server
+    again that has failed, and none that a signal stopped.
     """
     lock, root = open_trainer_lock(config.ledger, config.home), config.home.root
     with ExitStack() as stack:

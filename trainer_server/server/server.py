@@ -343,7 +343,7 @@ def _bytes(gib: float | None) -> int | None:
 def check_names(config: ServerConfig) -> None:
     """Raises ConfigError for a kind of engine, a parser, a ledger, a loss, a function, a tracker or an environment
     variable that does not exist, and for a gateway that lacks what it shares with the server that trains. Opens and
-    starts nothing; asks the installed vLLM for its parsers where one is named.
+    starts nothing; reads the list of parsers of the installed vLLM where one is named.
     """
     engine_factory(config.engine)
     ledger_factory(config.ledger)

@@ -17,53 +17,30 @@ from trainer_server.gateway.client_api import (
     text_at,
 )
 from trainer_server.gateway.messages.answer import MessageStream, message_of
-from trainer_server.gateway.parameters import VLLM, Handling, check_names
-
-PARAMETERS: dict[str, Handling] = {
-    "cache_control": Handling.drop,
-    "container": Handling.refuse,
-    "context_management": Handling.refuse,
-    "diagnostics": Handling.drop,
-    "inference_geo": Handling.drop,
-    "max_tokens": Handling.use,
-    "mcp_servers": Handling.refuse,
-    "messages": Handling.use,
-    "metadata": Handling.drop,
-    "model": Handling.use,
-    "output_config": Handling.use,
-    "service_tier": Handling.drop,
-    "speed": Handling.drop,
-    "stop_sequences": Handling.use,
-    "stream": Handling.use,
-    "system": Handling.use,
-    "temperature": Handling.use,
-    "thinking": Handling.use,
-    "tool_choice": Handling.use,
-    "tools": Handling.use,
-    "top_k": Handling.use,
-    "top_p": Handling.use,
-    "user_profile_id": Handling.drop,
-    "workspace_id": Handling.drop,
-}
-"""All parameters of `messages.create` in Anthropic's Python SDK, and those of its beta that agents send. A test fails
-when the SDK has others."""
-
-_EXTRA: dict[str, Handling] = {
-    **dict.fromkeys(VLLM, Handling.forward),
-    "frequency_penalty": Handling.forward,
-    "logit_bias": Handling.forward,
-    "presence_penalty": Handling.forward,
-    "reasoning_effort": Handling.forward,
-    "response_format": Handling.forward,
-    "seed": Handling.forward,
-}
-"""Parameters of chat completions that this API lacks. Clients send them by `extra_body`."""
+from trainer_server.gateway.parameters import VLLM, check_names, handling_of
 
 _REMEDIES = {
     "container": "this server runs no code and has no skills; give the agent a tool that does it",
     "context_management": "nothing is cut from the conversation here; shorten it in the agent",
     "mcp_servers": "this server calls no MCP servers; give the agent their tools",
 }
+
+PARAMETERS = handling_of(
+    use=(
+        "max_tokens messages model output_config stop_sequences stream system temperature thinking "
+        "tool_choice tools top_k top_p"
+    ),
+    drop="cache_control diagnostics inference_geo metadata service_tier speed user_profile_id workspace_id",
+    refuse=_REMEDIES,
+)
+"""All parameters of `messages.create` in Anthropic's Python SDK, and those of its beta that agents send. A test fails
+when the SDK has others."""
+
+_EXTRA = VLLM | handling_of(
+    forward="frequency_penalty logit_bias presence_penalty reasoning_effort response_format seed",
+)
+"""Parameters of chat completions that this API lacks. Clients send them by `extra_body`."""
+
 
 _SAME = {
     "model": "model",

@@ -159,8 +159,9 @@ def _usage(usage: Mapping[str, Any]) -> dict[str, Any]:
 class _Item:
     """An item of the answer while it is streamed."""
 
-    def __init__(self, at: int, item: dict[str, Any]) -> None:
-        self.at, self.item = at, item
+    def __init__(self, index: int, item: dict[str, Any]) -> None:
+        self.item = item
+        self.place = {"item_id": item["id"], "output_index": index}
         self.text = ""
         self.logprobs: list[dict[str, Any]] = []
 
@@ -188,11 +189,6 @@ class ResponseStream:
         fields = {"code": error.code, "message": error.message, "param": error.param}
         return self._event("error", **fields, error=error.body()["error"])
 
-    def _event(self, kind: str, **fields: Any) -> bytes:
-        event = {"type": kind, "sequence_number": self._number, **fields}
-        self._number += 1
-        return sse(event, name=kind)
-
     def chunk(self, chunk: Mapping[str, Any]) -> Iterator[bytes]:
         """The events of a chunk."""
         if not self._head:
@@ -205,11 +201,28 @@ class ResponseStream:
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             delta = choice.get("delta") or {}
             if reasoning := delta.get("reasoning") or delta.get("reasoning_content"):
-                yield from self._reasoning(reasoning)
+                yield from self._add_reasoning(reasoning)
             if content := delta.get("content"):
-                yield from self._text(content, (choice.get("logprobs") or {}).get("content") or [])
+                yield from self._add_text(content, (choice.get("logprobs") or {}).get("content") or [])
             for part in delta.get("tool_calls") or []:
-                yield from self._call(part)
+                yield from self._add_call(part)
+
+    def end(self) -> Iterator[bytes]:
+        """The events after the last chunk. An answer without any text has an empty one, as without streaming."""
+        if not self._calls and not any(item.item["type"] == "message" for item in self._items):
+            yield from self._open_message()
+        yield from self._close_open()
+        for item in self._calls.values():
+            yield from self._close(item)
+        output = [item.item for item in self._items]
+        response = self._body.response(self._head, output, finish_reason=self._finish_reason, usage=self._usage or {})
+        kind = "response.incomplete" if response["status"] == "incomplete" else "response.completed"
+        yield self._event(kind, response=response)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        event = {"type": kind, "sequence_number": self._number, **fields}
+        self._number += 1
+        return sse(event, name=kind)
 
     @property
     def _source(self) -> str:
@@ -218,53 +231,58 @@ class ResponseStream:
     def _begin(self, item: dict[str, Any]) -> tuple[_Item, bytes]:
         entry = _Item(len(self._items), item)
         self._items.append(entry)
-        return entry, self._event("response.output_item.added", output_index=entry.at, item=item)
+        return entry, self._event("response.output_item.added", output_index=entry.place["output_index"], item=item)
 
-    def _switch(self, kind: str | None, item: dict[str, Any] | None = None) -> Iterator[bytes]:
-        """Ends the open item unless it is of this kind, and begins another one."""
-        if self._open is not None and self._open.item["type"] == kind:
-            return
+    def _close_open(self) -> Iterator[bytes]:
         if self._open is not None:
             yield from self._close(self._open)
             self._open = None
-        if item is not None:
-            self._open, event = self._begin(item)
-            yield event
 
-    def _reasoning(self, text: str) -> Iterator[bytes]:
-        fresh = self._open is None or self._open.item["type"] != "reasoning"
-        yield from self._switch("reasoning", self._body.reasoning(self._source, "", "in_progress"))
+    def _open_message(self) -> Iterator[bytes]:
+        """Begins a message, unless one is open."""
+        if self._open is not None and self._open.item["type"] == "message":
+            return
+        yield from self._close_open()
+        count = sum(item.item["type"] == "message" for item in self._items)
+        self._open, event = self._begin(self._body.message(self._source, None, [], "in_progress", count))
+        yield event
+        part = self._body.text("", [])
+        yield self._event("response.content_part.added", **self._open.place, content_index=0, part=part)
+
+    def _open_reasoning(self) -> Iterator[bytes]:
+        """Begins reasoning, unless it is open."""
+        if self._open is not None and self._open.item["type"] == "reasoning":
+            return
+        yield from self._close_open()
+        self._open, event = self._begin(self._body.reasoning(self._source, "", "in_progress"))
+        yield event
+        if self._body.summary:
+            part = {"type": "summary_text", "text": ""}
+            yield self._event("response.reasoning_summary_part.added", **self._open.place, summary_index=0, part=part)
+        part = {"type": "reasoning_text", "text": ""}
+        yield self._event("response.content_part.added", **self._open.place, content_index=0, part=part)
+
+    def _add_reasoning(self, text: str) -> Iterator[bytes]:
+        yield from self._open_reasoning()
         assert self._open is not None
-        item, summary = self._open, self._body.summary
-        place = {"item_id": item.item["id"], "output_index": item.at}
-        if fresh:
-            if summary:
-                part = {"type": "summary_text", "text": ""}
-                yield self._event("response.reasoning_summary_part.added", **place, summary_index=0, part=part)
-            part = {"type": "reasoning_text", "text": ""}
-            yield self._event("response.content_part.added", **place, content_index=0, part=part)
-        item.text += text
-        if summary:
-            yield self._event("response.reasoning_summary_text.delta", **place, summary_index=0, delta=text)
-        yield self._event("response.reasoning_text.delta", **place, content_index=0, delta=text)
+        self._open.text += text
+        if self._body.summary:
+            yield self._event("response.reasoning_summary_text.delta", **self._open.place, summary_index=0, delta=text)
+        yield self._event("response.reasoning_text.delta", **self._open.place, content_index=0, delta=text)
 
-    def _text(self, text: str, entries: list[dict[str, Any]]) -> Iterator[bytes]:
-        fresh = self._open is None or self._open.item["type"] != "message"
-        earlier = sum(item.item["type"] == "message" for item in self._items)
-        yield from self._switch("message", self._body.message(self._source, None, [], "in_progress", earlier))
+    def _add_text(self, text: str, entries: list[dict[str, Any]]) -> Iterator[bytes]:
+        yield from self._open_message()
         assert self._open is not None
-        item, logprobs = self._open, self._body.text_logprobs(entries)
-        place = {"item_id": item.item["id"], "output_index": item.at, "content_index": 0}
-        if fresh:
-            yield self._event("response.content_part.added", **place, part=self._body.text("", []))
-        item.text += text
-        item.logprobs += logprobs
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=logprobs)
+        logprobs = self._body.text_logprobs(entries)
+        self._open.text += text
+        self._open.logprobs += logprobs
+        fields = {"content_index": 0, "delta": text, "logprobs": logprobs}
+        yield self._event("response.output_text.delta", **self._open.place, **fields)
 
-    def _call(self, part: Mapping[str, Any]) -> Iterator[bytes]:
+    def _add_call(self, part: Mapping[str, Any]) -> Iterator[bytes]:
         function, index = part.get("function") or {}, part["index"]
         if index not in self._calls:
-            yield from self._switch(None)
+            yield from self._close_open()
             call = self._body.call(
                 self._source, len(self._calls), part.get("id") or "", function.get("name") or "", "", "in_progress"
             )
@@ -273,12 +291,10 @@ class ResponseStream:
         if arguments := function.get("arguments"):
             item = self._calls[index]
             item.text += arguments
-            place = {"item_id": item.item["id"], "output_index": item.at}
-            yield self._event("response.function_call_arguments.delta", **place, delta=arguments)
+            yield self._event("response.function_call_arguments.delta", **item.place, delta=arguments)
 
     def _close(self, item: _Item) -> Iterator[bytes]:
-        place = {"item_id": item.item["id"], "output_index": item.at}
-        kind = item.item["type"]
+        place, kind = item.place, item.item["type"]
         if kind == "reasoning":
             item.item = self._body.reasoning(self._source, item.text)
             if self._body.summary:
@@ -298,23 +314,4 @@ class ResponseStream:
             item.item = {**item.item, "status": "completed", "arguments": item.text}
             fields = {"name": item.item["name"], "arguments": item.text}
             yield self._event("response.function_call_arguments.done", **place, **fields)
-        yield self._event("response.output_item.done", output_index=item.at, item=item.item)
-
-    def end(self) -> Iterator[bytes]:
-        """The events after the last chunk."""
-        if not self._calls and not any(item.item["type"] == "message" for item in self._items):
-            yield from self._empty_message()
-        yield from self._switch(None)
-        for item in self._calls.values():
-            yield from self._close(item)
-        output = [item.item for item in self._items]
-        response = self._body.response(self._head, output, finish_reason=self._finish_reason, usage=self._usage or {})
-        kind = "response.incomplete" if response["status"] == "incomplete" else "response.completed"
-        yield self._event(kind, response=response)
-
-    def _empty_message(self) -> Iterator[bytes]:
-        """An answer without any text has an empty one, as it has without streaming."""
-        yield from self._switch("message", self._body.message(self._source, None, [], "in_progress"))
-        assert self._open is not None
-        place = {"item_id": self._open.item["id"], "output_index": self._open.at, "content_index": 0}
-        yield self._event("response.content_part.added", **place, part=self._body.text("", []))
+        yield self._event("response.output_item.done", output_index=place["output_index"], item=item.item)

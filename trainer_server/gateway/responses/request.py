@@ -22,58 +22,10 @@ from trainer_server.gateway.client_api import (
     refuse_deferred,
     text_at,
 )
-from trainer_server.gateway.parameters import VLLM, Handling, check_names
+from trainer_server.gateway.parameters import VLLM, check_names, handling_of
 from trainer_server.gateway.responses.answer import ResponseBody, ResponseStream
 from trainer_server.wire import Completion
 from trainer_server.wire.completions import CHAT, ledger_id
-
-PARAMETERS: dict[str, Handling] = {
-    "access_programs": Handling.drop,
-    "background": Handling.refuse,
-    "background_options": Handling.refuse,
-    "context_management": Handling.refuse,
-    "conversation": Handling.refuse,
-    "image": Handling.drop,
-    "include": Handling.use,
-    "input": Handling.use,
-    "instructions": Handling.use,
-    "max_output_tokens": Handling.use,
-    "max_tool_calls": Handling.drop,
-    "metadata": Handling.drop,
-    "model": Handling.use,
-    "moderation": Handling.refuse,
-    "parallel_tool_calls": Handling.use,
-    "previous_response_id": Handling.use,
-    "prompt": Handling.refuse,
-    "prompt_cache_key": Handling.drop,
-    "prompt_cache_options": Handling.drop,
-    "prompt_cache_retention": Handling.drop,
-    "reasoning": Handling.use,
-    "safety_identifier": Handling.drop,
-    "service_tier": Handling.drop,
-    "store": Handling.drop,
-    "stream": Handling.use,
-    "stream_options": Handling.drop,
-    "temperature": Handling.use,
-    "text": Handling.use,
-    "tool_choice": Handling.use,
-    "tools": Handling.use,
-    "top_logprobs": Handling.use,
-    "top_p": Handling.use,
-    "truncation": Handling.use,
-    "user": Handling.drop,
-}
-"""All parameters of `responses.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
-
-_EXTRA: dict[str, Handling] = {
-    **dict.fromkeys(VLLM, Handling.forward),
-    "frequency_penalty": Handling.forward,
-    "logit_bias": Handling.forward,
-    "presence_penalty": Handling.forward,
-    "seed": Handling.forward,
-    "stop": Handling.forward,
-}
-"""Parameters of chat completions that this API lacks. Clients send them by `extra_body`."""
 
 _REMEDIES = {
     "background": "answers are not kept for later here; send the request without it, and wait for the answer",
@@ -83,6 +35,24 @@ _REMEDIES = {
     "moderation": "no moderation model is served here; moderate inputs and answers in the agent",
     "prompt": "no prompt templates are kept here; send `instructions` and `input`",
 }
+
+PARAMETERS = handling_of(
+    use=(
+        "include input instructions max_output_tokens model parallel_tool_calls previous_response_id "
+        "reasoning stream temperature text tool_choice tools top_logprobs top_p truncation"
+    ),
+    drop=(
+        "access_programs image max_tool_calls metadata prompt_cache_key prompt_cache_options "
+        "prompt_cache_retention safety_identifier service_tier store stream_options user"
+    ),
+    refuse=_REMEDIES,
+)
+"""All parameters of `responses.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
+
+_EXTRA = VLLM | handling_of(
+    forward="frequency_penalty logit_bias presence_penalty seed stop",
+)
+"""Parameters of chat completions that this API lacks. Clients send them by `extra_body`."""
 
 
 def _tool(where: str, tool: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ The rendered and the spliced prompt then say the same messages:
 - The answer: the request has the message that the engine read from the sampled tokens (`turns.py` found it so). In the
   rendered prompt it begins where the earlier prompt ended, all of its text is there, and it ends with the token that
   ended the turn: the template ends answers with it, and the answer's own text does not have it.
-  Where the client asked for one tool call at most, nothing but what the template renders was sampled after the call's
+  Where the request allows one tool call at most, nothing but what the template renders was sampled after the call's
   name: engines leave further calls out of the message.
 - After the answer: these are the template's own tokens. The token that ends a turn is special. No tokenizer merges it
   with its neighbours, so a prompt can be cut there.

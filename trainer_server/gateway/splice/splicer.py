@@ -79,7 +79,7 @@ class Splicer:
 
         Args:
             chat: The request.
-            rollout: The rollout that asks; None: the request belongs to none.
+            rollout: Id of the request's rollout; None: the request belongs to none.
         """
         if chat.prompt is not None:
             return Prompt(None)
@@ -128,7 +128,7 @@ class Splicer:
 
         Args:
             prompt: What the engine was sent.
-            reported_tokens: What the engine says it was prompted with.
+            reported_tokens: Tokens of the prompt, as the engine reports them.
             engine_url: The engine.
 
         Returns:

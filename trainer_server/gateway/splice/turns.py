@@ -28,7 +28,7 @@ _OVERHEAD = 1_000
 
 _THOUGHTS = ("reasoning", "reasoning_content")
 _UNSAID = frozenset({"annotations", "audio", "refusal", *_THOUGHTS})
-"""Fields of an assistant message that are no part of what it says to the next turn."""
+"""Fields of an assistant message that are no part of the next turn's prompt."""
 _WORDS = frozenset({"text", "thinking", "refusal", "input_text", "output_text"})
 """Types of parts that are text. All others are images or other media."""
 _END_OF_THOUGHT = "</think>"

@@ -172,7 +172,7 @@ class _PatientProtocol(HttpToolsProtocol):
     is_aborted = False
     _size = _fields = 0
     """Bytes and fields of the head, or of the trailers, that the parser has reported."""
-    _unparsed = 0
+    _backlog = 0
     """Bytes that came since the parser ended a head or reported a part of a body. It may hold them all."""
     _is_trailing = False
     """Whether the head is complete, so that further fields are trailers."""
@@ -193,9 +193,9 @@ class _PatientProtocol(HttpToolsProtocol):
         if self._is_after_answer:  # the next request has begun
             self._is_after_answer = False
             self._stop_timer()
-        self._unparsed += len(data)
+        self._backlog += len(data)
         super().data_received(data)
-        if self._unparsed > MOST_HEAD and self not in self.pool.refused:  # in one field, or in the size of a chunk
+        if self._backlog > MOST_HEAD and self not in self.pool.refused:  # in one field, or in the size of a chunk
             self._refuse_head()
         self._update()
 
@@ -215,18 +215,18 @@ class _PatientProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._unparsed = self._size = self._fields = 0
+        self._backlog = self._size = self._fields = 0
         self._is_trailing = True
         if len(self.pipeline) >= _MOST_AHEAD:
             raise _TooLarge
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._unparsed = 0
+        self._backlog = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._unparsed = 0
+        self._backlog = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:

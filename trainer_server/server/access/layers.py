@@ -64,6 +64,24 @@ class Layer(ABC):
         """
 
 
+class _StatusSend:
+    """A `send` that has the status of the answer.
+
+    Args:
+        send: The one that it calls.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.status = 0
+        """0: no answer has begun."""
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+        await self._send(message)
+
+
 class RequestIds(Layer):
     """Gives each request an id, that of the header `X-Request-Id` where the client named one. The answer has it there,
     and so have all lines of the log that are about the request.
@@ -83,27 +101,26 @@ class RequestIds(Layer):
         headers, method, path = Headers(scope=scope), scope["method"], scope["path"]
         id_of_client = headers.get(REQUEST, "")
         request = id_of_client if _ID.fullmatch(id_of_client) else f"req-{uuid.uuid4().hex}"
-        start, status = time.perf_counter(), 0
+        start = time.perf_counter()
 
-        async def send_with_id(message: Message) -> None:
-            nonlocal status
+        async def send_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                status = message["status"]
                 MutableHeaders(scope=message)[REQUEST] = request
             await send(message)
 
+        answer = _StatusSend(send_id)
         with about(request=request, rollout=_rollout_of(path, headers)):
             try:
-                await self.app(scope, receive, send_with_id)
+                await self.app(scope, receive, answer)
             except Exception as error:  # at the edge of a request: it is logged with its id, and answered
                 log.exception("the server failed on %s %s", method, path[:_MOST_PATH])
-                if status:
+                if answer.status:
                     raise  # in the middle of an answer: the connection is closed, which the client notices
                 text = f"the server failed on this request: {type(error).__name__}. Its log has more, under {request}"
-                await APIError(500, text, code="fault").response(path)(scope, receive, send_with_id)
+                await APIError(500, text, code="fault").response(path)(scope, receive, answer)
             finally:
                 if self._logged:
-                    facts = {"method": method, "path": path[:_MOST_PATH], "status": status}
+                    facts = {"method": method, "path": path[:_MOST_PATH], "status": answer.status}
                     log.info("request", extra={**facts, "seconds": round(time.perf_counter() - start, 4)})
 
 
@@ -128,16 +145,14 @@ class TraceLayer(Layer):
             await self.app(scope, receive, send)
             return
         attributes = {"http.request.method": method, "url.path": path, "url.scheme": scope.get("scheme")}
+        answer = _StatusSend(send)
         with tracing.span(method, attributes, kind="server", parent=parent) as span:
-
-            async def send_with_status(message: Message) -> None:
-                if message["type"] == "http.response.start":
-                    span.set({"http.response.status_code": message["status"]})
-                    if message["status"] >= 500:
-                        span.fail(str(message["status"]))
-                await send(message)
-
-            await self.app(scope, receive, send_with_status)
+            try:
+                await self.app(scope, receive, answer)
+            finally:
+                span.set({"http.response.status_code": answer.status or None})
+                if answer.status >= 500:
+                    span.fail(str(answer.status))
             if (token := token_of(scope)) is not None:
                 span.set({"art.token": token.name, "enduser.id": token.owner})
             if (route := route_of(scope)) is not None:
@@ -152,17 +167,11 @@ class StopHandler(Layer):
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_answering = False
-
-        async def note_start(message: Message) -> None:
-            nonlocal is_answering
-            is_answering = True
-            await send(message)
-
+        answer = _StatusSend(send)
         try:
-            await self.app(scope, receive, note_start)
+            await self.app(scope, receive, answer)
         except asyncio.CancelledError:
-            if not is_answering:  # else the connection is closed in the middle of the answer, which clients notice
+            if not answer.status:  # else the connection is closed in the middle of the answer, which clients notice
                 raise stopping() from None
 
 
@@ -180,18 +189,11 @@ class RequestTimer(Layer):
         self._count = count
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        start, status = time.perf_counter(), 0
-
-        async def note_status(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
+        start, answer = time.perf_counter(), _StatusSend(send)
         try:
-            await self.app(scope, receive, note_status)
+            await self.app(scope, receive, answer)
         finally:
-            self._count(scope["method"], route_of(scope), status, time.perf_counter() - start)
+            self._count(scope["method"], route_of(scope), answer.status, time.perf_counter() - start)
 
 
 class TrainerRoutes(Layer):

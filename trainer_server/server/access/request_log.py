@@ -27,7 +27,7 @@ _COUNTED_TOGETHER = {"login", "version.fetch"}
 _FIRST_OF_NOBODY = 1
 """The same of requests without a token that counts, all together."""
 _MOST_ADDRESSES = 1000
-"""Addresses of refused requests that are told apart."""
+"""Addresses of refused requests that are counted."""
 
 _Key = tuple[str, str, bool]
 
@@ -79,7 +79,7 @@ class RequestLog:
 
         Args:
             scope: Of the request.
-            action: What was asked for.
+            action: Name of the action, such as `policy.promote`.
             status: Of its answer; None: its client left before.
         """
         details = scope.get("state", {}).get(_NOTE, {})
@@ -92,7 +92,7 @@ class RequestLog:
         Args:
             scope: Of the request.
             token: With which it came; None: it had none that counts.
-            action: What was asked for.
+            action: Name of the action, such as `policy.promote`.
             target: What it was done to.
             status: Of its answer; None: its client left before.
         """

@@ -113,7 +113,7 @@ RULES: dict[str, Rule] = {
 }
 """By method and path of the route."""
 BELOW_ROLLOUT = re.compile(r"/rollouts/[^/]*/v1(?:/|$)")
-"""Addresses of the gateway that name a rollout; see `RolloutPaths`."""
+"""Addresses of the gateway that name a rollout, as `RolloutPaths` reads them."""
 _FORMS = [(name.split()[0], compile_path(name.split()[1])[0], rule) for name, rule in RULES.items()]
 
 

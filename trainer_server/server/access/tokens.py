@@ -1,4 +1,4 @@
-"""Named tokens: who may ask for what, how much, and until when. Only hashes of them are kept.
+"""Named tokens: scope, limits and expiry of each. Only their hashes are stored.
 
 A token has 256 random bits. Nobody can guess it from its SHA-256, so it needs no slow hash, as a password would.
 """
@@ -137,7 +137,7 @@ class TokenRepository:
             tokens_per_minute: Tokens of prompts and answers in a minute; None: any number.
 
         Returns:
-            The token. It is kept nowhere.
+            The token. It is stored nowhere.
 
         Raises:
             ConfigError: The name or the owner cannot be used, or the name has a token.

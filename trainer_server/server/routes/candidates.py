@@ -7,12 +7,10 @@ import time
 
 from fastapi import APIRouter, Request
 
-from trainer_server.engines.slots import NoFreeSlot
-from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import PolicyDep, ServerDep, get_version, refuse_promoted, refuse_unserved
 from trainer_server.server.server import Server
-from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, EngineError, NotFound, NotStored
+from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, NotFound, NotStored
 
 router = APIRouter(prefix="/api/policies/{name}/candidate", tags=["policies"])
 
@@ -41,19 +39,16 @@ async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: Server
             raise Conflict(f"{name}@{version} is promoted: it answers all rollouts", code="promoted", param="version")
         present = server.names.candidates.get(name)
         if present is None or (present.version, present.share) != (version, spec.share):
-            try:
-                await asyncio.to_thread(get_version, server, name, version)
-                async with server.slots.use((name, version)):  # the engines hold it before a rollout gets it
-                    candidate = Candidate(
-                        version=version,
-                        share=spec.share,
-                        since=time.time(),
-                        beside=beside,
-                        promotions=server.store.promotions(name),
-                    )
-                    await _try(server, name, candidate)
-            except (EngineError, NoFreeSlot) as error:
-                raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
+            await asyncio.to_thread(get_version, server, name, version)
+            async with server.slots.use((name, version)):  # the engines hold it before a rollout gets it
+                candidate = Candidate(
+                    version=version,
+                    share=spec.share,
+                    since=time.time(),
+                    beside=beside,
+                    promotions=server.store.promotions(name),
+                )
+                await _try(server, name, candidate)
     return await _read_counts(server, name)
 
 

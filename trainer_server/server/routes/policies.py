@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from trainer_server.common.status import Curve
-from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.sources import SourcesDep
@@ -24,7 +23,7 @@ from trainer_server.server.dependencies import (
 )
 from trainer_server.server.erasure import erase_policy
 from trainer_server.server.server import Server
-from trainer_server.wire import Conflict, EngineError, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
+from trainer_server.wire import Conflict, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
 
 log = logging.getLogger("trainer_server")
 
@@ -134,8 +133,6 @@ async def promote_version(promotion: Promotion, policy: PolicyDep, server: Serve
                 await asyncio.to_thread(get_version, server, name, version)
                 async with server.slots.use((name, version)):  # the engines hold it before the name means it
                     await _promote(server, name, version)
-        except (EngineError, NoFreeSlot) as error:
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
         except FileNotFoundError as error:
             raise NotFound(str(error), code="not_found") from None
         except OSError as error:

@@ -9,7 +9,6 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from trainer_server.engines.adapter_files import FileName, adapter_files
-from trainer_server.gateway.errors import APIError
 from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.server.access.request_log import note
@@ -17,7 +16,6 @@ from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy
 from trainer_server.wire import (
     AdapterFiles,
     Conflict,
-    EngineError,
     ExportFormat,
     NotFound,
     NotStored,
@@ -78,8 +76,6 @@ async def delete_version(version: VersionDep, server: ServerDep) -> None:
         await server.jobs.retention.delete(version.policy, version.version)
     except VersionInUse as error:
         raise Conflict(str(error), code="version_in_use") from None
-    except EngineError as error:
-        raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
 
 
 @router.put("/{number}/score", status_code=204)
