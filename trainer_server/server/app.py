@@ -27,10 +27,9 @@ from trainer_server.server.access.layers import (
     TraceLayer,
     TrainerRoutes,
 )
-from trainer_server.server.access.owners import check_owner
 from trainer_server.server.access.quotas import QuotaLayer
 from trainer_server.server.access.request_log import RequestLog
-from trainer_server.server.access.scopes import check_scope
+from trainer_server.server.access.scopes import check_owner, check_scope
 from trainer_server.server.access.tokens import Keyring, TokenRepository
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views

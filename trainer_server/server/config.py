@@ -11,7 +11,7 @@ from trainer_server.common import Home
 from trainer_server.process.logs import LogSettings
 
 
-def _named(name: str) -> dict[str, Any]:
+def _repeatable(name: str) -> dict[str, Any]:
     """Metadata of a tuple: the option's name, which is in the singular, as it is given once for each value."""
     return {"name": name, "type": list[str] | None, "value": None, "parse": lambda values: tuple(values or ())}
 
@@ -119,13 +119,13 @@ class ServerConfig:
     model: str = "embedded"
     revision: str | None = None
     engine: str = "vllm"
-    engine_urls: tuple[str, ...] = field(default=(), metadata=_named("engine_url"))
-    engine_gpus: tuple[str, ...] = field(default=(), metadata=_named("engine_gpus"))
+    engine_urls: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_url"))
+    engine_gpus: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_gpus"))
     trainer_gpus: str | None = None
     share_gpu: bool = field(default=False, metadata=_switch("share-gpu"))
     host: str = "127.0.0.1"
     port: int = field(default=8400, metadata={"min": 0, "max": 65535})
-    allowed_hosts: tuple[str, ...] = field(default=(), metadata=_named("allowed_host"))
+    allowed_hosts: tuple[str, ...] = field(default=(), metadata=_repeatable("allowed_host"))
     ssl_certfile: Path | None = field(default=None, metadata={"dir_okay": False})
     ssl_keyfile: Path | None = field(default=None, metadata={"dir_okay": False})
     insecure: bool = field(default=False, metadata=_switch("insecure"))
@@ -136,10 +136,10 @@ class ServerConfig:
     reasoning_parser: str = "auto"
     trust_remote_code: bool = field(default=False, metadata={"flag": "--trust-remote-code"})
     engine_args: tuple[str, ...] = field(default=(), metadata=_words())
-    media_domains: tuple[str, ...] = field(default=(), metadata=_named("allowed_media_domain"))
+    media_domains: tuple[str, ...] = field(default=(), metadata=_repeatable("allowed_media_domain"))
     splice: Literal["off", "exact", "thoughts"] = "exact"
     turns_mib: int = field(default=128, metadata=_ONE_OR_MORE)
-    engine_env: tuple[str, ...] = field(default=(), metadata=_named("engine_env"))
+    engine_env: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_env"))
     trainer_processes: int = field(default=1, metadata=_ONE_OR_MORE)
     trainer_shard: bool = field(default=False, metadata=_switch("trainer-shard"))
     accelerate_config: Path | None = field(default=None, metadata={"exists": True, "dir_okay": False})
@@ -149,11 +149,11 @@ class ServerConfig:
     """None: where there is no GPU. Engine and trainer that compute on the same cores wait for each other's threads, and
     answers should come first."""
     trainer_on_demand: bool = field(default=False, metadata={"flag": "--trainer-on-demand"})
-    losses: tuple[str, ...] = field(default=(), metadata=_named("loss"))
-    teacher_urls: tuple[str, ...] = field(default=(), metadata=_named("teacher_url"))
+    losses: tuple[str, ...] = field(default=(), metadata=_repeatable("loss"))
+    teacher_urls: tuple[str, ...] = field(default=(), metadata=_repeatable("teacher_url"))
     """No request makes this server ask another address."""
     trainer_args: tuple[str, ...] = field(default=(), metadata=_words())
-    trainer_env: tuple[str, ...] = field(default=(), metadata=_named("trainer_env"))
+    trainer_env: tuple[str, ...] = field(default=(), metadata=_repeatable("trainer_env"))
     kv_cache_gib: int = field(default=2, metadata=_ONE_OR_MORE)
     max_tokens: int = field(default=1024, metadata=_ONE_OR_MORE)
     adapter_slots: int = field(default=6, metadata={"min": 2})

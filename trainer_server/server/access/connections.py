@@ -136,18 +136,18 @@ class _Pool:
     Attributes:
         idle: Connections without a request under way, and those whose client does not take its answer: since when. The
             longest one is first.
-        refused: Connections that have their last answer and are not closed yet, the first one first.
+        closing: Connections that have their last answer and are not closed yet, the first one first.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.idle: dict[_PatientProtocol, float] = {}
-        self.refused: dict[_PatientProtocol, None] = {}
+        self.closing: dict[_PatientProtocol, None] = {}
         self._last_warning = -math.inf
 
     def make_room(self, newest: _PatientProtocol) -> None:
         """Refuses a connection where there are too many: the one that has been idle for longest, or else the newest."""
-        if len(newest.connections) - len(self.refused) <= self._most:
+        if len(newest.connections) - len(self.closing) <= self._most:
             return
         if time.monotonic() - self._last_warning >= 60:
             self._last_warning = time.monotonic()
@@ -156,13 +156,13 @@ class _Pool:
         is_young = time.monotonic() - self.idle.get(first, math.inf) <= _YOUNG
         (newest if is_young else first).refuse(_ONE_TOO_MANY)
 
-    def add_refused(self, connection: _PatientProtocol) -> None:
+    def add_closing(self, connection: _PatientProtocol) -> None:
         """Adds a connection that gets its last answer, and aborts the first one where too many wait for their
         clients."""
-        waiting = [other for other in self.refused if not other.is_aborted]
+        waiting = [other for other in self.closing if not other.is_aborted]
         if len(waiting) >= _MOST_REFUSED:
             waiting[0].abort()
-        self.refused[connection] = None
+        self.closing[connection] = None
 
 
 class _PatientProtocol(HttpToolsProtocol):
@@ -188,14 +188,14 @@ class _PatientProtocol(HttpToolsProtocol):
         self._update()
 
     def data_received(self, data: bytes) -> None:
-        if self in self.pool.refused:  # a socket that is closed while something is unread takes the answer back
+        if self in self.pool.closing:  # a socket that is closed while something is unread takes the answer back
             return
         if self._is_after_answer:  # the next request has begun
             self._is_after_answer = False
             self._stop_timer()
         self._backlog += len(data)
         super().data_received(data)
-        if self._backlog > MOST_HEAD and self not in self.pool.refused:  # in one field, or in the size of a chunk
+        if self._backlog > MOST_HEAD and self not in self.pool.closing:  # in one field, or in the size of a chunk
             self._refuse_head()
         self._update()
 
@@ -251,7 +251,7 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._set_busy()
-        self.pool.refused.pop(self, None)
+        self.pool.closing.pop(self, None)
         super().connection_lost(error)
 
     def refuse(self, answer: bytes) -> None:
@@ -260,7 +260,7 @@ class _PatientProtocol(HttpToolsProtocol):
         if not self._has_no_request or self.transport.get_write_buffer_size():
             self.transport.abort()
             return
-        self.pool.add_refused(self)
+        self.pool.add_closing(self)
         self.transport.write(answer)
         self._timer = self.loop.call_later(_REFUSED_CLOSE_TIMEOUT, self.abort)
         if self.transport.can_write_eof():
@@ -283,7 +283,7 @@ class _PatientProtocol(HttpToolsProtocol):
 
     def _update(self) -> None:
         """Brings the pool and the timer up to date with what the connection does."""
-        if self in self.pool.refused:
+        if self in self.pool.closing:
             return
         if self.transport.is_closing() or not (self._has_no_request or self.flow.write_paused):
             self._set_busy()

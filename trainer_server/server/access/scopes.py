@@ -1,4 +1,5 @@
-"""The scope that each route needs, and what the audit log calls it. A route that is not in the table answers nobody."""
+"""Who may use a route: the scope that each needs, its action in the audit log, and the owner of a rollout in its path. A
+route that is not in the table answers nobody."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.tokens import Scope, Token
+from trainer_server.wire.headers import ROLLOUT
 
 _TOKEN = "token"
 """Key of a request's state."""
@@ -112,6 +114,16 @@ RULES: dict[str, Rule] = {
     "GET /ui/static/{name:path}": _OPEN_ANYWHERE,
 }
 """By method and path of the route."""
+BEGIN = {
+    "POST /v1/chat/completions",
+    "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/completions",
+    "PUT /api/rollouts/{rollout}",
+    "PUT /api/rollouts/{rollout}/trace",
+    "PUT /api/rollouts/{rollout}/records/{call}/{run}",
+}
+"""Routes by which a rollout begins: the token becomes its owner. Other routes look for an owner and name none."""
 BELOW_ROLLOUT = re.compile(r"/rollouts/[^/]*/v1(?:/|$)")
 """Addresses of the gateway that name a rollout, as `RolloutPaths` reads them."""
 _FORMS = [(name.split()[0], compile_path(name.split()[1])[0], rule) for name, rule in RULES.items()]
@@ -168,3 +180,19 @@ async def check_scope(request: Request) -> None:
         f"Whoever runs the server can create one: art-langgraph tokens create NAME --scope {rule.scope}",
         code="scope_missing",
     )
+
+
+async def check_owner(request: Request) -> None:
+    """Lets a request pass to its route, if its token may use the rollout that its path or its header names. A
+    dependency of all routes; a route that takes ids in its body checks them by itself.
+
+    Raises:
+        APIError: 403, the rollout belongs to another token.
+        LedgerError: The owner cannot be read or written.
+    """
+    path = getattr(request.scope.get("route"), "path", "")
+    rollout = request.path_params.get("rollout") or (request.headers.get(ROLLOUT) if path.startswith("/v1/") else None)
+    if rollout:
+        await request.app.state.server.owners.check(
+            request.scope, [rollout], begins=f"{request.method} {path}" in BEGIN
+        )
