@@ -62,8 +62,8 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         if name in dataclasses:
-            panel, *_ = *getattr(hints[name], "__metadata__", ()), None
-            parameters += _flags(dataclasses[name], panel)
+            panels = getattr(hints[name], "__metadata__", ())
+            parameters += _flags(dataclasses[name], panels[0] if panels else None)
         else:
             kind = inspect.Parameter.KEYWORD_ONLY
             parameters.append(parameter.replace(annotation=hints[name], kind=kind))

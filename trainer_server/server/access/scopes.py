@@ -1,5 +1,5 @@
-"""Who may use a route: the scope that each needs, its action in the audit log, and the owner of a rollout in its path. A
-route that is not in the table answers nobody."""
+"""Who may use a route: the scope that each needs, with its name in the audit log, and the owner of a rollout. A route
+that is not in the table answers nobody."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
-"""`/health`, `/ready`, `/api/engines`, `/api/status`: whether the server can answer, and what it works on."""
+"""`/health`, `/ready`, `/api/engines`, `/api/status`, `/metrics`: whether the server can answer, and what it works on;
+and `/api/token`: what the token of a request is for."""
 
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
 
+from trainer_server.common import TokenInfo
 from trainer_server.common.status import ServerStatus
 from trainer_server.engines.base import CountsSeconds, Engine
 from trainer_server.server.access.auth import authorized
@@ -80,3 +84,24 @@ async def status(sources: SourcesDep) -> ServerStatus:
     second, memory, and problems with their remedies."""
     await sources.look()
     return await asyncio.to_thread(status_of, sources)
+
+
+@router.get("/metrics")
+async def metrics(server: ServerDep, request: Request) -> Response:
+    """Requests, completions, tokens, engines, policies, jobs and the last steps, in the format that Prometheus asks
+    for."""
+    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    return Response(await asyncio.to_thread(encode, server.series), media_type=kind)
+
+
+token_router = APIRouter(prefix="/api/token", tags=["tokens"])
+"""Tokens are created by commands on the server's machine, never over HTTP."""
+
+
+@token_router.get("")
+async def show_token(request: Request) -> TokenInfo:
+    """Name, owner, scope and expiry of the token that asks, and the server's version."""
+    token = token_of(request.scope)
+    assert token is not None, "the route has a scope"
+    facts = token.model_dump(include={"name", "owner", "scope", "expires"})
+    return TokenInfo(**facts, version=version("art-langgraph"))

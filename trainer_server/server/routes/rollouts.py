@@ -11,7 +11,7 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import BaseModel, FailFast, RootModel, ValidationError
 
 from trainer_server.common.jsonl import from_json, to_json
-from trainer_server.gateway.body import check_values
+from trainer_server.gateway.body import MOST_API_VALUES, check_values, read_json
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of, rows_of
 from trainer_server.ledger.run_repository import ReportedRun
@@ -267,3 +267,47 @@ def _check_known(server: Server, rollout: str, completions: Sequence[Completion]
             f"to {rollout_path('ID')}/v1 of this server, or register it with PUT /api/rollouts/ID",
             code="not_found",
         )
+
+
+records_router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"], route_class=RolloutRoute)
+"""Records of remote graphs' runs, from their process to that of the rollout."""
+
+Id = Annotated[str, Path(min_length=1, max_length=200)]
+"""Of a rollout, a call or a run."""
+MAX_WAIT = 30.0
+"""Maximum number of seconds for which an answer is held back."""
+
+
+@records_router.put("/{run}", status_code=204)
+async def put_record(rollout: Id, call: Id, run: Id, request: Request, server: ServerDep) -> None:
+    """Takes the record of a run that has ended, a JSON object. An empty body says that the run has begun."""
+    body = await request.body()
+    server.records.put(rollout, call, run, await asyncio.to_thread(_run_record, body) if body else None)
+
+
+@records_router.get("")
+async def get_records(
+    rollout: str, call: str, server: ServerDep, wait: Annotated[float, Query(ge=0.0, le=MAX_WAIT)] = 0.0
+) -> Response:
+    """The records of the runs that answered a call: `{"ended": bool, "records": […]}`.
+
+    Waits until all runs of the call have ended, for `wait` seconds at most. 404: no run has begun.
+    """
+    entry = await server.records.get(rollout, call, wait)
+    if entry is None:
+        raise NotFound(f"no process has recorded a run for call {call!r} of rollout {rollout!r}", code="not_found")
+    records, is_complete = entry
+    body = b'{"ended": %s, "records": [%s]}' % (b"true" if is_complete else b"false", b", ".join(records))
+    return Response(body, media_type="application/json")
+
+
+def _run_record(body: bytes) -> bytes:
+    """A record in UTF-8, as strict JSON: it is answered together with others, which it must not spoil."""
+    try:
+        record = read_json(body, MOST_API_VALUES)
+        if not isinstance(record, dict):
+            raise APIError(400, "the body is no object")
+        check_values(record, halves=True)
+        return to_json(record).encode()
+    except APIError as error:
+        raise Unprocessable(f"a record is a JSON object: {error}", code="invalid_record", param="body") from None
