@@ -78,14 +78,14 @@ class Admission:
 
     def __init__(self, running: int, waiting: int) -> None:
         self._places = asyncio.Semaphore(running)
-        self.most, self._admitted = running + waiting, 0
+        self.most = running + waiting
         self.refusal_count = self.running = 0
         self.by_policy: Counter[str | None] = Counter()
 
     @property
     def under_way(self) -> int:
         """Requests at engines and in line."""
-        return self._admitted
+        return self.by_policy.total()
 
     @contextmanager
     def admit(self, policy: str | None = None) -> Iterator[None]:
@@ -97,19 +97,17 @@ class Admission:
         Raises:
             APIError: 429, the line is full.
         """
-        if self._admitted >= self.most:
+        if self.under_way >= self.most:
             self.refusal_count += 1
             message = (
-                f"{self._admitted} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
+                f"{self.under_way} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
                 "or raise the server's limit of open files (ulimit -n)"
             )
             raise APIError(429, message, code="too_many_requests", retry_after=RETRY_AFTER)
-        self._admitted += 1
         self.by_policy[policy] += 1
         try:
             yield
         finally:
-            self._admitted -= 1
             self.by_policy[policy] -= 1
             if not self.by_policy[policy]:
                 del self.by_policy[policy]

@@ -1,4 +1,4 @@
-"""Errors on their way out: what parts of the server raise, as HTTP answers in the shape of the API that was asked."""
+"""Errors of all parts of the server as HTTP answers, in the shape of the client API."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(error: Exception, path: str = "") -> Response:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Has an application answer errors in the shape of the API that was asked."""
+    """Has an application answer errors in the shape of the client API."""
 
     async def refuse(request: Request, error: Exception) -> Response:
         return answer(error, request.url.path)

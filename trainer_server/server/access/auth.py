@@ -1,4 +1,4 @@
-"""Who may ask: the Host header and the bearer token."""
+"""Authentication: the Host header and the bearer token of a request."""
 
 from __future__ import annotations
 
