@@ -96,28 +96,7 @@ class Server:
         self.records = RemoteRunBuffer(config.lease)
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store, self.fleet.pins if self.fleet else None, trains=config.trains)
-        self.leases: Leases
-        self.slots: Slots
-        if self.fleet:
-            self.leases = SharedLeases(self.fleet.pins, config.lease)
-            self.slots = SharedSlots(
-                gateways=self.fleet.gateways,
-                engines=self.engines,
-                capacity=config.adapter_slots,
-                directory=self.store.directory,
-                alone=not config.shares_engines,
-                wait=config.slot_wait,
-            )
-        else:
-            self.leases = local = LocalLeases(config.lease)
-            self.slots = LocalSlots(
-                engines=self.engines,
-                capacity=config.adapter_slots,
-                directory=self.store.directory,
-                pinned_versions=local.versions,
-                is_named=self.names.is_named,
-                wait=config.slot_wait,
-            )
+        self.leases, self.slots = self._make_slots()
         self.canary = Canary(
             names=self.names, leases=self.leases, draws=self.draws, ledger=self.ledger, store=self.store
         )
@@ -162,6 +141,29 @@ class Server:
         self._tasks: list[asyncio.Task[None]] = []
         self._purging = PeriodicTask("deletion of what is past its time", self._purge)
         self._names_exchange = PeriodicTask("the exchange of what policies' names mean", self._exchange_names)
+
+    def _make_slots(self) -> tuple[Leases, Slots]:
+        """Leases and adapter slots, which the servers of a fleet share."""
+        config = self.config
+        if self.fleet:
+            slots = SharedSlots(
+                gateways=self.fleet.gateways,
+                engines=self.engines,
+                capacity=config.adapter_slots,
+                directory=self.store.directory,
+                alone=not config.shares_engines,
+                wait=config.slot_wait,
+            )
+            return SharedLeases(self.fleet.pins, config.lease), slots
+        leases = LocalLeases(config.lease)
+        return leases, LocalSlots(
+            engines=self.engines,
+            capacity=config.adapter_slots,
+            directory=self.store.directory,
+            pinned_versions=leases.versions,
+            is_named=self.names.is_named,
+            wait=config.slot_wait,
+        )
 
     def _make_gateway(self) -> Gateway:
         config, base = self.config, self.identity.base.name
