@@ -16,21 +16,15 @@ def _repeatable(name: str) -> dict[str, Any]:
     return {"name": name, "type": list[str] | None, "value": None, "parse": lambda values: tuple(values or ())}
 
 
-def _words() -> dict[str, Any]:
-    """Metadata of a tuple that the command line gives as one quoted string."""
-    return {"type": str, "value": "", "parse": lambda line: tuple(shlex.split(line))}
-
-
-def _size() -> dict[str, Any]:
-    """Metadata of a size without a limit where it is None: on the command line, 0."""
-    return {"min": 0, "parse": lambda gib: gib or None}
-
-
 def _switch(name: str, **metadata: Any) -> dict[str, Any]:
     """Metadata of an option that can be switched off, too."""
     return {"flag": f"--{name}/--no-{name}", **metadata}
 
 
+_WORDS: dict[str, Any] = {"type": str, "value": "", "parse": lambda line: tuple(shlex.split(line))}
+"""Metadata of a tuple that the command line gives as one quoted string."""
+_SIZE: dict[str, Any] = {"min": 0, "parse": lambda gib: gib or None}
+"""Metadata of a size without a limit where it is None: on the command line, 0."""
 _NO_FLAG = {"flag": None}
 _ONE_OR_MORE = {"min": 1}
 
@@ -135,7 +129,7 @@ class ServerConfig:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     trust_remote_code: bool = field(default=False, metadata={"flag": "--trust-remote-code"})
-    engine_args: tuple[str, ...] = field(default=(), metadata=_words())
+    engine_args: tuple[str, ...] = field(default=(), metadata=_WORDS)
     media_domains: tuple[str, ...] = field(default=(), metadata=_repeatable("allowed_media_domain"))
     splice: Literal["off", "exact", "thoughts"] = "exact"
     turns_mib: int = field(default=128, metadata=_ONE_OR_MORE)
@@ -152,7 +146,7 @@ class ServerConfig:
     losses: tuple[str, ...] = field(default=(), metadata=_repeatable("loss"))
     teacher_urls: tuple[str, ...] = field(default=(), metadata=_repeatable("teacher_url"))
     """No request makes this server ask another address."""
-    trainer_args: tuple[str, ...] = field(default=(), metadata=_words())
+    trainer_args: tuple[str, ...] = field(default=(), metadata=_WORDS)
     trainer_env: tuple[str, ...] = field(default=(), metadata=_repeatable("trainer_env"))
     kv_cache_gib: int = field(default=2, metadata=_ONE_OR_MORE)
     max_tokens: int = field(default=1024, metadata=_ONE_OR_MORE)
@@ -161,10 +155,10 @@ class ServerConfig:
     keep_versions: int | None = field(default=None, metadata=_ONE_OR_MORE)
     redact: str | None = None
     keep_days: float = field(default=30.0, metadata=_ONE_OR_MORE)
-    keep_gib: float | None = field(default=50.0, metadata=_size())
+    keep_gib: float | None = field(default=50.0, metadata=_SIZE)
     keep_jobs: float = field(default=30.0, metadata=_ONE_OR_MORE)
-    keep_jobs_gib: float | None = field(default=20.0, metadata=_size())
-    keep_traces_gib: float | None = field(default=20.0, metadata=_size())
+    keep_jobs_gib: float | None = field(default=20.0, metadata=_SIZE)
+    keep_traces_gib: float | None = field(default=20.0, metadata=_SIZE)
     gpu_hour_price: float | None = field(default=None, metadata={"envvar": "ART_GPU_HOUR_PRICE", "min": 0.0})
     billed_gpus: int | None = field(default=None, metadata={"min": 0})
     job_time_limit: float = field(default=86400.0, metadata=_ONE_OR_MORE)
