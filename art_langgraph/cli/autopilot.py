@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import StepFlags, StoreOption, load_object, with_flags
+from art_langgraph.cli.options import StepFlags, StoreOption, load_object
 from art_langgraph.cli.printing.lists import print_json
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from art_langgraph.cli.options import (
     load_object,
     make_llm,
     rubric_text,
-    with_flags,
 )
 from art_langgraph.cli.printing.lists import only_json
 from trainer_server.common.home import write_private
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from functools import wraps
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from art_langgraph.loop.options import help_of
 from trainer_server.wire import ConfigError, GRPOConfig
 from trainer_server.wire.text import moment
 
@@ -134,52 +131,6 @@ class JudgeFlags:
         if self.judge is None:
             return None
         return Ruler(make_llm(self.judge, self.judge_url), rubric_text(self.rubric) or RUBRIC, votes=self.votes)
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: a parameter that is a dataclass becomes a flag for each of its fields, with the help of its docstring.
-
-    Args:
-        command: The function of the command. Such a parameter is annotated with its class and a panel of the help:
-            `Annotated[LoopFlags, "Training loop"]`.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    origins = {name: getattr(hint, "__origin__", None) for name, hint in hints.items()}
-    dataclasses: dict[str, Any] = {name: origin for name, origin in origins.items() if is_dataclass(origin)}
-    parameters: list[inspect.Parameter] = []
-    for name, parameter in inspect.signature(command).parameters.items():
-        if name in dataclasses:
-            parameters += _flags(dataclasses[name], *hints[name].__metadata__)
-        else:
-            kind = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(parameter.replace(annotation=hints[name], kind=kind))
-
-    @wraps(command)
-    def call(**values: Any) -> None:
-        for name, options in dataclasses.items():
-            values[name] = options(**{option.name: values.pop(option.name) for option in fields(options)})
-        command(**values)
-
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return call
-
-
-def _flags(options: Any, panel: str) -> Iterator[inspect.Parameter]:
-    """A parameter of a command for each field of a dataclass."""
-    by_name, hints = {option.name: option for option in fields(options)}, get_type_hints(options)
-    for name, meaning in help_of(options).items():
-        settings = {"flag": flag(name), **by_name[name].metadata}
-        option = typer.Option(settings.pop("flag"), help=meaning, rich_help_panel=panel, **settings)
-        default = inspect.Parameter.empty if by_name[name].default is MISSING else by_name[name].default
-        yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hints[name], option]
-        )
-
-
-def flag(name: str) -> str:
-    """A field, as the command line writes it."""
-    return f"--{name.replace('_', '-')}"
 
 
 def short_patience() -> float:

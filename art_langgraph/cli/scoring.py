@@ -18,9 +18,9 @@ from art_langgraph.cli.options import (
     find_trajectory,
     load_object,
     why_empty,
-    with_flags,
 )
 from art_langgraph.cli.printing.lists import only_json, print_json
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, SinceFilter, with_flags
+from art_langgraph.cli.options import JsonOption, SinceFilter
 from art_langgraph.cli.printing.lists import print_json
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:

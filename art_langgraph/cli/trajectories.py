@@ -22,11 +22,11 @@ from art_langgraph.cli.options import (
     StoreOption,
     short_patience,
     why_empty,
-    with_flags,
 )
 from art_langgraph.cli.printing.lists import print_json, print_table, shorten
 from art_langgraph.cli.watching.show import show_command
 from art_langgraph.exports.names import TrainerFormat
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable
 

@@ -7,18 +7,17 @@ A field has its type and its default; the section `Args` of the class has its me
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from trainer_server.common.options import help_of
+
 Keywords = ParamSpec("Keywords")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
-
-_ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,22 +90,6 @@ def values_of(options: object, declaration: Any) -> dict[str, Any]:
         declaration: The dataclass, a base of theirs, say.
     """
     return {option.name: getattr(options, option.name) for option in fields(declaration)}
-
-
-def help_of(options: Any) -> dict[str, str]:
-    """The meaning of each field, by name and in this order: what the docstring of a dataclass says, or that of a base.
-
-    Args:
-        options: The dataclass.
-    """
-    texts: dict[str, str] = {}
-    for base in options.__mro__:
-        _, _, section = inspect.cleandoc(base.__doc__ or "").partition("\nArgs:\n")
-        for name, text in _ENTRY.findall(section.partition("\n\n")[0]):
-            texts.setdefault(name, " ".join(text.split()))
-    names = [option.name for option in fields(options)]
-    order = [*texts, *names]  # without docstrings (python -OO), the fields' own
-    return {name: texts.get(name, "") for name in sorted(names, key=order.index)}
 
 
 def markdown_table(options: Any) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, StepFlags, load_object, make_llm, with_flags
+from art_langgraph.cli.options import JsonOption, StepFlags, load_object, make_llm
 from art_langgraph.cli.printing.lists import print_json
 from art_mcp.cli.options import (
     DestructiveOption,
@@ -31,6 +31,7 @@ from art_mcp.cli.options import (
     headers_of,
     variables_of,
 )
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ARTError, ConfigError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Collection
 
 from trainer_server.gateway.body import read_object
-from trainer_server.gateway.dialects.chat import CHAT
+from trainer_server.gateway.client_api import CHAT
 from trainer_server.gateway.parser import ChatRequest, chat_request
 
 

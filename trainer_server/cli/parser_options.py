@@ -6,16 +6,9 @@ from typing import Annotated
 
 import typer
 
-ToolOption = Annotated[
-    str,
-    typer.Option(
-        help="vLLM's parser of tool calls. `auto` chooses by the model's chat template and family; `none`: requests "
-        "with tools are refused. An unknown name is answered with the list."
-    ),
-]
-ReasoningOption = Annotated[
-    str,
-    typer.Option(
-        help="vLLM's parser of thoughts, `auto`, `none` or a name. Without one, thoughts stay in the text of an answer."
-    ),
-]
+from trainer_server.common.options import help_of
+from trainer_server.server.config import ServerConfig
+
+_MEANINGS = help_of(ServerConfig)
+ToolOption = Annotated[str, typer.Option(help=_MEANINGS["tool_call_parser"])]
+ReasoningOption = Annotated[str, typer.Option(help=_MEANINGS["reasoning_parser"])]

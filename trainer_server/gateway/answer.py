@@ -1,4 +1,5 @@
-"""One choice of a chat completion: collected, from the chunks of a stream or whole, and made readable for clients."""
+"""One choice of a chat completion: collects it, from the chunks of a stream or whole, and makes it readable for
+clients."""
 
 from __future__ import annotations
 
@@ -74,11 +75,11 @@ def why_incomplete(answers: Sequence[Answer], token_count: object) -> str | None
     """Why the tokens of answers must not be trained: not all that were sampled were received.
 
     Some versions of vLLM leave chunks of streamed tool calls out, and the ids and log-probabilities in them. What is
-    left looks whole; only the number of sampled tokens tells.
+    left looks whole; only the number of sampled tokens shows it.
 
     Args:
         answers: All choices of one request.
-        token_count: The number of sampled tokens of all choices, as the engine's usage says; None: it does not say.
+        token_count: The number of sampled tokens of all choices, from the engine's usage; None: the usage lacks it.
 
     Returns:
         The reason; None if all tokens are there.
@@ -116,7 +117,7 @@ class ChoiceWriter:
     """Makes the choices of an engine those that clients get, in place.
 
     Args:
-        chat: What the client asked for.
+        chat: The client's request.
         engine: Decodes tokens; None: no engine can be asked any more.
         model: Directory of the base model.
     """
@@ -201,8 +202,8 @@ def as_text(choice: dict[str, Any], sampled_text: str | None) -> None:
             sampled_text, message.get("reasoning") or message.get("reasoning_content")
         )
     else:
-        written = map(written_call, bad)
-        message["content"] = "\n".join([*([message["content"]] if message.get("content") else []), *written])
+        texts = [message.get("content"), *map(call_text, bad)]
+        message["content"] = "\n".join(text for text in texts if text)
     message["tool_calls"] = good
     if not good:
         choice["finish_reason"] = "stop" if choice["finish_reason"] == "tool_calls" else choice["finish_reason"]
@@ -210,15 +211,16 @@ def as_text(choice: dict[str, Any], sampled_text: str | None) -> None:
 
 def _without_thought(sampled_text: str, reasoning: str | None) -> str:
     """A text without the thought that a parser found at its beginning, and without the mark that ends the thought."""
-    _, removed, rest = sampled_text.partition(reasoning.strip()) if reasoning and reasoning.strip() else ("", "", "")
-    return _END_OF_THOUGHT.sub("", rest) if removed else sampled_text
+    thought = (reasoning or "").strip()
+    _, separator, rest = sampled_text.partition(thought) if thought else ("", "", "")
+    return _END_OF_THOUGHT.sub("", rest) if separator else sampled_text
 
 
 _END_OF_THOUGHT = re.compile(r"^\s*(</[^<>]*>|\[/[^\[\]]*\]|<channel\|>)?\s*")
 """The mark that ends a thought in the formats of vLLM's parsers, such as `</think>`, and the space around it."""
 
 
-def written_call(call: Mapping[str, Any]) -> str:
+def call_text(call: Mapping[str, Any]) -> str:
     """A tool call as text."""
     function = call["function"]
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'

@@ -33,7 +33,7 @@ class APIError(Exception):
         retry_after: Seconds after which the client may try again; None: no such advice.
 
     Attributes:
-        completion: Id of the ledger's row that says so; None: the ledger has none.
+        completion: Id of the request's row in the ledger; None: it has none.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class APIError(Exception):
         """The HTTP answer.
 
         Args:
-            path: Path of the request, which says in which shape the client expects it.
+            path: Path of the request, on which the shape of the answer depends.
         """
         headers = {"Retry-After": str(self.retry_after)} if self.retry_after else {}
         if self.completion is not None:

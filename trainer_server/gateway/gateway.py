@@ -19,14 +19,14 @@ from trainer_server.common.jsonl import to_json
 from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply
 from trainer_server.engines.slots import adapter_name
 from trainer_server.gateway.answer import Answer, ChoiceWriter, check_exact, why_incomplete
-from trainer_server.gateway.dialects.base import Dialect
+from trainer_server.gateway.client_api import ClientAPI
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.parser import ChatRequest, Parser
 from trainer_server.gateway.recorder import Recorder
 from trainer_server.gateway.resolver import Resolver, Source
 from trainer_server.gateway.sampler import Attempt, Sampler
-from trainer_server.gateway.splice.messages import only_text
 from trainer_server.gateway.splice.splicer import Prompt, Splicer
+from trainer_server.gateway.splice.turns import only_text
 from trainer_server.wire import CompletionStatus
 from trainer_server.wire.headers import COMPLETION
 
@@ -34,7 +34,7 @@ log = logging.getLogger("trainer_server")
 
 
 class Gateway:
-    """Answers `/v1/chat/completions`, the same in other dialects, and `/v1/models`.
+    """Answers `/v1/chat/completions`, the same in other client APIs, and `/v1/models`.
 
     Args:
         parser: Reads requests.
@@ -56,31 +56,31 @@ class Gateway:
         self.stopping = asyncio.Event()
         self.requests = 0
 
-    async def answer(self, request: Request, dialect: Dialect) -> Response:
+    async def answer(self, request: Request, api: ClientAPI) -> Response:
         """Answers a request.
 
         Args:
             request: The request.
-            dialect: The API in which it asks.
+            api: The API in which the client wrote it.
 
         Raises:
             APIError: The request is wrong, or cannot be answered now.
         """
         self.requests += 1
-        chat = await self.parser.parse(request, dialect)
+        chat = await self.parser.parse(request, api)
         source = await self.resolver.resolve(chat.model, request.headers)
         chat = chat.override(temperature=source.temperature, hint=source.hint)
         prompt = self.splicer.match(chat, source.rollout)
         call = _Call(self, chat, source, prompt)
         return await _unless_disconnected(request, call.stream() if chat.stream else call.answer())
 
-    async def count(self, request: Request, dialect: Dialect) -> int:
+    async def count(self, request: Request, api: ClientAPI) -> int:
         """Counts the tokens that a request would prompt the model with.
 
         Raises:
             APIError: The request is wrong, or cannot be rendered now.
         """
-        chat = await self.parser.parse(request, dialect)
+        chat = await self.parser.parse(request, api)
         await self.resolver.version(chat.model, None)
         return await self.sampler.count_tokens(chat)
 
@@ -89,24 +89,23 @@ class Gateway:
         return self.resolver.models()
 
     def forget(self, rollouts: Collection[str]) -> None:
-        """Forgets what is kept in memory for rollouts that have ended: their turns, and which engine knows them."""
+        """Drops the turns of rollouts that have ended, and which engine has their prompts."""
         self.splicer.forget(rollouts)
         self.sampler.forget(rollouts)
 
     def erase(self, rollouts: Collection[str], completions: Collection[str]) -> None:
-        """Forgets what is kept in memory for rollouts and completions that are deleted."""
+        """Drops from memory what belongs to rollouts and completions that are deleted."""
         self.forget(rollouts)
         self.splicer.drop(completions)
 
 
 class _Call:
-    """One chat request after its version is known: an engine answers it, the ledger records the answer, and the client
-    gets it.
+    """One chat request with its version: an engine answers it, the ledger records the answer, and the client gets it.
 
     Args:
         gateway: Has the stages.
         chat: The request.
-        source: The version that answers, and the rollout that asks.
+        source: The version that answers, and the rollout of the request.
         prompt: The turns that the request continues.
     """
 
@@ -144,26 +143,26 @@ class _Call:
             APIError: The request failed before the first byte was sent. Later errors are events of the stream.
         """
         events = self._events()
-        content = _begun_with(await anext(events), events)
+        content = _with_first(await anext(events), events)
         headers = {"Cache-Control": "no-store", COMPLETION: self._attempt.id}
         return StreamingResponse(content, media_type="text/event-stream", headers=headers)
 
     async def _events(self) -> AsyncGenerator[bytes]:
         """The events of a stream. An error after the first one is the last one."""
-        sent = False
+        is_first = True
         try:
             async with aclosing(self._text()) as text:
                 async for event in text:
                     yield event
-                    sent = True
+                    is_first = False
         except APIError as error:
-            if not sent:
+            if is_first:
                 raise
             yield self._chat.exchange.stream.failure(error)
 
     async def _text(self) -> AsyncGenerator[bytes]:
-        """The events of an answer. Those from the end of its text on are held back until the answer is recorded."""
-        answer, token_count, end, answered = Answer(), None, [], False
+        """The events of an answer. Those from the end of its text on come when the answer is recorded."""
+        answer, token_count, end, is_finished = Answer(), None, [], False
         stream = self._chat.exchange.stream
         async with self._admit([answer]):
             async with aclosing(self._chunks()) as chunks:
@@ -175,15 +174,15 @@ class _Call:
                         if choice["index"]:
                             raise MalformedAnswer(f"one choice was asked for, and number {choice['index']} came")
                         answer.take(choice, chunk.get("prompt_token_ids"))
-                        if choice["delta"].pop("tool_calls", None) and answered:
+                        if choice["delta"].pop("tool_calls", None) and is_finished:
                             raise MalformedAnswer("a part of a tool call came after the end of the answer")
                         if choice.get("finish_reason"):
                             await writer.finish(choice, answer)
-                            answered, chunk["system_fingerprint"] = True, self._attempt.id
+                            is_finished, chunk["system_fingerprint"] = True, self._attempt.id
                         writer.clean(choice)
                     token_count = (chunk.get("usage") or {}).get("completion_tokens", token_count)
                     self._stamp(chunk)
-                    if not (events := stream.chunk(chunk)):
+                    if not (events := b"".join(stream.chunk(chunk))):
                         continue
                     if answer.finish_reason:
                         end.append(events)
@@ -194,14 +193,14 @@ class _Call:
             await self._record([answer], token_count)
         for events in end:
             yield events
-        yield stream.end()
+        yield b"".join(stream.end())
 
     @asynccontextmanager
     async def _admit(self, answers: Sequence[Answer]) -> AsyncIterator[None]:
         """Counts the request as admitted, and records what was received of its answers when it fails.
 
         The rows are `aborted` if the client went away, and `failed` otherwise. A request that was refused has a single
-        row, `refused`, which is in the ledger before the client hears of it.
+        row, `refused`, which is in the ledger before the client gets the error.
 
         Raises:
             APIError: The server has too many requests; or in place of an EngineLost.
@@ -243,16 +242,16 @@ class _Call:
 
     async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
         """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
-        begun = False
+        is_first = True
         while True:
             try:
                 async with self._reply() as reply:
                     async for chunk in reply.chunks():
-                        begun = True
+                        is_first = False
                         yield chunk
                 return
             except EngineLost as error:
-                self._gateway.sampler.count_failure(self._attempt, error, again=not begun)
+                self._gateway.sampler.count_failure(self._attempt, error, again=is_first)
 
     @asynccontextmanager
     async def _reply(self) -> AsyncIterator[Reply]:
@@ -287,8 +286,8 @@ class _Call:
         if untrainable:
             log.warning("%s of %s will not be trained: %s%s", attempt.id, url, untrainable, hint)
         if attempt.max_tokens is None:
-            left = ((attempt.engine and attempt.engine.max_model_len) or 0) - len(prompt_token_ids)
-            attempt.max_tokens = left if left > 0 else None
+            room = ((attempt.engine and attempt.engine.max_model_len) or 0) - len(prompt_token_ids)
+            attempt.max_tokens = room if room > 0 else None
         rows = recorder.rows(
             self._chat, self._source, attempt, answers, CompletionStatus.complete, untrainable=untrainable
         )
@@ -304,7 +303,7 @@ class _Call:
         body["model"] = f"{self._source.policy}@{self._source.version}" if self._source.policy else body.get("model")
 
     def _as_api_error(self, error: EngineLost | MalformedAnswer) -> APIError:
-        """What the client hears of an engine that gave no answer, or none that can be used."""
+        """The client's error for an engine that gave no answer, or none that can be used."""
         if isinstance(error, EngineLost):
             message = f"the engine went away during the answer: {error}"
             return APIError(503, message, code="engine_lost", retry_after=5)
@@ -349,7 +348,7 @@ class _Call:
 
     @asynccontextmanager
     async def _engine_span(self, engine: Engine, request: Mapping[str, Any]) -> AsyncIterator[tracing.Span]:
-        """The span of an engine's work. It is not entered: the parts of a stream are asked for by other tasks."""
+        """The span of an engine's work. It is not entered: other tasks read the parts of a stream."""
         if self._span is tracing.NOTHING:
             yield tracing.NOTHING
             return
@@ -368,7 +367,7 @@ class _Call:
             span.end()
 
 
-async def _begun_with(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+async def _with_first(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
     """The events of a stream whose first one has come."""
     async with aclosing(rest):
         yield first

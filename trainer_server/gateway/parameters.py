@@ -24,78 +24,30 @@ from trainer_server.wire.bounds import ListOf
 
 
 class Handling(StrEnum):
-    """What happens to a parameter."""
+    """What the gateway does with a parameter."""
 
-    used = "used"
-    """The gateway reads the parameter and decides what the engine gets."""
-    forwarded = "forwarded"
-    """The engine gets the parameter unchanged."""
-    dropped = "dropped"
-    """The engine does not get the parameter, which changes nothing about the answer. The ledger's row notes it."""
-    refused = "refused"
-    """The request is answered with status 400 and what to do instead."""
+    use = "use"
+    """Reads it, and decides what the engine gets."""
+    forward = "forward"
+    """Sends it to the engine unchanged."""
+    drop = "drop"
+    """Leaves it out, as it changes nothing about the answer. The ledger's row names it."""
+    refuse = "refuse"
+    """Answers the request with status 400 and what to do instead."""
 
 
-OPENAI: dict[str, Handling] = {
-    "messages": Handling.forwarded,
-    "model": Handling.used,
-    "audio": Handling.dropped,
-    "frequency_penalty": Handling.forwarded,
-    "function_call": Handling.refused,
-    "functions": Handling.refused,
-    "logit_bias": Handling.forwarded,
-    "logprobs": Handling.used,
-    "max_completion_tokens": Handling.used,
-    "max_tokens": Handling.used,
-    "metadata": Handling.dropped,
-    "modalities": Handling.dropped,
-    "moderation": Handling.refused,
-    "n": Handling.used,
-    "parallel_tool_calls": Handling.forwarded,
-    "prediction": Handling.dropped,
-    "presence_penalty": Handling.forwarded,
-    "prompt_cache_key": Handling.dropped,
-    "prompt_cache_options": Handling.dropped,
-    "prompt_cache_retention": Handling.dropped,
-    "reasoning_effort": Handling.forwarded,
-    "response_format": Handling.forwarded,
-    "safety_identifier": Handling.dropped,
-    "seed": Handling.used,
-    "service_tier": Handling.dropped,
-    "stop": Handling.forwarded,
-    "store": Handling.dropped,
-    "stream": Handling.forwarded,
-    "stream_options": Handling.used,
-    "temperature": Handling.used,
-    "tool_choice": Handling.forwarded,
-    "tools": Handling.forwarded,
-    "top_logprobs": Handling.used,
-    "top_p": Handling.forwarded,
-    "user": Handling.dropped,
-    "verbosity": Handling.dropped,
-    "web_search_options": Handling.refused,
-}
-"""All parameters of `chat.completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
+def handling_of(
+    *, use: str = "", forward: str = "", drop: str = "", refuse: Collection[str] = ()
+) -> dict[str, Handling]:
+    """What the gateway does with each parameter of an API. Each argument names parameters, in one text."""
+    names = {
+        Handling.use: use.split(),
+        Handling.forward: forward.split(),
+        Handling.drop: drop.split(),
+        Handling.refuse: refuse,
+    }
+    return {name: handling for handling, group in names.items() for name in group}
 
-VLLM: dict[str, Handling] = {
-    "add_generation_prompt": Handling.forwarded,
-    "chat_template_kwargs": Handling.forwarded,
-    "continue_final_message": Handling.forwarded,
-    "ignore_eos": Handling.forwarded,
-    "include_reasoning": Handling.used,
-    "include_stop_str_in_output": Handling.forwarded,
-    "min_p": Handling.forwarded,
-    "min_tokens": Handling.forwarded,
-    "repetition_penalty": Handling.forwarded,
-    "return_token_ids": Handling.used,
-    "skip_special_tokens": Handling.forwarded,
-    "stop_token_ids": Handling.forwarded,
-    "structured_outputs": Handling.forwarded,
-    "top_k": Handling.forwarded,
-}
-"""Parameters of vLLM that the gateway supports too."""
-
-PARAMETERS = OPENAI | VLLM
 
 _REMEDIES = {
     "function_call": "it is deprecated: use `tool_choice`",
@@ -103,6 +55,32 @@ _REMEDIES = {
     "moderation": "no moderation model is served here; moderate inputs and answers in the agent",
     "web_search_options": "this server does not search the web; give the agent a search tool",
 }
+
+OPENAI = handling_of(
+    use="logprobs max_completion_tokens max_tokens model n seed stream_options temperature top_logprobs",
+    forward=(
+        "frequency_penalty logit_bias messages parallel_tool_calls presence_penalty reasoning_effort "
+        "response_format stop stream tool_choice tools top_p"
+    ),
+    drop=(
+        "audio metadata modalities prediction prompt_cache_key prompt_cache_options prompt_cache_retention "
+        "safety_identifier service_tier store user verbosity"
+    ),
+    refuse=_REMEDIES,
+)
+"""All parameters of `chat.completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
+
+VLLM = handling_of(
+    use="include_reasoning return_token_ids",
+    forward=(
+        "add_generation_prompt chat_template_kwargs continue_final_message ignore_eos "
+        "include_stop_str_in_output min_p min_tokens repetition_penalty skip_special_tokens stop_token_ids "
+        "structured_outputs top_k"
+    ),
+)
+"""Parameters of vLLM that the gateway supports too."""
+
+PARAMETERS = OPENAI | VLLM
 
 
 def check_parameters(body: Mapping[str, Any]) -> list[str]:
@@ -114,7 +92,7 @@ def check_parameters(body: Mapping[str, Any]) -> list[str]:
     Raises:
         APIError: 400 for a parameter that is unknown or not supported.
     """
-    dropped = check_names(body, PARAMETERS, _REMEDIES)
+    dropped_names = check_names(body, PARAMETERS, _REMEDIES)
     modalities = body.get("modalities")
     if modalities is not None and modalities != ["text"]:
         raise APIError(
@@ -123,7 +101,7 @@ def check_parameters(body: Mapping[str, Any]) -> list[str]:
             code="unsupported_parameter",
             param="modalities",
         )
-    return dropped
+    return dropped_names
 
 
 def check_names(body: Mapping[str, Any], parameters: Mapping[str, Handling], remedies: Mapping[str, str]) -> list[str]:
@@ -145,15 +123,15 @@ def check_names(body: Mapping[str, Any], parameters: Mapping[str, Handling], rem
     for name in names:
         if name not in parameters:
             raise APIError(400, f"unknown parameter: {name!r}", code="unknown_parameter", param=name)
-        if parameters[name] == Handling.refused and body[name] not in ([], {}, False):
+        if parameters[name] == Handling.refuse and body[name] not in ([], {}, False):
             raise APIError(400, f"`{name}`: {remedies[name]}", code="unsupported_parameter", param=name)
-    return [name for name in names if parameters[name] == Handling.dropped]
+    return [name for name in names if parameters[name] == Handling.drop]
 
 
 def forwarded_parameters(body: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a request that the engine gets unchanged."""
     return {
-        name: value for name, value in body.items() if value is not None and PARAMETERS.get(name) == Handling.forwarded
+        name: value for name, value in body.items() if value is not None and PARAMETERS.get(name) == Handling.forward
     }
 
 
@@ -342,8 +320,8 @@ class ChatBody(BaseModel):
         """Whether a grammar may constrain the answer. vLLM limits answers to one tool call by a grammar, too."""
         strict = any(tool.function.strict for tool in self.tools)
         single = self.may_call and not self.parallel_tool_calls
-        formatted = self.response_format is not None and self.response_format.type != "text"
-        return self.forced_tool or strict or single or formatted or bool(self.structured_outputs)
+        has_format = self.response_format is not None and self.response_format.type != "text"
+        return self.forced_tool or strict or single or has_format or bool(self.structured_outputs)
 
     @property
     def may_call(self) -> bool:
@@ -372,12 +350,12 @@ def check_media(messages: list[dict[str, Any]], domains: Collection[str]) -> Non
     """
     for at, message in enumerate(messages):
         for address in _addresses(message.get("content")):
-            if not _allowed(address, domains):
-                allowed = f", or from {', '.join(sorted(domains))}" if domains else ""
+            if not _is_allowed(address, domains):
+                or_domains = f", or from {', '.join(sorted(domains))}" if domains else ""
                 raise APIError(
                     400,
                     f"`messages.{at}.content`: the engine does not fetch {address!r:.100}: send media as `data:` "
-                    f"URLs{allowed}, or serve with --allowed-media-domain",
+                    f"URLs{or_domains}, or serve with --allowed-media-domain",
                     code="media_refused",
                     param="messages",
                 )
@@ -391,7 +369,7 @@ def _addresses(content: object) -> Iterator[object]:
                 yield address
 
 
-def _allowed(address: object, domains: Collection[str]) -> bool:
+def _is_allowed(address: object, domains: Collection[str]) -> bool:
     if not isinstance(address, str):
         return False
     if address[:5].lower() == "data:":

@@ -12,7 +12,7 @@ from typing import Any, Self
 from starlette.requests import Request
 
 from trainer_server.gateway.body import read_object
-from trainer_server.gateway.dialects.base import Dialect, Exchange
+from trainer_server.gateway.client_api import ClientAPI, Exchange
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import (
     ChatBody,
@@ -112,16 +112,16 @@ class Parser:
         self._logged_names: set[str] = set()
         """Dropped parameters that were logged. Each is logged once."""
 
-    async def parse(self, request: Request, dialect: Dialect) -> ChatRequest:
+    async def parse(self, request: Request, api: ClientAPI) -> ChatRequest:
         """Reads a request, and the completion that it continues.
 
         Raises:
             APIError: The request is wrong; the error names the field as the client calls it.
         """
         raw = await request.body()
-        body = await off_loop(len(raw), partial(read_object, raw, dialect.most_values))
-        earlier = await self._earlier(request, dialect.continues(body))
-        chat = await off_loop(len(raw), partial(self._chat, dialect, body, earlier))
+        body = await off_loop(len(raw), partial(read_object, raw, api.most_values))
+        earlier = await self._earlier(request, api.continues(body))
+        chat = await off_loop(len(raw), partial(self._chat, api, body, earlier))
         for name in sorted(set(chat.dropped_names) - self._logged_names):
             self._logged_names.add(name)
             log.info("clients send `%s`, which changes nothing here: it is dropped and noted in the ledger", name)
@@ -143,8 +143,8 @@ class Parser:
             await self._check_owner(request, earlier.rollout)
         return earlier
 
-    def _chat(self, dialect: Dialect, body: Mapping[str, Any], earlier: Completion | None) -> ChatRequest:
-        return chat_request(dialect.read(body, earlier), max_tokens=self._max_tokens, media_domains=self._media_domains)
+    def _chat(self, api: ClientAPI, body: Mapping[str, Any], earlier: Completion | None) -> ChatRequest:
+        return chat_request(api.read(body, earlier), max_tokens=self._max_tokens, media_domains=self._media_domains)
 
 
 def chat_request(exchange: Exchange, *, max_tokens: int, media_domains: Collection[str] = ()) -> ChatRequest:

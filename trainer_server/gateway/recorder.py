@@ -1,10 +1,10 @@
-"""Stage 5, record: rows of the ledger are made from answers, and written before the last byte is sent."""
+"""Stage 5, record: makes rows of the ledger from answers, and writes them before the last byte is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,20 +52,19 @@ class Recorder:
     Args:
         identity: Identity of this server.
         ledger: Where completions are recorded.
-        on_recorded: Called with completions once they are recorded.
-        redaction: Changes texts before they are recorded.
+        counts: Called with the completions of an answer once they are recorded.
+        redaction: Changes texts before they are recorded; None: they are recorded as they are.
     """
 
     def __init__(
         self,
         identity: Identity,
         ledger: Ledger,
-        on_recorded: Callable[[Sequence[Completion]], None] = lambda completions: None,
+        counts: Collection[Callable[[Sequence[Completion]], None]] = (),
         redaction: Redaction | None = None,
     ) -> None:
-        self.identity = identity
-        self._on_recorded = on_recorded
-        self._ledger, self._redaction = ledger, redaction or Redaction()
+        self.identity, self._ledger, self._counts = identity, ledger, counts
+        self._redaction = redaction if redaction and redaction.on else None
         self._background: set[asyncio.Task[None]] = set()
 
     def rows(
@@ -88,7 +87,7 @@ class Recorder:
             answers: The choices, as far as they were received.
             status: How the completion ended.
             untrainable: Why it must not be trained; None: it may be.
-            error: What the client was told in place of an answer; None: it was answered.
+            error: The error message that the client gets in place of an answer; None: it gets an answer.
         """
         request = ledger_request(chat)
         reasons = constraints(chat, calls=bool(attempt.engine and attempt.engine.constrains_calls))
@@ -135,27 +134,25 @@ class Recorder:
 
     async def note(self, completions: Sequence[Completion]) -> None:
         """Records completions that have no whole answer, and returns once they are on disk. Errors are logged: the
-        client hears of its own."""
+        client gets that of its request."""
         try:
             await self._write(completions)
         except LedgerError as error:
             log.error("a completion without a whole answer was not recorded: %s", error)
 
     def add_later(self, completions: Sequence[Completion]) -> None:
-        """The same in the background, for requests whose client has disconnected."""
+        """Records completions in the background, for requests whose client has disconnected. Errors are logged."""
         task = asyncio.create_task(self.note(completions))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
     async def _write(self, completions: Sequence[Completion]) -> None:
-        if self._redaction.on:
-            redacted = await asyncio.to_thread(
-                lambda: [self._redaction.completion(completion) for completion in completions]
-            )
-            await self._ledger.add(*redacted)
-        else:
-            await self._ledger.add(*completions)
-        self._on_recorded(completions)
+        rows = completions
+        if (redaction := self._redaction) is not None:
+            rows = await asyncio.to_thread(lambda: [redaction.completion(completion) for completion in completions])
+        await self._ledger.add(*rows)
+        for count in self._counts:
+            count(completions)
 
     async def close(self) -> None:
         """Waits until the completions of `add_later` are recorded."""
@@ -181,7 +178,7 @@ def constraints(chat: ChatRequest, *, calls: bool) -> list[str]:
 
 
 def ledger_request(chat: ChatRequest) -> dict[str, Any]:
-    """The part of a request that the ledger keeps. A prompt of token ids is in the row already."""
+    """The part of a request that goes into the ledger. A prompt of token ids is in the row already."""
     parts = {key: chat.body[key] for key in ("messages", "tools", "tool_choice", "stop") if chat.body.get(key)}
     text = {"prompt": chat.prompt} if isinstance(chat.prompt, str) else {}
     return {**parts, **text, **chat.exchange.note}
@@ -189,13 +186,13 @@ def ledger_request(chat: ChatRequest) -> dict[str, Any]:
 
 def _shorten(request: dict[str, Any]) -> dict[str, Any]:
     """A refused request with the beginnings of its texts."""
-    left = _REFUSED_TEXTS
+    rest = _REFUSED_TEXTS
 
     def short(value: Any) -> Any:
-        nonlocal left
+        nonlocal rest
         if isinstance(value, str):
-            start = beginning(value, min(_REFUSED_TEXT, max(left, _SHORT)))
-            left -= min(len(value), _REFUSED_TEXT, left)
+            start = beginning(value, min(_REFUSED_TEXT, max(rest, _SHORT)))
+            rest -= min(len(value), _REFUSED_TEXT, rest)
             return start
         if isinstance(value, dict):
             return {name: short(part) for name, part in value.items()}

@@ -26,7 +26,7 @@ class Source:
     Args:
         policy: Name of the policy; None: the base model.
         version: Version of the policy; None: the base model.
-        rollout: Id of the rollout that asks; None: the request belongs to none.
+        rollout: Id of the request's rollout; None: the request belongs to none.
         hint: What is put into the prompt for this rollout; None: nothing.
         temperature: Overrides the request's; None: no override.
     """
@@ -133,12 +133,12 @@ class Resolver:
                 return name, await self._canary.version(name, rollout)
             if number == LATEST:
                 return name, await self._leases.pin(rollout, name, newest, requested_name=model) if rollout else newest
-            wanted = version_number(number)
-            if wanted is not None and self._store.version(name, wanted):
+            version = version_number(number)
+            if version is not None and self._store.version(name, version):
                 if rollout:  # so that it is not deleted between two calls of the run
-                    await self._leases.pin(rollout, name, wanted, requested_name=model)
-                return name, wanted
-            message = self._store.quarantine_reasons(name).get(wanted) if wanted is not None else None
+                    await self._leases.pin(rollout, name, version, requested_name=model)
+                return name, version
+            message = self._store.quarantine_reasons(name).get(version) if version is not None else None
             message = message or f"policy {name!r} has no version {number!r}; its newest is {newest}"
             raise APIError(404, message, code="model_not_found", param="model")
         if unavailable_reason := self._names.unserved_policies.get(name):

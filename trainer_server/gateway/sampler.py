@@ -31,7 +31,7 @@ _OF_GRAMMAR = re.compile(r"grammar|schema", re.IGNORECASE)
 """Words of an engine that cannot make a grammar."""
 _LATER = (408, 425, 429)
 """Statuses of a proxy before an engine that mean: ask again later."""
-_COUNTED = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
+_PROMPT_FIELDS = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
 """Parts of a request that its prompt is rendered from."""
 
 
@@ -48,7 +48,7 @@ class Attempt:
     max_tokens: int | None
     """Limit of sampled tokens; None: what the context leaves."""
     engine: Engine | None = None
-    """The engine that was asked last; None: none yet."""
+    """The last engine that the request was sent to; None: none yet."""
     failures: int = 0
     """How often an engine went away."""
     deaths: int = 0
@@ -70,46 +70,44 @@ class Admission:
         waiting: Requests that stand in line. Each has a connection to its client.
 
     Attributes:
-        most: Requests that are taken at once, those in line included.
-        refused: Requests that were refused since the start of the server.
+        most: Requests at engines and in line, at most.
+        refusal_count: Requests that were refused since the start of the server.
         running: Requests at engines.
         by_policy: Requests at engines and in line, by policy; None: the base model.
     """
 
     def __init__(self, running: int, waiting: int) -> None:
         self._places = asyncio.Semaphore(running)
-        self.most, self._admitted = running + waiting, 0
+        self.most = running + waiting
         self.refusal_count = self.running = 0
         self.by_policy: Counter[str | None] = Counter()
 
     @property
     def under_way(self) -> int:
         """Requests at engines and in line."""
-        return self._admitted
+        return self.by_policy.total()
 
     @contextmanager
     def admit(self, policy: str | None = None) -> Iterator[None]:
         """Counts one request while the context is open, in line or at an engine.
 
         Args:
-            policy: Which is asked; None: the base model.
+            policy: Name of the policy; None: the base model.
 
         Raises:
             APIError: 429, the line is full.
         """
-        if self._admitted >= self.most:
+        if self.under_way >= self.most:
             self.refusal_count += 1
             message = (
-                f"{self._admitted} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
+                f"{self.under_way} requests are under way, as many as this server takes: ask again in {RETRY_AFTER} s, "
                 "or raise the server's limit of open files (ulimit -n)"
             )
             raise APIError(429, message, code="too_many_requests", retry_after=RETRY_AFTER)
-        self._admitted += 1
         self.by_policy[policy] += 1
         try:
             yield
         finally:
-            self._admitted -= 1
             self.by_policy[policy] -= 1
             if not self.by_policy[policy]:
                 del self.by_policy[policy]
@@ -199,7 +197,7 @@ class Sampler:
             APIError: The engine refused the request.
             EngineLost: The engine went away.
         """
-        engine, strict, begun = attempt.engine, _adds_strict(chat), False
+        engine, strict, is_answering = attempt.engine, _adds_strict(chat), False
         assert engine is not None
         attempt.max_tokens = chat.sampling.max_tokens
         if attempt.prompt.tokens:
@@ -208,11 +206,11 @@ class Sampler:
             try:
                 sending = engine.chat(request) if chat.prompt is None else engine.complete(request)
                 async with AsyncExitStack() as stack:
-                    with tracing.within(span):  # of this moment: the parts of a stream are asked for by other tasks
+                    with tracing.within(span):  # of this moment: other tasks read the parts of a stream
                         reply = await stack.enter_async_context(sending)
                     if chat.stream:
                         reply = await _BegunReply.of(reply)
-                    begun = True
+                    is_answering = True
                     yield reply
                     return
             except AdapterLost:
@@ -220,7 +218,7 @@ class Sampler:
                     self._slots.mark_lost(source.key)
                 raise
             except RequestRefused as refusal:
-                if begun:
+                if is_answering:
                     raise _refusal_error(refusal, chat) from None
                 if refusal.too_long and chat.shrinks and "max_tokens" in request:
                     del request["max_tokens"]  # the engine then takes what the context leaves, if anything
@@ -260,7 +258,7 @@ class Sampler:
         Raises:
             APIError: The request cannot be rendered.
         """
-        request = {name: chat.body[name] for name in _COUNTED if chat.body.get(name)}
+        request = {name: chat.body[name] for name in _PROMPT_FIELDS if chat.body.get(name)}
         try:
             await self._engines.wait_ready(self._engine_wait)
             with self._engines.route(_conversation_key(chat), sticky=False) as engine:

@@ -1,7 +1,8 @@
 """Which JSON schema of a request an engine cannot make a grammar of, and where in it the fault is.
 
-Engines refuse a grammar without naming the tool whose schema it comes from: vLLM says "Invalid grammar specification."
-This is asked only after such a refusal, so that a schema which an engine takes is never held up by what is known here.
+Engines refuse a grammar without naming the tool whose schema it comes from: vLLM answers "Invalid grammar
+specification." The gateway looks for faults only after such a refusal, so that it never refuses a schema which an
+engine takes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 _BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """Keywords whose value has schemas by name."""
-_LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
+_IN_LISTS = ("anyOf", "oneOf", "allOf", "prefixItems")
 """Keywords whose value is a list of schemas."""
 _SINGLE = ("items", "additionalProperties", "not", "if", "then", "else", "contains", "propertyNames")
 """Keywords whose value is a schema."""
@@ -31,7 +32,7 @@ def schema_fault(body: Mapping[str, Any]) -> tuple[str, str] | None:
         body: A checked chat request.
 
     Returns:
-        The parameter that is wrong, and a sentence that says where in it; None where no fault is known.
+        The parameter that is wrong, and a sentence with the place and the fault; None where none is found.
     """
     for parameter, name, schema in _schemas(body):
         for path, problem in _faults(schema):
@@ -44,14 +45,14 @@ def _schemas(body: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
     choice = body.get("tool_choice")
     for tool in body.get("tools") or ():
         function = tool["function"]
-        chosen = choice["function"]["name"] == function["name"] if isinstance(choice, dict) else choice == "required"
-        if (chosen or function.get("strict")) and function.get("parameters") is not None:
+        is_forced = choice["function"]["name"] == function["name"] if isinstance(choice, dict) else choice == "required"
+        if (is_forced or function.get("strict")) and function.get("parameters") is not None:
             yield "tools", f"tools.{function['name']}.parameters", function["parameters"]
-    formatted = (body.get("response_format") or {}).get("json_schema") or {}
-    if "schema" in formatted:
-        yield "response_format", "response_format.json_schema.schema", formatted["schema"]
-    if isinstance(wanted := (body.get("structured_outputs") or {}).get("json"), dict):
-        yield "structured_outputs", "structured_outputs.json", wanted
+    json_schema = (body.get("response_format") or {}).get("json_schema") or {}
+    if "schema" in json_schema:
+        yield "response_format", "response_format.json_schema.schema", json_schema["schema"]
+    if isinstance(schema := (body.get("structured_outputs") or {}).get("json"), dict):
+        yield "structured_outputs", "structured_outputs.json", schema
 
 
 def _faults(root: Any) -> Iterator[tuple[list[str], str]]:
@@ -69,7 +70,7 @@ def _faults(root: Any) -> Iterator[tuple[list[str], str]]:
                 yield [*path, key], problem
             elif key in _BY_NAME:
                 rest += [([*path, key, name], inner) for name, inner in value.items()]
-            elif key in _LISTED:
+            elif key in _IN_LISTS:
                 rest += [([*path, key, str(at)], inner) for at, inner in enumerate(value)]
             elif key in _SINGLE:
                 rest.append(([*path, key], value))
@@ -77,9 +78,9 @@ def _faults(root: Any) -> Iterator[tuple[list[str], str]]:
 
 def _problem(key: str, value: Any, root: Any) -> str | None:
     """What is wrong with the value of a keyword; None: nothing that is known."""
-    if key in _WANTED:
-        is_right, wanted = _WANTED[key]
-        return None if is_right(value) else f"must be {wanted}, not {_quote(value)}"
+    if key in _RULES:
+        is_right, rule = _RULES[key]
+        return None if is_right(value) else f"must be {rule}, not {_quote(value)}"
     if key == "pattern":
         return _pattern_problem(value)
     if key == "$ref":
@@ -132,9 +133,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_WANTED: dict[str, tuple[Callable[[Any], bool], str]] = {
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     **dict.fromkeys(_BY_NAME, (lambda value: isinstance(value, dict), "an object")),
-    **dict.fromkeys(_LISTED, (lambda value: isinstance(value, list), "a list of schemas")),
+    **dict.fromkeys(_IN_LISTS, (lambda value: isinstance(value, list), "a list of schemas")),
     **dict.fromkeys(_COUNTS, (_is_count, "a count")),
     **dict.fromkeys(_NUMBERS, (_is_number, "a number")),
     "required": (lambda value: isinstance(value, list | bool), "a list of names"),

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -64,21 +64,21 @@ _KNOWN_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """How a server logs.
+    """How a server logs; options of `serve` that begin with `--log-`.
 
     Args:
-        format: Of each line.
-        file: Gets the lines besides the standard error output; None: no file.
-        max_mib: Size of the file, MiB, at which another one is begun.
-        files: Earlier files that are kept, as `FILE.1`, the newest, and so on.
-        requests: Whether each request is a line.
+        format: Lines of the log: for people, or a JSON object each.
+        file: A file that gets the log too, besides the standard error.
+        max_mib: Size at which another --log-file is begun, MiB.
+        files: Earlier log files that are kept: FILE.1 is the newest.
+        requests: Log each request: route, status, seconds.
     """
 
     format: LogFormat = "text"
-    file: Path | None = None
-    max_mib: int = 50
-    files: int = 5
-    requests: bool = False
+    file: Path | None = field(default=None, metadata={"dir_okay": False})
+    max_mib: int = field(default=50, metadata={"min": 1})
+    files: int = field(default=5, metadata={"min": 1})
+    requests: bool = field(default=False, metadata={"flag": "--log-requests/--no-log-requests"})
 
 
 class Secrets:

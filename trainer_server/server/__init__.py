@@ -1,1 +1,1 @@
-"""What HTTP sees: the application, its routes, who may ask, the settings."""
+"""HTTP: the application, its routes, access to them, the settings of a server."""

@@ -18,21 +18,24 @@ from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
 from trainer_server.server.access.bodies import Bodies
-from trainer_server.server.access.connections import StopHandler
-from trainer_server.server.access.owners import check_owner
+from trainer_server.server.access.layers import (
+    AuditLayer,
+    RequestIds,
+    RequestTimer,
+    RolloutPaths,
+    StopHandler,
+    TraceLayer,
+    TrainerRoutes,
+)
 from trainer_server.server.access.quotas import QuotaLayer
-from trainer_server.server.access.request_log import AuditLayer, Refusals, RequestLog
-from trainer_server.server.access.requests import RequestIds
-from trainer_server.server.access.scopes import TrainerRoutes, check_scope
+from trainer_server.server.access.request_log import RequestLog
+from trainer_server.server.access.scopes import check_owner, check_scope
 from trainer_server.server.access.tokens import Keyring, TokenRepository
-from trainer_server.server.access.traces import TraceLayer
 from trainer_server.server.config import ServerConfig
 from trainer_server.server.dashboard import views
 from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
-from trainer_server.server.metrics.counters import NamedRoute, RequestTimer
 from trainer_server.server.metrics.state import State
-from trainer_server.server.rollout_paths import RolloutPaths
 from trainer_server.server.routes import ROUTERS
 from trainer_server.server.server import Server, make_engines, resolve_base
 from trainer_server.wire import ConfigError
@@ -51,7 +54,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     """The ASGI application.
 
     Args:
-        config: What `serve` was asked for.
+        config: The server's options.
         token: The server's own key, which may do everything. The named tokens are in the home.
 
     Raises:
@@ -100,16 +103,14 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     for router in (*ROUTERS, *views.ROUTERS):
         app.include_router(router, dependencies=[Depends(check_scope), Depends(check_owner)])
     app.add_middleware(AuditLayer, requests=requests)
-    app.add_middleware(NamedRoute)
     app.add_middleware(QuotaLayer, quotas=server.quotas)
-    app.add_middleware(RolloutPaths)  # the last that is added is the first to be asked
+    app.add_middleware(RolloutPaths)  # the last that is added is the outermost
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
     if config.gateway_of is not None:
         app.add_middleware(TrainerRoutes, trainer=config.gateway_of)
-    app.add_middleware(BearerAuth, keys=keys, sessions=sessions)
-    app.add_middleware(Refusals, requests=requests)
+    app.add_middleware(BearerAuth, keys=keys, sessions=sessions, requests=requests)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
-    app.add_middleware(RequestTimer, counters=server.counters)
+    app.add_middleware(RequestTimer, count=server.counters.count_request)
     app.add_middleware(StopHandler)
     if tracing.on(SERVICE):
         app.add_middleware(TraceLayer)

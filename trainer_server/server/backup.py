@@ -30,9 +30,9 @@ log = logging.getLogger("trainer_server")
 MANIFEST = "backup.json"
 _LEFT_OUT = {"lock", "tokens.lock", "server.json", "trainer.json", "connection.json", "exports", "logs", MANIFEST}
 """What a running server has for itself; the token of another server, which `connect` wrote; and logs."""
-_LINKED = ".safetensors"
+_WEIGHTS_SUFFIX = ".safetensors"
 _PAGES = 8192
-"""Pages of a database that are copied before progress is told."""
+"""Pages of a database between two lines of progress."""
 
 Progress = Callable[[str], None]
 
@@ -222,7 +222,7 @@ def _is_file(path: Path) -> bool:
 def _copy_file(source: Path, copy: Path, *, link: bool) -> None:
     if not _is_file(source):
         return
-    if link and source.suffix == _LINKED:
+    if link and source.suffix == _WEIGHTS_SUFFIX:
         try:
             os.link(source.resolve(), copy)
             return
@@ -232,12 +232,12 @@ def _copy_file(source: Path, copy: Path, *, link: bool) -> None:
             pass
     # O_NONBLOCK: a pipe that took the place of the file since just now is not waited for.
     with (
-        open(os.open(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as given,
-        open(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as made,
+        open(os.open(source, os.O_RDONLY | os.O_NONBLOCK), "rb") as reader,
+        open(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "wb") as writer,
     ):
-        shutil.copyfileobj(given, made, 1 << 20)
-        made.flush()
-        os.fsync(made.fileno())
+        shutil.copyfileobj(reader, writer, 1 << 20)
+        writer.flush()
+        os.fsync(writer.fileno())
     shutil.copystat(source, copy)  # retention goes by the time of change
     copy.chmod(0o600)
 
@@ -260,18 +260,19 @@ def _check(source: Path, progress: Progress) -> tuple[dict[str, int], dict[str, 
     ConfigError for a copy that is not whole."""
     try:
         manifest = json.loads((source / MANIFEST).read_text())
-        wanted = {str(path): int(size) for path, size in manifest["files"].items()}
-        digests = {path: str(manifest["sha256"][path]) for path in wanted} if manifest["format"] != 1 else {}
+        expected_sizes = {str(path): int(size) for path, size in manifest["files"].items()}
+        digests = {path: str(manifest["sha256"][path]) for path in expected_sizes} if manifest["format"] != 1 else {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ConfigError(f"{source} is no backup: its {MANIFEST} cannot be read ({error!r})") from None
     sizes = _sizes(source)
-    if wrong := sorted(path for path in wanted.keys() | sizes.keys() if wanted.get(path) != sizes.get(path)):
+    paths = expected_sizes.keys() | sizes.keys()
+    if wrong := sorted(path for path in paths if expected_sizes.get(path) != sizes.get(path)):
         path = wrong[0]
         raise ConfigError(
             f"{source} is not as `backup` left it: {path} has {sizes.get(path, 'no')} bytes and should have "
-            f"{wanted.get(path, 'none')}, and {len(wrong) - 1} more files differ. Take another backup"
+            f"{expected_sizes.get(path, 'none')}, and {len(wrong) - 1} more files differ. Take another backup"
         )
-    for path in wanted:
+    for path in expected_sizes:
         if path.endswith(".sqlite"):
             progress(f"checking {path}")
             try:
@@ -279,4 +280,4 @@ def _check(source: Path, progress: Progress) -> tuple[dict[str, int], dict[str, 
                     _check_database(db, source / path)
             except sqlite3.Error as error:
                 raise ConfigError(f"{source / path} cannot be restored: {error}. Take another backup") from None
-    return wanted, digests
+    return expected_sizes, digests

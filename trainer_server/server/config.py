@@ -1,134 +1,175 @@
-"""Settings of a trainer server."""
+"""Options of a trainer server: those of `art-langgraph serve`, and of the environment."""
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
 
 from trainer_server.common import Home
 from trainer_server.process.logs import LogSettings
 
 
+def _repeatable(name: str) -> dict[str, Any]:
+    """Metadata of a tuple: the option's name, which is in the singular, as it is given once for each value."""
+    return {"name": name, "type": list[str] | None, "value": None, "parse": lambda values: tuple(values or ())}
+
+
+def _switch(name: str, **metadata: Any) -> dict[str, Any]:
+    """Metadata of an option that can be switched off, too."""
+    return {"flag": f"--{name}/--no-{name}", **metadata}
+
+
+_WORDS: dict[str, Any] = {"type": str, "value": "", "parse": lambda line: tuple(shlex.split(line))}
+"""Metadata of a tuple that the command line gives as one quoted string."""
+_SIZE: dict[str, Any] = {"min": 0, "parse": lambda gib: gib or None}
+"""Metadata of a size without a limit where it is None: on the command line, 0."""
+_NO_FLAG = {"flag": None}
+_ONE_OR_MORE = {"min": 1}
+
+
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """What `art-langgraph serve` was asked for."""
+    """Options of a server. The command line has one for each field but the last ones, in this order.
 
-    home: Home
+    Args:
+        model: `embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id.
+        revision: Branch, tag or commit of a hub model. Default: its main branch.
+        engine: Kind of engine: `vllm`, or `module:factory` of one that you wrote.
+        engine_urls: A vLLM that runs already: http://host:port, or unix:/path; repeatable. Default: start one here.
+        engine_gpus: GPUs of one engine, `0` or `2,3`; repeatable: a vLLM on each.
+        trainer_gpus: GPUs of the trainer, `0` or `6,7`. Default: all.
+        share_gpu: Engine and trainer use the same GPU by turns: vLLM sleeps during a step, and each may take nearly all
+            memory. `plan` says what fits.
+        host: Address to listen on. Anything but loopback is reachable by others.
+        port: Port to listen on; 0 takes any free one.
+        allowed_hosts: A name by which clients call this server, as in their URLs; repeatable. Default: --host.
+        ssl_certfile: Certificate and its chain, PEM: the server speaks HTTPS.
+        ssl_keyfile: Key of --ssl-certfile. Default: it is in the same file.
+        insecure: Allow a --host that others reach without a certificate: behind a proxy, in a tunnel.
+        max_body_mib: Largest body of a request, MiB.
+        home: State directory, for its owner only (ART_HOME, ~/.art-langgraph).
+        ledger: Where completions are recorded: `sqlite`; the address of a PostgreSQL database,
+            postgresql://USER@HOST/NAME; or `module:factory` of your own. Others can read command lines: put an address
+            with a password into ART_LEDGER.
+        gateway_of: URL of the server that trains: this one only answers, with the same --home, --ledger in PostgreSQL
+            and --engine-url. Default: this one trains.
+        tool_call_parser: vLLM's parser of tool calls. `auto` chooses by the model's chat template and family; `none`:
+            requests with tools are refused. An unknown name is answered with the list.
+        reasoning_parser: vLLM's parser of thoughts, `auto`, `none` or a name. Without one, thoughts stay in the text of
+            an answer.
+        trust_remote_code: Let engine and trainer run Python code in the model's directory. Needed by models that
+            transformers does not know; read that code first.
+        engine_args: Flags passed to vLLM, as one quoted string.
+        media_domains: A domain from which images and other media may be fetched; repeatable. Default: none.
+        splice: Prompt the engine with the tokens that it sampled in the conversation's earlier turn, where the chat
+            template would write them otherwise: `exact`, only prompts that say the same messages; `thoughts`, also keep
+            thoughts that template or client leave out; `off`, never.
+        turns_mib: Memory for the tokens of earlier turns, MiB: 4 bytes a token of prompt and answer, and 4 KB a turn.
+        engine_env: An environment variable that vLLM gets too, by name; repeatable. By itself it gets those of the
+            system, GPUs, Hugging Face and vLLM, and no keys or tokens.
+        trainer_processes: Trainer processes that share each step, a GPU each.
+        trainer_shard: Divide the base model among the trainer processes (FSDP2), where one GPU cannot hold it.
+        accelerate_config: Start the trainer by `accelerate launch` with this configuration.
+        trainer_low_priority: Leave the processor to answers: the trainer gets what others do not need. Default: without
+            a GPU.
+        trainer_on_demand: Start the trainer with the first job, not with the server: it takes no memory until then, and
+            the first job waits until it is ready.
+        losses: Another loss_type for steps, NAME=MODULE:ATTRIBUTE of a Loss; repeatable. See docs.
+        teacher_urls: Another vLLM, http://host:port, that steps may name as a teacher (`distill`); repeatable. Its key
+            is read from ART_TEACHER_API_KEY. Default: none; policies and the base model can always teach.
+        trainer_args: Flags passed to the trainer, as one quoted string.
+        trainer_env: An environment variable that the trainer gets too, by name; repeatable. See --engine-env.
+        kv_cache_gib: Memory for vLLM's KV cache on CPUs, GiB. On GPUs: --engine-args.
+        max_tokens: Most tokens of an answer whose request names no max_tokens.
+        adapter_slots: Adapters held by each engine at once.
+        max_rank: Largest LoRA rank that policies may have.
+        keep_versions: Versions kept of each policy, besides its best, version 0, those in use. Default: all.
+        redact: MODULE:FUNCTION that takes a text and returns what is stored instead: of prompts, answers, traces. Token
+            ids are stored as they are.
+        keep_days: Days for which completions and their rollouts are kept. Open jobs keep theirs.
+        keep_gib: Size of the ledger above which the oldest completions are deleted before their time; 0: no limit.
+        keep_jobs: Days for which jobs that have ended stay listed; then jobs/ended.jsonl has them.
+        keep_jobs_gib: Size of all jobs above which those that ended first are deleted before their time; 0: no limit.
+        keep_traces_gib: Size of what clients told of their runs above which the oldest of it is deleted before its
+            time; 0: no limit.
+        gpu_hour_price: Price of an hour of one GPU in USD, for the costs that trainings report.
+        billed_gpus: GPUs that are paid for while the server runs. Default: those of this machine; unknown with
+            --engine-url.
+        job_time_limit: Seconds that the trainer may take for one job; a job that takes longer fails.
+        logs: How the server logs.
+        engine_api_key: Key of the engines at `engine_urls` (ART_ENGINE_API_KEY).
+        teacher_api_key: Key of the teachers at `teacher_urls` (ART_TEACHER_API_KEY).
+        trackers: Get the metrics of every job that made a version or found nothing to learn (ART_TRACKERS): names in
+            `trackers.TRACKERS`, or `module:Class`.
+        drain: Seconds that requests which are under way have to finish when the server stops.
+        slot_wait: Seconds that a request stands in line when all adapter slots are in use.
+        engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+        lease: Seconds that a rollout keeps its policy version after its last call.
+    """
+
+    home: Home = field(metadata={"type": Path | None, "value": None, "parse": Home.find})
     model: str = "embedded"
     revision: str | None = None
-    """Branch, tag or commit of a hub model; None: its main branch."""
-    host: str = "127.0.0.1"
-    port: int = 8400
-    """0: any free port; the one taken is in `home/server.json`."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names in the Host header by which clients may call the server, besides `host` and those of the loopback
-    interface."""
-    ssl_certfile: Path | None = None
-    """Certificate and its chain, PEM; None: requests are not encrypted."""
-    ssl_keyfile: Path | None = None
-    """Its key; None: it is in `ssl_certfile`."""
-    insecure: bool = False
-    """Whether the server may listen on other addresses than loopback without a certificate."""
-    max_body_mib: int = 64
-    """Largest body of a request, MiB."""
-    logs: LogSettings = field(default_factory=LogSettings)
-    drain: float = 10.0
-    """Seconds that requests which are under way have to finish when the server is told to stop."""
-    ledger: str = field(default="sqlite", repr=False)
-    """Where completions are recorded: a name in `ledger.registry.LEDGERS`, `postgresql://…`, or `module:factory`."""
-    gateway_of: str | None = None
-    """URL of the server that trains with the same home, database and engines, while this one only answers; None: this
-    one trains."""
     engine: str = "vllm"
-    """The kind of engine: a name in `engines.registry.ENGINES`, or `module:factory`."""
-    engine_urls: tuple[str, ...] = ()
-    """vLLM servers that run elsewhere; empty: launched here."""
-    engine_api_key: str | None = None
-    """Key of the servers at `engine_urls`."""
-    engine_gpus: tuple[str, ...] = ()
-    """One engine is launched for each, on these GPUs: `0`, or `2,3` with tensor parallelism. Empty: one, on all."""
-    teacher_urls: tuple[str, ...] = ()
-    """Addresses of other vLLM servers that steps may name as teachers; empty: none. A request makes this server ask no
-    other address."""
-    teacher_api_key: str | None = None
-    """Key of the servers at `teacher_urls`."""
+    engine_urls: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_url"))
+    engine_gpus: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_gpus"))
     trainer_gpus: str | None = None
-    """GPUs of the trainer, as in CUDA_VISIBLE_DEVICES; None: all."""
-    engine_args: tuple[str, ...] = ()
-    """Passed to vLLM as they are."""
-    media_domains: tuple[str, ...] = ()
-    """Domains from which engines may fetch images and other media that a request names by address; empty: none."""
+    share_gpu: bool = field(default=False, metadata=_switch("share-gpu"))
+    host: str = "127.0.0.1"
+    port: int = field(default=8400, metadata={"min": 0, "max": 65535})
+    allowed_hosts: tuple[str, ...] = field(default=(), metadata=_repeatable("allowed_host"))
+    ssl_certfile: Path | None = field(default=None, metadata={"dir_okay": False})
+    ssl_keyfile: Path | None = field(default=None, metadata={"dir_okay": False})
+    insecure: bool = field(default=False, metadata=_switch("insecure"))
+    max_body_mib: int = field(default=64, metadata=_ONE_OR_MORE)
+    ledger: str = field(default="sqlite", repr=False, metadata={"envvar": "ART_LEDGER"})  # may have a password
+    gateway_of: str | None = None
     tool_call_parser: str = "auto"
-    """Which parser of the engine reads tool calls. `auto`: chosen by the model's files; `none`: no parser."""
     reasoning_parser: str = "auto"
-    """Which parser of the engine separates thoughts from answers; as `tool_call_parser`."""
-    trust_remote_code: bool = False
-    """Whether engines and trainer may run Python code in the model's directory."""
-    engine_env: tuple[str, ...] = ()
-    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
-    adapter_slots: int = 6
-    """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
+    trust_remote_code: bool = field(default=False, metadata={"flag": "--trust-remote-code"})
+    engine_args: tuple[str, ...] = field(default=(), metadata=_WORDS)
+    media_domains: tuple[str, ...] = field(default=(), metadata=_repeatable("allowed_media_domain"))
+    splice: Literal["off", "exact", "thoughts"] = "exact"
+    turns_mib: int = field(default=128, metadata=_ONE_OR_MORE)
+    engine_env: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_env"))
+    trainer_processes: int = field(default=1, metadata=_ONE_OR_MORE)
+    trainer_shard: bool = field(default=False, metadata=_switch("trainer-shard"))
+    accelerate_config: Path | None = field(default=None, metadata={"exists": True, "dir_okay": False})
+    trainer_low_priority: bool | None = field(
+        default=None, metadata=_switch("trainer-low-priority", envvar="ART_TRAINER_LOW_PRIORITY")
+    )
+    """None: where there is no GPU. Engine and trainer that compute on the same cores wait for each other's threads, and
+    answers should come first."""
+    trainer_on_demand: bool = field(default=False, metadata={"flag": "--trainer-on-demand"})
+    losses: tuple[str, ...] = field(default=(), metadata=_repeatable("loss"))
+    teacher_urls: tuple[str, ...] = field(default=(), metadata=_repeatable("teacher_url"))
+    """No request makes this server ask another address."""
+    trainer_args: tuple[str, ...] = field(default=(), metadata=_WORDS)
+    trainer_env: tuple[str, ...] = field(default=(), metadata=_repeatable("trainer_env"))
+    kv_cache_gib: int = field(default=2, metadata=_ONE_OR_MORE)
+    max_tokens: int = field(default=1024, metadata=_ONE_OR_MORE)
+    adapter_slots: int = field(default=6, metadata={"min": 2})
     max_rank: int = 16
-    """Largest LoRA rank that the engine takes."""
-    slot_wait: float = 60.0
-    """Seconds that a request stands in line when all adapter slots are in use."""
-    splice: str = "exact"
-    """Which prompts begin with the tokens of the conversation's earlier turn: a `SpliceMode`."""
-    turns_mib: int = 128
-    """Size of the tokens that are remembered for that, MiB; the turns that were used least recently are forgotten."""
-    kv_cache_gib: int = 2
-    """vLLM's KV cache on CPUs, GiB."""
-    max_tokens: int = 1024
-    """Length of an answer when a request names none; recorded in the ledger."""
-    engine_wait: float = 180.0
-    """Seconds that a request waits for an engine that is starting or restarting."""
-    lease: float = 900.0
-    """Seconds that a rollout keeps its policy version after its last call."""
-    keep_versions: int | None = None
-    """Versions of a policy that are kept: its newest ones, and the best, version 0, and those in use; None: all."""
+    keep_versions: int | None = field(default=None, metadata=_ONE_OR_MORE)
     redact: str | None = None
-    """`module:function` that texts go through before they are stored; None: they are stored as they are."""
-    keep_days: float = 30.0
-    """Days for which completions, and what is known of their rollouts, are kept."""
-    keep_gib: float | None = 50.0
-    """Size of the ledger, GiB, above which the oldest completions are deleted before their time; None: no limit."""
-    keep_jobs: float = 30.0
-    """Days for which a job that has ended stays listed. Afterwards its outcome and metrics are a line of
-    `home/jobs/ended.jsonl`."""
-    keep_jobs_gib: float | None = 20.0
-    """Size of all jobs, GiB, above which those that ended first are deleted before their time; None: no limit."""
-    keep_traces_gib: float | None = 20.0
-    """Size of what clients told of runs, GiB, above which the oldest of it is deleted before its time; None: no
-    limit."""
-    job_time_limit: float = 86400.0
-    """Seconds that the trainer may take for one job. A request may ask for less."""
-    trainer_processes: int = 1
-    """Processes that share each step, one GPU or a part of the cores each."""
-    trainer_shard: bool = False
-    """Whether they divide the base model among them (FSDP2) instead of each holding it whole."""
-    accelerate_config: Path | None = None
-    """Configuration for `accelerate launch` instead: several machines, for example."""
-    losses: tuple[str, ...] = ()
-    """Losses that the trainer registers besides its own: `NAME=MODULE:ATTRIBUTE`, importable where it runs."""
-    trainer_low_priority: bool | None = None
-    """Whether the trainer gets only what others leave of the processor. None: where there is no GPU, since engine and
-    trainer that compute on the same cores wait for each other's threads, and answers should come first."""
-    trainer_on_demand: bool = False
-    """Whether the trainer is started with the first job, not with the server: it takes no memory until then."""
-    share_gpu: bool = False
-    """Whether engines and trainer use the same GPUs by turns: engines sleep while a step is computed."""
-    trainer_args: tuple[str, ...] = field(default=())
-    """Passed to the trainer process as they are."""
-    gpu_hour_price: float | None = None
-    """Price of an hour of one GPU in USD, for the costs that clients report; None: unknown."""
-    billed_gpus: int | None = None
-    """GPUs that are paid for while the server runs; None: those of this machine, and unknown where engines run
-    elsewhere."""
-    trackers: tuple[str, ...] = ()
-    """Who is told of every job that made a version or found nothing to learn: names in `trackers.TRACKERS`, or
-    `module:Class`."""
-    trainer_env: tuple[str, ...] = ()
-    """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""
+    keep_days: float = field(default=30.0, metadata=_ONE_OR_MORE)
+    keep_gib: float | None = field(default=50.0, metadata=_SIZE)
+    keep_jobs: float = field(default=30.0, metadata=_ONE_OR_MORE)
+    keep_jobs_gib: float | None = field(default=20.0, metadata=_SIZE)
+    keep_traces_gib: float | None = field(default=20.0, metadata=_SIZE)
+    gpu_hour_price: float | None = field(default=None, metadata={"envvar": "ART_GPU_HOUR_PRICE", "min": 0.0})
+    billed_gpus: int | None = field(default=None, metadata={"min": 0})
+    job_time_limit: float = field(default=86400.0, metadata=_ONE_OR_MORE)
+    logs: LogSettings = field(default_factory=LogSettings, metadata={"prefix": "log_"})
+    engine_api_key: str | None = field(default=None, metadata=_NO_FLAG)
+    teacher_api_key: str | None = field(default=None, metadata=_NO_FLAG)
+    trackers: tuple[str, ...] = field(default=(), metadata=_NO_FLAG)
+    drain: float = field(default=10.0, metadata=_NO_FLAG)
+    slot_wait: float = field(default=60.0, metadata=_NO_FLAG)
+    engine_wait: float = field(default=180.0, metadata=_NO_FLAG)
+    lease: float = field(default=900.0, metadata=_NO_FLAG)
 
     @property
     def trains(self) -> bool:

@@ -1,14 +1,35 @@
-"""What routes are given: the server, and the policy or version that a path names."""
+"""Parameters of routes: the server, and the policy or version that a path names; and routes of rollouts."""
 
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import unquote
 
 from fastapi import Depends, Request
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
 
 from trainer_server.server.server import Server
 from trainer_server.wire import MAX_VERSION, NAME_PATTERN, Conflict, NotFound, Policy, Version
+
+_SLASH = re.compile("%2f", re.IGNORECASE)
+
+
+class RolloutRoute(APIRoute):
+    """A route whose path names a rollout. The id came in a header perhaps, and may have slashes: they are `%2F` in the
+    path. Servers decode paths before routes see them, so that such an id would be several parts."""
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """How far the route fits a request, and what is in its path: Starlette's `Route.matches`."""
+        raw = (scope.get("raw_path") or b"").decode("latin-1")
+        if not _SLASH.search(raw):
+            return super().matches(scope)
+        path = "%2F".join(unquote(part).replace("%", "%25") for part in _SLASH.split(raw))
+        match, child_scope = super().matches({**scope, "path": path})
+        params: dict[str, Any] = child_scope.get("path_params", {})
+        return match, {**child_scope, "path_params": {name: unquote(value) for name, value in params.items()}}
 
 
 async def get_server(request: Request) -> Server:
@@ -31,9 +52,9 @@ def get_policy(server: Server, name: str) -> Policy:
         return policy
     if name in server.names.unserved_policies:
         raise NotFound(server.names.unserved_policies[name], code="not_found")
-    known = ", ".join(policy.name for policy in server.store.policies())
+    names = ", ".join(policy.name for policy in server.store.policies())
     remedy = "`art-langgraph policies create NAME` creates one"
-    raise NotFound(f"there is no policy {name!r}; there are: {known or 'none'}. {remedy}", code="not_found")
+    raise NotFound(f"there is no policy {name!r}; there are: {names or 'none'}. {remedy}", code="not_found")
 
 
 def get_version(server: Server, name: str, number: int) -> Version:
@@ -73,8 +94,8 @@ VersionDep = Annotated[Version, Depends(find_version)]
 def refuse_promoted(server: Server, name: str, after: int | None) -> None:
     """Raises Conflict where a request expects `after` promotions of a policy, and there were others; None: any."""
     if after is not None and (count := server.store.promotions(name)) != after:
-        promoted = server.store.promoted_version(name)
-        means = "its newest version" if promoted is None else f"{name}@{promoted}"
+        version = server.store.promoted_version(name)
+        means = "its newest version" if version is None else f"{name}@{version}"
         message = (
             f"{name!r} was promoted meanwhile ({count} promotions, not {after}), and means {means}: nothing is changed"
         )

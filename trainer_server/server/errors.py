@@ -1,4 +1,4 @@
-"""Errors on their way out: what parts of the server raise, as HTTP answers in the shape of the API that was asked."""
+"""Errors of all parts of the server as HTTP answers, in the shape of the client API."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.export import ExportAbandoned
 from trainer_server.server.access.scopes import methods_of
-from trainer_server.wire import ARTError, Conflict, Gone, NotFound, NotStored, Refusal, Unprocessable
+from trainer_server.wire import ARTError, Conflict, EngineError, Gone, NotFound, NotStored, Refusal, Unprocessable
 
 STATUS: dict[type[ARTError], int] = {
     NotFound: 404,
@@ -28,18 +29,20 @@ def answer(error: Exception, path: str = "") -> Response:
     """An error as an HTTP answer. path: that of the request."""
     if isinstance(error, APIError):
         return error.response(path)
+    if isinstance(error, EngineError | NoFreeSlot):
+        return APIError(503, str(error), code="engine_not_ready", retry_after=5).response(path)
     status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
     code, param = (error.code, error.param) if isinstance(error, Refusal) else (None, None)
     return APIError(status, str(error), code=code, param=param).response(path)
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Has an application answer errors in the shape of the API that was asked."""
+    """Has an application answer errors in the shape of the client API."""
 
     async def refuse(request: Request, error: Exception) -> Response:
         return answer(error, request.url.path)
 
-    kinds: list[type[Exception]] = [APIError, *STATUS]
+    kinds: list[type[Exception]] = [APIError, EngineError, NoFreeSlot, *STATUS]
     for kind in kinds:
         app.add_exception_handler(kind, refuse)
 

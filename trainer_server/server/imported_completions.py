@@ -69,10 +69,10 @@ class ImportedCompletions:
         """
         by_id = await asyncio.to_thread(self._check_rows, completions)
         async with self._adding:
-            known = await asyncio.to_thread(self._ledger.read, list(by_id))
+            own_rows = await asyncio.to_thread(self._ledger.read, list(by_id))
             for completion in by_id.values():
-                if completion.id in known:
-                    _agree(known[completion.id], completion)
+                if completion.id in own_rows:
+                    _agree(own_rows[completion.id], completion)
                 elif completion.server_id == self._identity.server_id:
                     raise Conflict(
                         f"{completion.id} says that this server ({completion.server_id}) recorded it, but the ledger "
@@ -80,15 +80,11 @@ class ImportedCompletions:
                         code="not_recorded",
                         param="server_id",
                     )
-            arrived = time.time()
-            new = [
-                completion.model_copy(update={"created": arrived})
-                for completion in by_id.values()
-                if completion.id not in known
-            ]
+            arrival = {"created": time.time()}
+            new = [row.model_copy(update=arrival) for row in by_id.values() if row.id not in own_rows]
             await asyncio.to_thread(self._refuse_own_rollouts, new)
             await self._ledger.add(*new)
-        return Added(added=len(new), known=len(known))
+        return Added(added=len(new), known=len(own_rows))
 
     def _refuse_own_rollouts(self, completions: Sequence[Completion]) -> None:
         """Raises Conflict for a row of a rollout that ran here: to delete the row's policy would delete the rollout."""
@@ -144,10 +140,10 @@ class ImportedCompletions:
             return "version", "a policy has a version, and the base model has none"
         if completion.version is not None and not 0 <= completion.version < MAX_VERSION:
             return "version", f"{completion.version} is no number of a version"
-        sampled = len(completion.token_ids)
+        count = len(completion.token_ids)
         whole = completion.status == CompletionStatus.complete and not completion.untrainable
-        if whole and len(completion.logprobs) != sampled:
-            return "logprobs", f"it has {len(completion.logprobs)} log-probabilities for {sampled} tokens"
+        if whole and len(completion.logprobs) != count:
+            return "logprobs", f"it has {len(completion.logprobs)} log-probabilities for {count} tokens"
         if not all(map(math.isfinite, completion.logprobs)):
             return "logprobs", "a log-probability is not finite"
         tokens = (*completion.prompt_token_ids, *completion.token_ids)
@@ -175,9 +171,9 @@ def _conversation(completion: Completion) -> dict[str, Any]:
         raise APIError(400, f"`prompt` should be a text, not {request['prompt']!r:.100}")
     if not (type(instructions) is int and 0 <= instructions <= len(messages)):
         raise APIError(400, f"`instructions` should be a number of its messages, not {instructions!r:.100}")
-    said = {"role": "assistant", **(message or {})}
-    kept = {name: request.get(name) for name in ("tools", "tool_choice", "stop")}
-    return {"model": completion.base_model, "messages": [*messages, said], **kept}
+    answer = {"role": "assistant", **(message or {})}
+    parameters = {name: request.get(name) for name in ("tools", "tool_choice", "stop")}
+    return {"model": completion.base_model, "messages": [*messages, answer], **parameters}
 
 
 def _agree(here: Completion, other: Completion) -> None:

@@ -1,4 +1,4 @@
-"""Tells trackers of the jobs that have ended: the metrics of each step and warm start, a training for each policy."""
+"""Metrics of jobs for trackers: those of each step and warm start, in a training for each policy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 class JobLog:
-    """Tells trackers of jobs. Nothing waits for them.
+    """Sends the metrics of jobs to trackers. Nothing waits for them.
 
     Args:
         names: Names of trackers, or `module:Class`.
@@ -35,11 +35,11 @@ class JobLog:
     def __init__(self, names: Sequence[str], home: Path, server_id: str) -> None:
         self._names, self._home, self._server_id = _of_servers(names), home, server_id
         self._by_policy: dict[str, Tracking] = {}
-        if left := [name for name in names if name in OF_CLIENTS]:
-            log.info("%s: %s is for clients, which have the runs; this server does not use it", ENVIRONMENT, left)
+        if others := [name for name in names if name in OF_CLIENTS]:
+            log.info("%s: %s is for clients, which have the runs; this server does not use it", ENVIRONMENT, others)
 
     def log_job(self, job: Job) -> None:
-        """Tells the trackers of a job that has ended. Never waits, and never raises.
+        """Sends the metrics of a job that has ended to the trackers. Never waits, and never raises.
 
         Args:
             job: A job; those that were created, failed or cancelled are left out.
@@ -57,8 +57,8 @@ class JobLog:
 
     def _tracking(self, policy: str) -> Tracking:
         if policy not in self._by_policy:
-            made = make_trackers(self._names, option=ENVIRONMENT, skip=log.warning)
-            self._by_policy[policy] = tracking = Tracking(made, log.warning)
+            trackers = make_trackers(self._names, option=ENVIRONMENT, skip=log.warning)
+            self._by_policy[policy] = tracking = Tracking(trackers, log.warning)
             tracking.start(
                 TrackedRun(
                     policy=policy,

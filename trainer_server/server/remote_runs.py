@@ -65,20 +65,20 @@ class RemoteRunBuffer:
         self._expire()
         key = rollout, call
         before = self._calls.get(key)
-        known_run = before is not None and run in before.runs
-        size = len(record or b"") if known_run else _size(key, run, record)
+        has_begun = before is not None and run in before.runs
+        size = len(record or b"") if has_begun else _size(key, run, record)
         if self._bytes + size > self._most_bytes:
             raise NotStored(
                 f"{self._bytes / 2**20:.0f} MiB of records of remote runs wait to be fetched by their rollouts, and "
                 f"{self._most_bytes / 2**20:.0f} MiB are the most: run fewer rollouts at once",
                 code="records_full",
             )
-        known = self._calls.setdefault(key, _Call(0.0))
+        entry = self._calls.setdefault(key, _Call(0.0))
         self._of_rollout.setdefault(rollout, set()).add(key)
-        if record is not None or not known_run:
-            self._bytes += size - len(known.runs.get(run) or b"")
-            known.runs[run] = record
-        known.expiry = self._clock() + self._seconds
+        if record is not None or not has_begun:
+            self._bytes += size - len(entry.runs.get(run) or b"")
+            entry.runs[run] = record
+        entry.expiry = self._clock() + self._seconds
         self._calls.move_to_end(key)
         self._news.set()
         self._news = asyncio.Event()
@@ -95,18 +95,18 @@ class RemoteRunBuffer:
             The records of the runs that have ended, and whether all have; None when no run has begun.
         """
         deadline = self._clock() + wait
-        while (known := self._calls.get((rollout, call))) is None or not known.ended:
-            news, left = self._news, deadline - self._clock()
-            if left <= 0:
+        while (entry := self._calls.get((rollout, call))) is None or not entry.ended:
+            news, seconds = self._news, deadline - self._clock()
+            if seconds <= 0:
                 break
             try:
-                await asyncio.wait_for(news.wait(), left)
+                await asyncio.wait_for(news.wait(), seconds)
             except TimeoutError:
                 break
-        known = self._calls.get((rollout, call))
-        if known is None:
+        entry = self._calls.get((rollout, call))
+        if entry is None:
             return None
-        return [record for record in known.runs.values() if record is not None], known.ended
+        return [record for record in entry.runs.values() if record is not None], entry.ended
 
     def drop(self, rollouts: Collection[str]) -> None:
         """Forgets the records of rollouts that have ended."""

@@ -1,4 +1,4 @@
-"""Runs the server in the foreground: claims its home, writes its address, serves until it is told to stop."""
+"""Runs the server in the foreground: claims its home, writes its address, serves until a signal stops it."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def serve(config: ServerConfig) -> None:
     if config.engine == "vllm" and not config.engine_urls:
         engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
-    if told := home.make_private():
-        log.warning("%s", told)
+    if warning := home.make_private():
+        log.warning("%s", warning)
     _check_writable(home)
     with _sole_trainer(config) if config.trains else nullcontext():
         _serve(config)
@@ -143,8 +143,8 @@ def _forget_address(home: Home) -> None:
 def _sole_trainer(config: ServerConfig) -> Iterator[None]:
     """No other server trains on the database, or uses the home, while the context is open.
 
-    If this one loses the database, it stops as if it were told to, and raises a LedgerError: supervisors start a server
-    again that has failed, and none that was told to stop.
+    If this one loses the database, it stops as after a signal, and raises a LedgerError: supervisors start a server
+    again that has failed, and none that a signal stopped.
     """
     lock, root = open_trainer_lock(config.ledger, config.home), config.home.root
     with ExitStack() as stack:

@@ -51,25 +51,24 @@ from trainer_server.server.access.connections import Limits
 from trainer_server.server.access.owners import RolloutOwners
 from trainer_server.server.access.quotas import Quotas
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.erasure import Erasure
 from trainer_server.server.imported_completions import ImportedCompletions
 from trainer_server.server.job_log import JobLog, check_trackers
 from trainer_server.server.metrics.counters import Counters
 from trainer_server.server.remote_runs import RemoteRunBuffer
-from trainer_server.wire import Completion, ConfigError, Job
+from trainer_server.wire import ConfigError, Job
 
 log = logging.getLogger("trainer_server")
 
 _PURGE_INTERVAL = 3600.0
-_TELL = 1.0
-"""Seconds between two times at which servers tell one another what names mean. Requests ask by themselves."""
+_NAMES_INTERVAL = 1.0
+"""Seconds between two exchanges of what names mean between servers. Requests look it up by themselves."""
 
 
 class Server:
     """Everything that lives as long as the server does.
 
     Args:
-        config: What `serve` was asked for.
+        config: The server's options.
 
     Raises:
         ConfigError, EngineError, LedgerError: Settings that cannot work.
@@ -97,28 +96,7 @@ class Server:
         self.records = RemoteRunBuffer(config.lease)
         self.engines = Engines(make_engines(config, base))
         self.names = PolicyNames(self.store, self.fleet.pins if self.fleet else None, trains=config.trains)
-        self.leases: Leases
-        self.slots: Slots
-        if self.fleet:
-            self.leases = SharedLeases(self.fleet.pins, config.lease)
-            self.slots = SharedSlots(
-                gateways=self.fleet.gateways,
-                engines=self.engines,
-                capacity=config.adapter_slots,
-                directory=self.store.directory,
-                alone=not config.shares_engines,
-                wait=config.slot_wait,
-            )
-        else:
-            self.leases = local = LocalLeases(config.lease)
-            self.slots = LocalSlots(
-                engines=self.engines,
-                capacity=config.adapter_slots,
-                directory=self.store.directory,
-                pinned_versions=local.versions,
-                is_named=self.names.is_named,
-                wait=config.slot_wait,
-            )
+        self.leases, self.slots = self._make_slots()
         self.canary = Canary(
             names=self.names, leases=self.leases, draws=self.draws, ledger=self.ledger, store=self.store
         )
@@ -126,49 +104,17 @@ class Server:
         """What Prometheus reads."""
         self.counters = Counters(self.series)
         self.quotas = Quotas()
-        self.recorder = Recorder(self.identity, self.ledger, self._count_completions, self.redaction)
+        counts = (self.counters.count_completions, self.quotas.count_tokens)
+        self.recorder = Recorder(self.identity, self.ledger, counts, self.redaction)
         self.imported_completions = ImportedCompletions(self.identity, self.ledger, self.redaction)
         limits = Limits.here()
         self.admission = Admission(limits.running, limits.waiting)
-        self.gateway = Gateway(
-            Parser(
-                self.ledger,
-                lambda request, rollout: self.owners.check(request.scope, [rollout], begins=False),
-                max_tokens=config.max_tokens,
-                media_domains=config.media_domains,
-            ),
-            Resolver(self.store, self.names, self.leases, self.canary, self.rollouts, base=base.name),
-            Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB)),
-            Sampler(
-                self.engines,
-                self.slots,
-                self.names,
-                self.admission,
-                base=base.name,
-                engine_wait=config.engine_wait,
-            ),
-            self.recorder,
-        )
+        self.gateway = self._make_gateway()
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         """By policy: one creation, promotion, deletion or change of its candidate at a time."""
         self.jobs = JobService(
-            TrainerSettings(
-                home=home,
-                base=base,
-                tokenizer=self.identity.tokenizer,
-                ledger=config.ledger,
-                gpus=config.trainer_gpus,
-                processes=config.trainer_processes,
-                shard=config.trainer_shard,
-                accelerate_config=config.accelerate_config,
-                share_gpu=config.share_gpu,
-                low_priority=config.trainer_low_priority,
-                on_demand=config.trainer_on_demand,
-                losses=config.losses,
-                args=config.trainer_args,
-                env=config.trainer_env,
-            ),
+            _trainer_settings(config, self.identity),
             board=JobBoard(home.jobs),
             store=self.store,
             names=self.names,
@@ -180,41 +126,61 @@ class Server:
             time_limit=config.job_time_limit,
             teacher_urls=config.teacher_urls,
             teacher_api_key=config.teacher_api_key,
-            on_job_end=self._note_job_end,
+            on_job_end=self._on_job_end,
         )
         self.exports = Exports(home, base, self.store, self.jobs.retention)
-        self.erasure = Erasure(
-            server_id=self.identity.server_id,
-            ledger=self.ledger,
-            archive=Archive(home.archive),
-            rollouts=self.rollouts,
-            runs=self.runs,
-            draws=self.draws,
-            jobs=self.jobs,
-            store=self.store,
-            names=self.names,
-            slots=self.slots,
-            leases=self.leases,
-            records=self.records,
-            creating=self.creating,
-            forget=self.gateway.erase,
-        )
+        self.archive = Archive(home.archive)
+        self.erasure = asyncio.Lock()
+        """One deletion at a time."""
         if config.trains:
             self._find_policies()
         self.ending = asyncio.Event()
-        """Set when the server is told to stop: what only watches it ends at once."""
+        """Set when the server is to stop: what only watches it ends at once."""
         self.failure: str | None = None
         """Why engines could not be started."""
         self._tasks: list[asyncio.Task[None]] = []
         self._purging = PeriodicTask("deletion of what is past its time", self._purge)
-        self._telling = PeriodicTask("the exchange of what policies' names mean", self._exchange_names)
+        self._names_exchange = PeriodicTask("the exchange of what policies' names mean", self._exchange_names)
 
-    def _count_completions(self, completions: Sequence[Completion]) -> None:
-        self.counters.count_completions(completions)
-        self.quotas.count_tokens(completions)
+    def _make_slots(self) -> tuple[Leases, Slots]:
+        """Leases and adapter slots, which the servers of a fleet share."""
+        config = self.config
+        if self.fleet:
+            slots = SharedSlots(
+                gateways=self.fleet.gateways,
+                engines=self.engines,
+                capacity=config.adapter_slots,
+                directory=self.store.directory,
+                alone=not config.shares_engines,
+                wait=config.slot_wait,
+            )
+            return SharedLeases(self.fleet.pins, config.lease), slots
+        leases = LocalLeases(config.lease)
+        return leases, LocalSlots(
+            engines=self.engines,
+            capacity=config.adapter_slots,
+            directory=self.store.directory,
+            pinned_versions=leases.versions,
+            is_named=self.names.is_named,
+            wait=config.slot_wait,
+        )
 
-    def _note_job_end(self, job: Job) -> None:
-        """A job has ended."""
+    def _make_gateway(self) -> Gateway:
+        config, base = self.config, self.identity.base.name
+        parser = Parser(
+            self.ledger,
+            lambda request, rollout: self.owners.check(request.scope, [rollout], begins=False),
+            max_tokens=config.max_tokens,
+            media_domains=config.media_domains,
+        )
+        resolver = Resolver(self.store, self.names, self.leases, self.canary, self.rollouts, base=base)
+        splicer = Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB))
+        sampler = Sampler(
+            self.engines, self.slots, self.names, self.admission, base=base, engine_wait=config.engine_wait
+        )
+        return Gateway(parser, resolver, splicer, sampler, self.recorder)
+
+    def _on_job_end(self, job: Job) -> None:
         self.counters.count_job(job)
         self.job_log.log_job(job)
 
@@ -250,9 +216,9 @@ class Server:
             )
         for number, problem in self.store.broken_newest(name).items():
             log.error("%s", self.store.quarantine(name, number, problem))
-        quarantined = self.store.quarantine_reasons(name)
-        if quarantined and not self.store.versions(name):
-            return f"policy {name!r} has no version that can be used: {' '.join(quarantined.values())}"
+        reasons = self.store.quarantine_reasons(name)
+        if reasons and not self.store.versions(name):
+            return f"policy {name!r} has no version that can be used: {' '.join(reasons.values())}"
         return None
 
     @property
@@ -268,7 +234,7 @@ class Server:
 
     @property
     def trouble(self) -> str | None:
-        """Why an engine or the trainer does not work, in its own words; None: nothing is known to be wrong."""
+        """Why an engine or the trainer does not work, in its own words; None: no failure is known."""
         failures = (self.failure, *(engine.failure for engine in self.engines), self.jobs.failure)
         return next(filter(None, failures), None)
 
@@ -282,13 +248,13 @@ class Server:
             self._purging.start()
         if self.fleet:
             await self.names.refresh()
-            self._telling.start()
+            self._names_exchange.start()
         self._tasks = [asyncio.create_task(self._start_engines())]
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._purging.stop(), self._telling.stop(), *self._tasks, return_exceptions=True)
+        await asyncio.gather(self._purging.stop(), self._names_exchange.stop(), *self._tasks, return_exceptions=True)
         await asyncio.gather(self.jobs.stop(), *(engine.stop() for engine in self.engines))
         await self.slots.stop()
         if self.fleet:
@@ -299,15 +265,15 @@ class Server:
         await asyncio.to_thread(self.books.close)
 
     async def _start_engines(self) -> None:
-        started = (engine.start(log.info) for engine in self.engines)
-        for error in await asyncio.gather(*started, return_exceptions=True):
+        starts = (engine.start(log.info) for engine in self.engines)
+        for error in await asyncio.gather(*starts, return_exceptions=True):
             if error is not None:
                 self.failure = f"{type(error).__name__}: {error}"
                 log.error("an engine could not be started", exc_info=error)
 
     async def _exchange_names(self) -> None:
         await (self.names.announce() if self.config.trains else self.names.refresh())
-        await asyncio.sleep(_TELL)
+        await asyncio.sleep(_NAMES_INTERVAL)
 
     async def _purge(self) -> None:
         """Deletes what is past its time, then waits until it is time to look again."""
@@ -323,20 +289,20 @@ class Server:
             return
         days = config.keep_days + lag
         try:
-            if deleted := await asyncio.to_thread(self._purge_completions, lag):
-                log.info("%d completions past their retention were deleted from the ledger", deleted)
-            for book in (self.rollouts, self.runs, self.draws):
-                await asyncio.to_thread(book.purge, days)
-            if shed := await asyncio.to_thread(self._shed_traces):
-                log.info("traces of %d runs were deleted, since all traces had more than --keep-traces-gib", shed)
+            if count := await asyncio.to_thread(self._purge_completions, lag):
+                log.info("%d completions past their retention were deleted from the ledger", count)
+            for repository in (self.rollouts, self.runs, self.draws):
+                await asyncio.to_thread(repository.purge, days)
+            if count := await asyncio.to_thread(self._shed_traces):
+                log.info("traces of %d runs were deleted, since all traces had more than --keep-traces-gib", count)
             if self.fleet:
                 await self.fleet.pins.purge()
         except Exception:  # a full disk, say: tried again in an hour, for as long as the server lives
             log.exception("completions past their retention could not be deleted from the ledger")
         try:
             most_bytes = _bytes(config.keep_jobs_gib)
-            if pruned := await asyncio.to_thread(self.jobs.prune, config.keep_jobs, most_bytes, lag):
-                log.info("%d jobs past their retention were deleted", pruned)
+            if count := await asyncio.to_thread(self.jobs.prune, config.keep_jobs, most_bytes, lag):
+                log.info("%d jobs past their retention were deleted", count)
             await asyncio.to_thread(rotate_logs, config.home.logs, days)
         except Exception:
             log.exception("jobs that ended long ago, or old logs, could not be deleted")
@@ -349,8 +315,27 @@ class Server:
     def _shed_traces(self) -> int:
         if (most_bytes := _bytes(self.config.keep_traces_gib)) is None:
             return 0
-        named = self.ledger.read(sorted(self.jobs.open.completions())).values()
-        return self.runs.shed(most_bytes, keep={row.rollout for row in named if row.rollout})
+        rows = self.ledger.read(sorted(self.jobs.open.completions())).values()
+        return self.runs.shed(most_bytes, keep={row.rollout for row in rows if row.rollout})
+
+
+def _trainer_settings(config: ServerConfig, identity: Identity) -> TrainerSettings:
+    return TrainerSettings(
+        home=config.home,
+        base=identity.base,
+        tokenizer=identity.tokenizer,
+        ledger=config.ledger,
+        gpus=config.trainer_gpus,
+        processes=config.trainer_processes,
+        shard=config.trainer_shard,
+        accelerate_config=config.accelerate_config,
+        share_gpu=config.share_gpu,
+        low_priority=config.trainer_low_priority,
+        on_demand=config.trainer_on_demand,
+        losses=config.losses,
+        args=config.trainer_args,
+        env=config.trainer_env,
+    )
 
 
 def _bytes(gib: float | None) -> int | None:
@@ -360,7 +345,7 @@ def _bytes(gib: float | None) -> int | None:
 def check_names(config: ServerConfig) -> None:
     """Raises ConfigError for a kind of engine, a parser, a ledger, a loss, a function, a tracker or an environment
     variable that does not exist, and for a gateway that lacks what it shares with the server that trains. Opens and
-    starts nothing; asks the installed vLLM for its parsers where one is named.
+    starts nothing; reads the list of parsers of the installed vLLM where one is named.
     """
     engine_factory(config.engine)
     ledger_factory(config.ledger)
@@ -400,7 +385,7 @@ def _check_gateway(config: ServerConfig) -> None:
 
 
 def resolve_base(config: ServerConfig) -> ServedModel:
-    """The base model that `serve` was asked for; downloads what is missing. Raises as `resolve`."""
+    """The base model of a server; downloads what is missing. Raises as `resolve`."""
     return resolve(
         config.model,
         config.home.cache,
@@ -411,7 +396,7 @@ def resolve_base(config: ServerConfig) -> ServedModel:
 
 
 def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
-    """The engines that `serve` was asked for, not yet started. Raises ConfigError for settings that cannot work."""
+    """The engines of a server, not yet started. Raises ConfigError for settings that cannot work."""
     if config.share_gpu and (config.trainer_processes > 1 or config.accelerate_config):
         raise ConfigError("--share-gpu is for a trainer of one process; with more GPUs, give the trainer its own")
     settings = EngineSettings(

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from art_langgraph.cli.options import flag, load_object
+from art_langgraph.cli.options import load_object
 from art_langgraph.cli.printing.lists import only_json
 from art_langgraph.loop.options import LoopOptions, values_of
 from trainer_server.common import Home
+from trainer_server.common.options import flag
 
 if TYPE_CHECKING:
     from art_langgraph.loop.watch.record import StepRecord

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from art_langgraph.cli.options import JudgeFlags, RunFilter, StepFlags, StoreOption, with_flags
+from art_langgraph.cli.options import JudgeFlags, RunFilter, StepFlags, StoreOption
 from art_langgraph.cli.printing.lists import only_json
 from art_langgraph.cli.training.loop import LoopFlags, run_loop
 from art_langgraph.cli.training.recorded_runs import (
@@ -20,6 +20,7 @@ from art_langgraph.cli.training.recorded_runs import (
     replay_scenarios,
     train_once,
 )
+from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
 
 if TYPE_CHECKING:

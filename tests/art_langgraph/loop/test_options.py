@@ -11,9 +11,10 @@ import pytest
 
 from art_langgraph import compare_versions, evaluate, gather, rollout, train
 from art_langgraph.cli.training.loop import LoopFlags
-from art_langgraph.loop.options import LoopOptions, help_of
+from art_langgraph.loop.options import LoopOptions
 from art_langgraph.loop.train import TrainOptions
 from tests.support.option_tables import PAGES, TABLE, renew
+from trainer_server.common.options import help_of
 
 PLANTED = """
 import importlib.util, inspect, sys

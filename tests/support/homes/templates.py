@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trainer_server.gateway.splice.messages import thoughts
+from trainer_server.gateway.splice.turns import thoughts
 
 SPECIAL = (
     *("<|im_start|>", "<|im_end|>"),

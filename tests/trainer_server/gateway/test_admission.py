@@ -63,7 +63,7 @@ async def test_chat_openai_waits_out_a_refusal(server: TrainerServer, monkeypatc
         )
         first = asyncio.create_task(model.ainvoke("after 0.5 say one"))
         async with asyncio.timeout(PATIENCE):
-            while not places._admitted:
+            while not places.under_way:
                 await asyncio.sleep(0.01)
         second = await model.ainvoke("say two")
         assert [(await first).text, second.text] == ["one", "two"]

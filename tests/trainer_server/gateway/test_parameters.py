@@ -44,7 +44,7 @@ def test_every_parameter_of_the_sdk_is_decided_on() -> None:
 
 
 def test_what_is_dropped_is_listed_here() -> None:
-    assert {name for name, handling in PARAMETERS.items() if handling == Handling.dropped} == set(DROPPED)
+    assert {name for name, handling in PARAMETERS.items() if handling == Handling.drop} == set(DROPPED)
 
 
 def test_what_changes_nothing_is_dropped_noted_and_logged_once(

@@ -77,7 +77,7 @@ def refusal_or_request(body: object) -> APIError | ChatRequest:
 
 
 def test_each_parameter_that_is_used_or_forwarded_has_a_type() -> None:
-    taken = {name for name, handling in PARAMETERS.items() if handling in (Handling.used, Handling.forwarded)}
+    taken = {name for name, handling in PARAMETERS.items() if handling in (Handling.use, Handling.forward)}
     assert taken == set(ChatBody.model_fields)
 
 

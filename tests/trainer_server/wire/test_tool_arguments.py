@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from art_langgraph.exports.answers import parsed_arguments
 from art_langgraph.traces.messages import openai_messages
 from tests.support.chat_requests import parse
-from trainer_server.gateway.dialects.messages.output import tool_use
+from trainer_server.gateway.messages.answer import tool_use
 from trainer_server.gateway.sampler import engine_request
-from trainer_server.gateway.splice.messages import canonical
+from trainer_server.gateway.splice.turns import canonical
 from trainer_server.wire import Conversation
 from trainer_server.wire.tool_arguments import arguments_input, arguments_object, arguments_text, complete_calls
 

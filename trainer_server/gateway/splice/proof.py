@@ -6,7 +6,7 @@ The rendered and the spliced prompt then say the same messages:
 - The answer: the request has the message that the engine read from the sampled tokens (`turns.py` found it so). In the
   rendered prompt it begins where the earlier prompt ended, all of its text is there, and it ends with the token that
   ended the turn: the template ends answers with it, and the answer's own text does not have it.
-  Where the client asked for one tool call at most, nothing but what the template renders was sampled after the call's
+  Where the request allows one tool call at most, nothing but what the template renders was sampled after the call's
   name: engines leave further calls out of the message.
 - After the answer: these are the template's own tokens. The token that ends a turn is special. No tokenizer merges it
   with its neighbours, so a prompt can be cut there.
@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
-from trainer_server.gateway.splice.messages import holds, thoughts, visible_texts
-from trainer_server.gateway.splice.turns import Match, Tokens
+from trainer_server.engines.base import Engine, RequestRefused
+from trainer_server.gateway.splice.turns import Match, Tokens, holds, thoughts, visible_texts
 from trainer_server.wire import Continuation
 
 _TAGS = re.compile(r"\s+|<[^<>]*>|\[/?[A-Z_]*\]")
@@ -33,6 +33,8 @@ _MOST_TURNED = 100
 
 _MOST_SHARED = 3
 """Tokens that the tag of a generation prompt and the beginning of an answer may share: the "<" of both, for example."""
+
+_QUESTION = {"role": "user", "content": "?"}
 
 TextOf = Callable[[Sequence[int]], Awaitable[str]]
 
@@ -49,6 +51,51 @@ class Template(Protocol):
         ...
 
 
+class EngineTemplate:
+    """The template of an engine, which remembers what does not change.
+
+    Args:
+        engine: The engine.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._texts: dict[int, str] = {}
+        """Of single tokens: those that end turns."""
+        self._ends: dict[tuple[frozenset[str], int], bool] = {}
+
+    async def text_of(self, tokens: Sequence[int]) -> str:
+        """The text of tokens, special ones included."""
+        if len(tokens) != 1:
+            return await self._engine.detokenize(tokens) if tokens else ""
+        (token,) = tokens
+        if token not in self._texts:
+            self._texts[token] = await self._engine.detokenize(tokens)
+        return self._texts[token]
+
+    async def ends(self, answer: Mapping[str, Any], token: int) -> bool:
+        """Whether the template ends answers with this token.
+
+        It is asked once for each shape of answers: the fields that they have.
+        """
+        fields = {name: value for name, value in answer.items() if value}
+        shape = frozenset(fields)
+        if (shape, token) not in self._ends:
+            try:
+                tokens = await self._engine.render({"messages": [_QUESTION, fields]}, generation=False)
+            except RequestRefused:  # perhaps of this answer alone
+                return False
+            self._ends[shape, token] = await self._at_end(token, tokens)
+        return self._ends[shape, token]
+
+    async def _at_end(self, token: int, tokens: Sequence[int]) -> bool:
+        """Whether at most white space follows a token."""
+        if token not in tokens:
+            return False
+        after = tokens[len(tokens) - tokens[::-1].index(token) :]
+        return not (await self._engine.detokenize(after) if after else "").strip()
+
+
 class _Answer(NamedTuple):
     """Where a rendered prompt has an earlier answer."""
 
@@ -56,7 +103,7 @@ class _Answer(NamedTuple):
     """Index of its first token."""
     end: int
     """Index of the token that ends its turn."""
-    dropped: bool
+    lacks_thoughts: bool
     """Whether thoughts of answers before it are left out, which the template rendered then."""
 
 
@@ -98,10 +145,10 @@ async def splice(
     if not _in_order(visible_texts(turn.message), text):
         return Continuation.unlike
     if turn.single:
-        sampled = await template.text_of(turn.sampled_tokens[:-1])
-        if _rest(visible_texts(turn.message), sampled) != _rest(visible_texts(turn.message), text):
+        sampled_text = await template.text_of(turn.sampled_tokens[:-1])
+        if _rest(visible_texts(turn.message), sampled_text) != _rest(visible_texts(turn.message), text):
             return Continuation.unlike
-    if not keep_thoughts and (answer.dropped or not _in_order(thoughts(turn.message), text)):
+    if not keep_thoughts and (answer.lacks_thoughts or not _in_order(thoughts(turn.message), text)):
         return Continuation.thoughts
     return own + rendered_prompt[answer.end + 1 :]
 
@@ -122,22 +169,27 @@ async def _find_answer(
         None: what the template renders before the answer is not what it rendered then, apart from thoughts.
     """
     parts_then, parts_now = _parts(then, end_token), _parts(now, end_token)
-    *before, opened = parts_then
+    *before, prompt_end = parts_then
     if len(parts_now) <= len(parts_then):
         return None
-    start, dropped = 0, False
+    start, lacks_thoughts = 0, False
     for part_then, part_now in zip(before, parts_now, strict=False):
         start += len(part_now)
         if part_then != part_now:
             if not _thoughts_dropped(await text_of(part_then), await text_of(part_now), earlier_thoughts):
                 return None
-            dropped = True
+            lacks_thoughts = True
     part = parts_now[len(before)]
-    shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(opened, part[:-1], strict=False)))
-    for begin in range(shared, max(shared - _MOST_SHARED, 0) - 1, -1):
-        if begin == len(opened) or not _TAGS.sub("", await text_of(opened[begin:])):
-            return _Answer(start + begin, start + len(part) - 1, dropped)
+    same = _common_prefix(prompt_end, part[:-1])
+    for begin in range(same, max(same - _MOST_SHARED, 0) - 1, -1):
+        if begin == len(prompt_end) or not _TAGS.sub("", await text_of(prompt_end[begin:])):
+            return _Answer(start + begin, start + len(part) - 1, lacks_thoughts)
     return None
+
+
+def _common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
+    """How many items two sequences begin with alike."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False)))
 
 
 def _parts(tokens: Tokens, end_token: int) -> list[Tokens]:
@@ -152,12 +204,12 @@ def _parts(tokens: Tokens, end_token: int) -> list[Tokens]:
 
 def _thoughts_dropped(longer: str, shorter: str, earlier_thoughts: Sequence[str]) -> bool:
     """Whether a text is another one without known thoughts and the tags around them, which stand in one place."""
-    dropped = len(longer) - len(shorter)
-    start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(longer, shorter, strict=False)))
+    length = len(longer) - len(shorter)
+    start = _common_prefix(longer, shorter)
     for at in range(start, max(start - _MOST_TURNED, 0) - 1, -1):  # "<think>…</think><b>" less "think>…</think><"
-        if dropped <= 0 or longer[at + dropped :] != shorter[at:]:
+        if length <= 0 or longer[at + length :] != shorter[at:]:
             return False
-        block = longer[at : at + dropped]
+        block = longer[at : at + length]
         for thought in earlier_thoughts:
             block = block.replace(thought, "")
         if not _TAGS.sub("", block):

@@ -13,18 +13,16 @@ from typing import Any
 from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.parser import ChatRequest
-from trainer_server.gateway.splice.engine_template import EngineTemplate
-from trainer_server.gateway.splice.messages import only_text, thoughts
-from trainer_server.gateway.splice.proof import splice
-from trainer_server.gateway.splice.turns import Conversation, Match, Tokens, Turn, Turns
+from trainer_server.gateway.splice.proof import EngineTemplate, splice
+from trainer_server.gateway.splice.turns import Conversation, Match, Tokens, Turn, Turns, only_text, thoughts
 from trainer_server.wire import Completion, Continuation
 
 log = logging.getLogger("trainer_server")
 
 Messages = Sequence[Mapping[str, Any]]
 
-_RENDERED = ("messages", "tools", "chat_template_kwargs")
-_ANSWERED = ("stop", "tool_calls")
+_PROMPT_FIELDS = ("messages", "tools", "chat_template_kwargs")
+_END_REASONS = ("stop", "tool_calls")
 """Finish reasons of answers that may have ended their turn."""
 
 
@@ -81,7 +79,7 @@ class Splicer:
 
         Args:
             chat: The request.
-            rollout: The rollout that asks; None: the request belongs to none.
+            rollout: Id of the request's rollout; None: the request belongs to none.
         """
         if chat.prompt is not None:
             return Prompt(None)
@@ -106,7 +104,7 @@ class Splicer:
             return prompt
         if reason := self._unavailable_reason(prompt, chat, engine):
             return replace(prompt, continuation=reason)
-        body = {name: request[name] for name in _RENDERED if request.get(name)}
+        body = {name: request[name] for name in _PROMPT_FIELDS if request.get(name)}
         if effort := request.get("reasoning_effort"):
             arguments = body.get("chat_template_kwargs", {})
             body["chat_template_kwargs"] = {
@@ -130,7 +128,7 @@ class Splicer:
 
         Args:
             prompt: What the engine was sent.
-            reported_tokens: What the engine says it was prompted with.
+            reported_tokens: Tokens of the prompt, as the engine reports them.
             engine_url: The engine.
 
         Returns:
@@ -209,11 +207,11 @@ class Splicer:
         keep_thoughts = self.mode == SpliceMode.thoughts
         reasons: list[Continuation] = []
         for match in matches:
-            spliced = await splice(match, messages, rendered_prompt, template, keep_thoughts=keep_thoughts)
-            if not isinstance(spliced, Continuation):
-                return spliced
-            reasons.append(spliced)
-            if spliced == Continuation.extended:
+            result = await splice(match, messages, rendered_prompt, template, keep_thoughts=keep_thoughts)
+            if not isinstance(result, Continuation):
+                return result
+            reasons.append(result)
+            if result == Continuation.extended:
                 break
         return reasons[0]
 
@@ -221,8 +219,8 @@ class Splicer:
 def _unfit(completion: Completion, chat: ChatRequest, answer: Answer) -> Continuation | None:
     """Why no prompt can have what was sampled: the request made it another text than the template's form of it."""
     options = chat.options
-    ended = completion.finish_reason in _ANSWERED and not completion.truncated
-    if not ended or isinstance(answer.stop_reason, str) or options.stop_token_ids or options.ignore_eos:
+    is_whole = completion.finish_reason in _END_REASONS and not completion.truncated
+    if not is_whole or isinstance(answer.stop_reason, str) or options.stop_token_ids or options.ignore_eos:
         return Continuation.cut
     return Continuation.forced if options.forced_tool else None
 

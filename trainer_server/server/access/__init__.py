@@ -1,1 +1,1 @@
-"""Who may reach the server, and how much of it: addresses and certificates, the token, connections, bodies."""
+"""Access to the server: addresses and certificates, tokens and scopes, quotas, connections, bodies, the audit log."""

@@ -25,8 +25,8 @@ log = logging.getLogger("trainer_server")
 
 _MOST_BYTES = 16 * 2**20
 """Size of a file after which another one is begun."""
-_KEPT = 10
-"""Files that are kept, the one that is written not counted."""
+_OLDER_FILES = 10
+"""Files beside the one that is written."""
 _MOST_TEXT = 300
 """Characters of a name or a target."""
 
@@ -58,12 +58,12 @@ class AuditLog:
     Args:
         home: Where the files are.
         most_bytes: Size of a file after which another one is begun.
-        kept_files: Older files that are kept.
+        kept_files: Number of files beside the one that is written.
     """
 
-    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept_files: int = _KEPT) -> None:
+    def __init__(self, home: Home, most_bytes: int = _MOST_BYTES, kept_files: int = _OLDER_FILES) -> None:
         self.directory = home.audit
-        self._most_bytes, self._kept = most_bytes, kept_files
+        self._most_bytes, self._older_files = most_bytes, kept_files
 
     def add(
         self,
@@ -80,7 +80,7 @@ class AuditLog:
 
         Args:
             who: As `AuditEntry` has it; so are the others.
-            action: What was asked for.
+            action: Name of the action, such as `policy.promote`.
             target: What it was done to.
             result: How it ended.
             owner: Of the token.
@@ -103,8 +103,8 @@ class AuditLog:
         line = {name: value for name, value in entry.items() if value is not None}
         lock = self.directory / "lock"
         create_private(lock)
-        with lock.open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             self._rotate()
             append_jsonl(self._file(0), [line])
             flush(self._file(0))
@@ -120,7 +120,7 @@ class AuditLog:
         Raises:
             ConfigError: A file cannot be read.
         """
-        for number in range(self._kept, -1, -1):
+        for number in range(self._older_files, -1, -1):
             if not self._file(number).exists():
                 continue
             what = "entry of the audit log"
@@ -132,7 +132,7 @@ class AuditLog:
         current = self._file(0)
         if not current.exists() or current.stat().st_size < self._most_bytes:
             return
-        for number in range(self._kept - 1, -1, -1):
+        for number in range(self._older_files - 1, -1, -1):
             if self._file(number).exists():
                 os.replace(self._file(number), self._file(number + 1))
 

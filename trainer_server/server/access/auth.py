@@ -1,4 +1,4 @@
-"""Who may ask: the Host header and the bearer token."""
+"""Authentication: the Host header and the bearer token of a request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from trainer_server.common import Home
 from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
-from trainer_server.server.access.layer import Layer
-from trainer_server.server.access.scopes import give_token, token_of
+from trainer_server.server.access.layers import Layer
+from trainer_server.server.access.request_log import RequestLog
+from trainer_server.server.access.scopes import set_token, token_of
 from trainer_server.server.access.tokens import Keyring, Token
 from trainer_server.server.dashboard.sessions import LOGIN, Sessions
 from trainer_server.wire import ConfigError
@@ -46,18 +47,18 @@ class KnownHosts(Layer):
         self._hosts = {"localhost", *(host.lower() for host in hosts)}
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        given = Headers(scope=scope).get("Host", "")
-        if not self._known(given, scope.get("server")):
+        header = Headers(scope=scope).get("Host", "")
+        if not self._is_own(header, scope.get("server")):
             raise APIError(
                 400,
-                f"this server is not known as {given!r:.200}: use its address, or serve with --allowed-host "
-                f"{_host(given) or 'NAME'} if that is its name",
+                f"this server is not known as {header!r:.200}: use its address, or serve with --allowed-host "
+                f"{_host(header) or 'NAME'} if that is its name",
                 code="unknown_host",
                 param="Host",
             )
         await self.app(scope, receive, send)
 
-    def _known(self, header: str, server: tuple[str, int | None] | None) -> bool:
+    def _is_own(self, header: str, server: tuple[str, int | None] | None) -> bool:
         if (host := _host(header)) is None:
             return False
         if host in self._hosts:
@@ -83,7 +84,7 @@ def _host(header: str) -> str | None:
 
 
 class BearerAuth(Layer):
-    """Answers 401 to requests without a token that counts.
+    """Answers 401 to requests without a token that counts, and adds them to the audit log.
 
     The token is in the header `Authorization: Bearer …`, or in `x-api-key`, as Anthropic's clients send it. Open routes
     are let through without it; `authorized` says whether a request has it. A browser that was logged in has a cookie
@@ -94,33 +95,35 @@ class BearerAuth(Layer):
         app: The application behind it.
         keys: The tokens.
         sessions: The logins of browsers.
+        requests: The audit log.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keyring, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, sessions: Sessions, requests: RequestLog) -> None:
         super().__init__(app)
-        self._keys, self._sessions = keys, sessions
+        self._keys, self._sessions, self._requests = keys, sessions, requests
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        given = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
+        secret = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
         method, path = scope["method"], scope["path"]
         is_open = path in OPEN or path.startswith(_OPEN_BELOW)
         try:
-            token = self._keys.find(given) if given else self._sessions.token(method, path, headers)
+            token = self._keys.find(secret) if secret else self._sessions.token(method, path, headers)
         except ConfigError as error:
             if not is_open:
                 raise APIError(503, str(error), code="tokens_unreadable") from None
             token = None
-        expired = token is not None and token.expired(time.time())
-        give_token(scope, None if expired else token)
-        if is_open or (token is not None and not expired):
+        valid_token = None if token is None or token.expired(time.time()) else token
+        set_token(scope, valid_token)
+        if is_open or valid_token is not None:
             await self.app(scope, receive, send)
-        elif method == "GET" and not given and (path == "/" or path.startswith("/ui/")):
-            asked = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
-            login = RedirectResponse(f"{LOGIN}?next={quote(asked)}", status_code=303)
+        elif method == "GET" and not secret and (path == "/" or path.startswith("/ui/")):
+            page = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
+            login = RedirectResponse(f"{LOGIN}?next={quote(page)}", status_code=303)
             await login(scope, receive, send)
         else:
-            raise _refusal(given, token)
+            await self._requests.add(scope, None, "access", "a request without a token that counts", 401)
+            raise _refusal(secret, token)
 
 
 def _refusal(secret: str, token: Token | None) -> APIError:

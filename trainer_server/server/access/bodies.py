@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from trainer_server.gateway.body import MOST_API_VALUES, MOST_NOTE_VALUES, check_size
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.auth import authorized
-from trainer_server.server.access.layer import Layer
+from trainer_server.server.access.layers import Layer
 from trainer_server.wire.json_size import MOST_VALUES, off_loop
 
 BODY_TIMEOUT = 20.0
@@ -51,9 +51,9 @@ class Bodies(Layer):
         if not authorized(scope):
             await self.app(scope, receive, send)
             return
-        most, declared = self._most_mib * 2**20, Headers(scope=scope).get("Content-Length", "")
+        most, length = self._most_mib * 2**20, Headers(scope=scope).get("Content-Length", "")
         try:
-            body = None if declared.isdecimal() and int(declared) > most else await read_body(receive, most)
+            body = None if length.isdecimal() and int(length) > most else await read_body(receive, most)
         except ClientDisconnect:
             return
         if body is None:
@@ -81,13 +81,13 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
     """The body of a request. None: it has more than `most` bytes; what follows them is not read.
 
     Raises:
-        APIError: See `next_part`.
+        APIError: 408: nothing came for BODY_TIMEOUT seconds, or less than _LEAST_RATE.
         ClientDisconnect: The client went away.
     """
-    body, began = bytearray(), time.monotonic()
+    body, start = bytearray(), time.monotonic()
     more = True
     while more:
-        message = await next_part(receive, len(body), began)
+        message = await _next_part(receive, len(body), start)
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
@@ -97,24 +97,24 @@ async def read_body(receive: Receive, most: int) -> bytes | None:
     return bytes(body)
 
 
-async def next_part(receive: Receive, before: int, began: float) -> Message:
+async def _next_part(receive: Receive, before: int, start: float) -> Message:
     """The next message of a request whose body is not whole yet.
 
     Args:
         receive: Of the request.
         before: Bytes of the body that have come.
-        began: When the first part was waited for, by the monotonic clock.
+        start: When the wait for the first part began, by the monotonic clock.
 
     Raises:
         APIError: 408: nothing came for BODY_TIMEOUT seconds, or less than _LEAST_RATE.
     """
-    left = began + BODY_TIMEOUT + before / _LEAST_RATE - time.monotonic()
+    seconds = start + BODY_TIMEOUT + before / _LEAST_RATE - time.monotonic()
     try:
-        return await asyncio.wait_for(receive(), min(BODY_TIMEOUT, left))
+        return await asyncio.wait_for(receive(), min(BODY_TIMEOUT, seconds))
     except TimeoutError:
-        stalled = f"none for {BODY_TIMEOUT:g} s" if left > BODY_TIMEOUT else f"less than {_LEAST_RATE} a second"
+        problem = f"none for {BODY_TIMEOUT:g} s" if seconds > BODY_TIMEOUT else f"less than {_LEAST_RATE} a second"
         raise APIError(
             408,
-            f"{before} bytes of the body have come, and {stalled}: send the request again",
+            f"{before} bytes of the body have come, and {problem}: send the request again",
             code="body_timeout",
         ) from None

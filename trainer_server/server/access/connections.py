@@ -15,10 +15,9 @@ from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from trainer_server.gateway.errors import APIError, stopping
+from trainer_server.gateway.errors import APIError
 
 log = logging.getLogger("trainer_server")
 
@@ -43,7 +42,7 @@ _OWN_FILES = 128
 """Files for everything but connections: ledger, logs, pipes, the connections of threads to the ledger."""
 _SPARE = 16
 """Connections beyond those of admitted chat requests: for other requests, and for answers 429."""
-_REFUSED = 16
+_MOST_REFUSED = 16
 """Connections that have been refused, and whose clients have not closed them yet."""
 _REFUSED_CLOSE_TIMEOUT = 2.0
 """Seconds that the client of a refused connection has to take the answer."""
@@ -69,7 +68,7 @@ class Limits:
         """
         files = _MOST_FILES if files == resource.RLIM_INFINITY else max(min(files, _MOST_FILES), 256)
         running = files // 16
-        connections = files - _OWN_FILES - _REFUSED - running
+        connections = files - _OWN_FILES - _MOST_REFUSED - running
         return cls(connections=connections, running=running, waiting=connections - _SPARE - running)
 
     @classmethod
@@ -128,225 +127,228 @@ class _TooLarge(Exception):
     """Ends the parser's work on a head or on trailers."""
 
 
+class _Pool:
+    """The connections of a server.
+
+    Args:
+        most: Connections at once.
+
+    Attributes:
+        idle: Connections without a request under way, and those whose client does not take its answer: since when. The
+            longest one is first.
+        closing: Connections that have their last answer and are not closed yet, the first one first.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.idle: dict[_PatientProtocol, float] = {}
+        self.closing: dict[_PatientProtocol, None] = {}
+        self._last_warning = -math.inf
+
+    def make_room(self, newest: _PatientProtocol) -> None:
+        """Refuses a connection where there are too many: the one that has been idle for longest, or else the newest."""
+        if len(newest.connections) - len(self.closing) <= self._most:
+            return
+        if time.monotonic() - self._last_warning >= 60:
+            self._last_warning = time.monotonic()
+            log.warning("there are more than %d connections: those that ask or take nothing are closed", self._most)
+        first = next(iter(self.idle), newest)
+        is_young = time.monotonic() - self.idle.get(first, math.inf) <= _YOUNG
+        (newest if is_young else first).refuse(_ONE_TOO_MANY)
+
+    def add_closing(self, connection: _PatientProtocol) -> None:
+        """Adds a connection that gets its last answer, and aborts the first one where too many wait for their
+        clients."""
+        waiting = [other for other in self.closing if not other.is_aborted]
+        if len(waiting) >= _MOST_REFUSED:
+            waiting[0].abort()
+        self.closing[connection] = None
+
+
+class _PatientProtocol(HttpToolsProtocol):
+    """A connection of uvicorn's with bounds; `patient_protocol` says which."""
+
+    pool: _Pool
+    is_aborted = False
+    _size = _fields = 0
+    """Bytes and fields of the head, or of the trailers, that the parser has reported."""
+    _backlog = 0
+    """Bytes that came since the parser ended a head or reported a part of a body. It may hold them all."""
+    _is_trailing = False
+    """Whether the head is complete, so that further fields are trailers."""
+    _is_after_answer = False
+    """Whether nothing has come since the last answer, to a request that was whole."""
+    _timer: asyncio.TimerHandle | None = None
+    _unsent = math.inf
+    """Bytes of answers that were not sent when the timer ran out last."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.pool.make_room(self)
+        self._update()
+
+    def data_received(self, data: bytes) -> None:
+        if self in self.pool.closing:  # a socket that is closed while something is unread takes the answer back
+            return
+        if self._is_after_answer:  # the next request has begun
+            self._is_after_answer = False
+            self._stop_timer()
+        self._backlog += len(data)
+        super().data_received(data)
+        if self._backlog > MOST_HEAD and self not in self.pool.closing:  # in one field, or in the size of a chunk
+            self._refuse_head()
+        self._update()
+
+    def on_message_begin(self) -> None:
+        self._size = self._fields = 0
+        self._is_trailing = False
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._add_size(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += 1
+        self._add_size(len(name) + len(value))
+        if not self._is_trailing:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._backlog = self._size = self._fields = 0
+        self._is_trailing = True
+        if len(self.pipeline) >= _MOST_AHEAD:
+            raise _TooLarge
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._backlog = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._backlog = 0
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what the parser refuses, and what ends its work here."""
+        if self._is_too_large or len(self.pipeline) >= _MOST_AHEAD:
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def on_response_complete(self) -> None:
+        self._is_after_answer = not self.cycle.more_body  # the rest of a body spoils the connection for other requests
+        super().on_response_complete()
+        self._update()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._update()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._update()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._set_busy()
+        self.pool.closing.pop(self, None)
+        super().connection_lost(error)
+
+    def refuse(self, answer: bytes) -> None:
+        """Sends a last answer, and closes the connection when its client has, or soon. What comes is dropped."""
+        self._set_busy()
+        if not self._has_no_request or self.transport.get_write_buffer_size():
+            self.transport.abort()
+            return
+        self.pool.add_closing(self)
+        self.transport.write(answer)
+        self._timer = self.loop.call_later(_REFUSED_CLOSE_TIMEOUT, self.abort)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:  # TLS
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Closes the connection at once."""
+        self.is_aborted = True
+        self.transport.abort()
+
+    @property
+    def _has_no_request(self) -> bool:
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    @property
+    def _is_too_large(self) -> bool:
+        return self._size > MOST_HEAD or self._fields > MOST_FIELDS
+
+    def _update(self) -> None:
+        """Brings the pool and the timer up to date with what the connection does."""
+        if self in self.pool.closing:
+            return
+        if self.transport.is_closing() or not (self._has_no_request or self.flow.write_paused):
+            self._set_busy()
+            return
+        self.pool.idle.setdefault(self, time.monotonic())
+        if not self._has_no_request:
+            self._stop_timer()
+        elif self._timer is None:
+            self._unsent = math.inf
+            seconds = KEEP_ALIVE if self._is_after_answer else HEADER_TIMEOUT
+            self._timer = self.loop.call_later(seconds, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        if not 0 < unsent < self._unsent:
+            self.transport.abort()
+        else:  # an answer on its way to a slow client
+            self._unsent = unsent
+            self._timer = self.loop.call_later(HEADER_TIMEOUT, self._on_timeout)
+
+    def _add_size(self, size: int) -> None:
+        self._size += size
+        if self._is_too_large:
+            raise _TooLarge
+
+    def _refuse_head(self) -> None:
+        """Answers 431. The connection is only closed where an answer to an earlier request, or to the one whose
+        trailers are too large, is under way."""
+        if self._is_trailing and not (self.pipeline or self._has_no_request or self.cycle.response_started):
+            # Its application reads and writes no more.
+            self.cycle.disconnected = self.cycle.response_complete = True
+            self.cycle.message_event.set()
+        self.refuse(_HEAD_TOO_LARGE)
+
+    def _set_busy(self) -> None:
+        self.pool.idle.pop(self, None)
+        self._stop_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
 def patient_protocol(most: int) -> type[asyncio.Protocol]:
     """uvicorn's HTTP protocol with bounds for clients that connect and say nothing, or send headers without end.
 
     uvicorn by itself waits for ever for the headers of a request, keeps any number of them, and adds the trailers after
-    a body to the headers, when these have been checked. The protocol answers 431 to a head, and to trailers, beyond
-    MOST_HEAD bytes or MOST_FIELDS fields, and drops trailers. The protocol closes a connection that has no request
-    under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after the answer to a whole request, if its client takes
-    nothing of an earlier answer meanwhile. When there are too many connections, it closes the one that has been without
-    a request, or has taken nothing of its answer, for longest; if there is none, the new one. It answers 503 to that
-    one, whatever it asks, unless an answer is on its way.
+    a body to the headers, when these have been checked. Its `limit_concurrency` refuses requests, and closes no idle
+    connection, so that a few clients could lock out all others.
+
+    The protocol answers 431 to a head, and to trailers, beyond MOST_HEAD bytes or MOST_FIELDS fields, and drops
+    trailers. It closes a connection that has no request under way for HEADER_TIMEOUT seconds, or for KEEP_ALIVE after
+    the answer to a whole request, if its client takes nothing of an earlier answer meanwhile. When there are too many
+    connections, it closes the one that has been without a request, or has taken nothing of its answer, for longest; if
+    there is none, the new one. It answers 503 to that one, whatever it asks, unless an answer is on its way.
 
     Args:
         most: Connections at once.
     """
-    idle: dict[Any, float] = {}
-    """Connections without a request under way, and those whose client does not take its answer, the longest one first:
-    since when."""
-    refused: dict[Any, None] = {}
-    """Connections that were answered 503 and are not closed yet, the first one first."""
-    warned = -60.0
 
-    class PatientProtocol(HttpToolsProtocol):
-        _size = _fields = 0
-        """Bytes and fields of the head, or of the trailers, that the parser has given."""
-        _held = 0
-        """Bytes that came since the parser ended a head or gave a part of a body. It may hold them all."""
-        _trailing = False
-        """Whether the head is complete, so that further fields are trailers."""
-        _timer: asyncio.TimerHandle | None = None
-        _answered = False
-        _aborted = False
-        """Whether nothing has come since the last answer, to a request that was whole."""
-        _unsent = math.inf
-        """Bytes of answers that were not sent when the timer ran out last."""
-        _full = False
-        """Whether so many bytes are not sent that the answer is held up."""
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            if len(self.connections) - len(refused) > most:
-                self._say_full()
-                first = next(iter(idle), self)
-                one_too_many = first if time.monotonic() - idle.get(first, math.inf) > _YOUNG else self
-                one_too_many._refuse(_ONE_TOO_MANY)
-            self._look()
-
-        def data_received(self, data: bytes) -> None:
-            if self in refused:  # a socket that is closed while something is unread takes the answer back
-                return
-            if self._answered:  # the next request has begun
-                self._answered = False
-                self._stop_timer()
-            self._held += len(data)
-            super().data_received(data)
-            if self._held > MOST_HEAD and self not in refused:  # in one field, or in the size of a chunk
-                self._refuse_head()
-            self._look()
-
-        def on_message_begin(self) -> None:
-            self._size = self._fields = 0
-            self._trailing = False
-            super().on_message_begin()
-
-        def on_url(self, url: bytes) -> None:
-            self._measure(len(url))
-            super().on_url(url)
-
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._fields += 1
-            self._measure(len(name) + len(value))
-            if not self._trailing:
-                super().on_header(name, value)
-
-        def on_headers_complete(self) -> None:
-            self._held = self._size = self._fields = 0
-            self._trailing = True
-            if len(self.pipeline) >= _MOST_AHEAD:
-                raise _TooLarge
-            super().on_headers_complete()
-
-        def on_body(self, body: bytes) -> None:
-            self._held = 0
-            super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            self._held = 0
-            super().on_message_complete()
-
-        def send_400_response(self, msg: str) -> None:
-            """What the parser refuses, and what ends its work here."""
-            if self._size > MOST_HEAD or self._fields > MOST_FIELDS or len(self.pipeline) >= _MOST_AHEAD:
-                self._refuse_head()
-            else:
-                super().send_400_response(msg)
-
-        def on_response_complete(self) -> None:
-            self._answered = not self.cycle.more_body  # what is left of a body spoils the connection for other requests
-            super().on_response_complete()
-            self._look()
-
-        def pause_writing(self) -> None:
-            super().pause_writing()
-            self._full = True
-            self._look()
-
-        def resume_writing(self) -> None:
-            super().resume_writing()
-            self._full = False
-            self._look()
-
-        def connection_lost(self, error: Exception | None) -> None:
-            self._busy()
-            refused.pop(self, None)
-            super().connection_lost(error)
-
-        @property
-        def _asks_nothing(self) -> bool:
-            return self.cycle is None or bool(self.cycle.response_complete)
-
-        def _look(self) -> None:
-            asks_nothing = self._asks_nothing
-            if self in refused:
-                return
-            if self.transport.is_closing() or not (asks_nothing or self._full):
-                self._busy()
-                return
-            idle.setdefault(self, time.monotonic())
-            if not asks_nothing:
-                self._stop_timer()
-            elif self._timer is None:
-                self._unsent = math.inf
-                patience = KEEP_ALIVE if self._answered else HEADER_TIMEOUT
-                self._timer = self.loop.call_later(patience, self._on_timeout)
-
-        def _on_timeout(self) -> None:
-            unsent = self.transport.get_write_buffer_size()
-            if not 0 < unsent < self._unsent:
-                self.transport.abort()
-            else:  # an answer on its way to a slow client
-                self._unsent = unsent
-                self._timer = self.loop.call_later(HEADER_TIMEOUT, self._on_timeout)
-
-        def _measure(self, size: int) -> None:
-            self._size += size
-            if self._size > MOST_HEAD or self._fields > MOST_FIELDS:
-                raise _TooLarge
-
-        def _refuse_head(self) -> None:
-            """Answers 431. The connection is only closed where an answer to an earlier request, or to the one whose
-            trailers are too large, is under way."""
-            if self._trailing and not self.pipeline and not self._asks_nothing and not self.cycle.response_started:
-                # Its application reads and writes no more.
-                self.cycle.disconnected = self.cycle.response_complete = True
-                self.cycle.message_event.set()
-            self._refuse(_HEAD_TOO_LARGE)
-
-        def _refuse(self, answer: bytes) -> None:
-            """Gives a last answer, and closes the connection when its client has, or soon. What comes is dropped."""
-            self._busy()
-            if not self._asks_nothing or self.transport.get_write_buffer_size():
-                self.transport.abort()
-                return
-            open_ones = [connection for connection in refused if not connection._aborted]
-            if len(open_ones) >= _REFUSED:
-                open_ones[0]._abort()
-            refused[self] = None
-            self.transport.write(answer)
-            self._timer = self.loop.call_later(_REFUSED_CLOSE_TIMEOUT, self._abort)
-            if self.transport.can_write_eof():
-                self.transport.write_eof()
-            else:  # TLS
-                self.transport.close()
-
-        def _abort(self) -> None:
-            self._aborted = True
-            self.transport.abort()
-
-        def _busy(self) -> None:
-            idle.pop(self, None)
-            self._stop_timer()
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _say_full(self) -> None:
-            nonlocal warned
-            if time.monotonic() - warned >= 60:
-                warned = time.monotonic()
-                log.warning("there are more than %d connections: those that ask or take nothing are closed", most)
+    class PatientProtocol(_PatientProtocol):
+        pool = _Pool(most)
 
     return PatientProtocol
-
-
-class StopHandler:
-    """Answers 503 to requests whose task is cancelled, which uvicorn does when it has waited for them long enough.
-
-    Plain ASGI. uvicorn itself would answer them with a text that no client understands.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def pass_on(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive, pass_on)
-        except asyncio.CancelledError:
-            if scope["type"] != "http":
-                raise
-            if not begun:  # else the connection is closed in the middle of the answer, which clients notice
-                await stopping().response(scope.get("path", ""))(scope, receive, send)
 
 
 class DrainingServer(uvicorn.Server):

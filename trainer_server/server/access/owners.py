@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from starlette.requests import Request
 from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
@@ -13,18 +12,7 @@ from trainer_server.ledger.base import ErasesCompletions, Ledger
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Scope
-from trainer_server.wire.headers import ROLLOUT
 
-BEGIN = {
-    "POST /v1/chat/completions",
-    "POST /v1/responses",
-    "POST /v1/messages",
-    "POST /v1/completions",
-    "PUT /api/rollouts/{rollout}",
-    "PUT /api/rollouts/{rollout}/trace",
-    "PUT /api/rollouts/{rollout}/records/{call}/{run}",
-}
-"""Routes by which a rollout begins: the token becomes its owner. Other routes look for an owner and name none."""
 MOST = 200
 """Characters of a rollout's id. Longer ones, which the gateway refuses, get no owner."""
 
@@ -59,14 +47,15 @@ class RolloutOwners:
         """Why a request may not use rollouts, by the ids of those that belong to another token; see `check`."""
         token = token_of(scope)
         assert token is not None, "the route has a scope"
-        trusted = token.scope.covers(Scope.train)
-        if trusted and not begins:
+        is_trainer = token.scope.covers(Scope.train)
+        if is_trainer and not begins:
             return {}
         ids = list(dict.fromkeys(rollouts))
-        owners = {rollout: owner for rollout in ids for known, owner in [self._book.known_owner(rollout)] if known}
+        cache_entries = {rollout: self._book.known_owner(rollout) for rollout in ids}
+        owners = {rollout: owner for rollout, (is_cached, owner) in cache_entries.items() if is_cached}
         if missing := [rollout for rollout in ids if rollout not in owners]:
             owners |= await asyncio.to_thread(self._owners, missing, token.name if begins else None)
-        if trusted:
+        if is_trainer:
             return {}
         return {
             rollout: f"rollout {rollout!r:.100} belongs to another token than {token.name!r}: use the token that "
@@ -88,18 +77,3 @@ class RolloutOwners:
         if isinstance(self._ledger, ErasesCompletions):
             return {rollout for rollout in self._ledger.matching(rollouts=rollouts).values() if rollout is not None}
         return {rollout for rollout in rollouts if self._ledger.rollout(rollout)}
-
-
-async def check_owner(request: Request) -> None:
-    """Lets a request pass to its route, if its token may use the rollout that its path or its header names. A
-    dependency of all routes; a route that takes ids in its body checks them by itself.
-
-    Raises:
-        APIError: 403, the rollout belongs to another token.
-        LedgerError: The owner cannot be read or written.
-    """
-    path = getattr(request.scope.get("route"), "path", "")
-    rollout = request.path_params.get("rollout") or (request.headers.get(ROLLOUT) if path.startswith("/v1/") else None)
-    if rollout:
-        owners: RolloutOwners = request.app.state.server.owners
-        await owners.check(request.scope, [rollout], begins=f"{request.method} {path}" in BEGIN)

@@ -1,4 +1,4 @@
-"""How much a token may ask of the engines: requests in flight, and tokens in a minute."""
+"""Limits of an access token: requests in flight, and tokens of prompts and answers in a minute."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from contextvars import ContextVar
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.access.layer import Layer
+from trainer_server.server.access.layers import Layer
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Token
 from trainer_server.wire import Completion
 
-_asking: ContextVar[Token | None] = ContextVar("asking", default=None)
-"""Whose request is answered here. Tasks that the answer begins inherit it."""
+_token: ContextVar[Token | None] = ContextVar("quota_token", default=None)
+"""The token of the request that is answered here. Tasks that the answer begins inherit it."""
 
 
 class Quotas:
-    """Counts what tokens with limits ask of the engines. Limits of tokens that were created anew count from zero.
+    """Counts requests, and tokens of prompts and answers, of access tokens with limits. Limits of access tokens that
+    were created anew count from zero.
 
-    What the tokens of one owner ask for is counted together, and each of them is held to its own limits. So a person
-    gets no more by having several tokens.
+    The requests of all access tokens of one owner are counted together, and each token is held to its own limits. So a
+    person gets no more by having several tokens.
 
     The tokens of an answer are known when it ends. So a request is let through while the last minute has tokens left,
     and what its answer takes beyond them is waited for by later requests.
@@ -38,8 +39,8 @@ class Quotas:
         self._clock = clock
         self._in_flight: Counter[str] = Counter()
         """By whom is counted."""
-        self._left: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
-        """By whom is counted, and by limit: tokens that are left, and when that was so."""
+        self._rests: defaultdict[str, dict[int, tuple[float, float]]] = defaultdict(dict)
+        """By whom is counted, and by limit: tokens that remain, and when that was so."""
 
     @contextmanager
     def admit(self, token: Token) -> Iterator[None]:
@@ -49,26 +50,26 @@ class Quotas:
             APIError: 429, the token has no requests, or no tokens, left.
         """
         who, most = _account_of(token), token.requests_in_flight
-        shared = f", those of {token.owner!r} counted together" if token.owner else ""
+        together = f", those of {token.owner!r} counted together" if token.owner else ""
         if most is not None and self._in_flight[who] >= most:
             message = (
-                f"the token {token.name!r} has {most} requests in flight, as many as it may have{shared}: ask again "
+                f"the token {token.name!r} has {most} requests in flight, as many as it may have{together}: ask again "
                 "when one of them has ended"
             )
             raise APIError(429, message, code="quota_requests", retry_after=1)
-        if token.tokens_per_minute is not None and (left := self._tokens_left(who, token.tokens_per_minute)) <= 0:
-            wait = math.ceil((1 - left) * 60 / token.tokens_per_minute)
+        if token.tokens_per_minute is not None and (rest := self._rest(who, token.tokens_per_minute)) <= 0:
+            wait = math.ceil((1 - rest) * 60 / token.tokens_per_minute)
             message = (
                 f"the token {token.name!r} has used its {token.tokens_per_minute:,} tokens of the last minute (prompts "
-                f"and answers{shared}): ask again in {wait} s"
+                f"and answers{together}): ask again in {wait} s"
             )
             raise APIError(429, message, code="quota_tokens", retry_after=wait)
         self._in_flight[who] += 1
-        asking = _asking.set(token)
+        reset_token = _token.set(token)
         try:
             yield
         finally:
-            _asking.reset(asking)
+            _token.reset(reset_token)
             self._in_flight[who] -= 1
             if not self._in_flight[who]:
                 del self._in_flight[who]
@@ -79,21 +80,21 @@ class Quotas:
         Args:
             completions: The choices of one answer.
         """
-        token = _asking.get()
+        token = _token.get()
         if token is None or not completions:
             return
-        used = len(completions[0].prompt_token_ids) + sum(len(completion.token_ids) for completion in completions)
+        count = len(completions[0].prompt_token_ids) + sum(len(completion.token_ids) for completion in completions)
         who = _account_of(token)
-        limits = {*self._left[who], *([token.tokens_per_minute] if token.tokens_per_minute else [])}
+        limits = {*self._rests[who], *([token.tokens_per_minute] if token.tokens_per_minute else [])}
         for most in limits:
-            self._left[who][most] = self._tokens_left(who, most) - used, self._clock()
+            self._rests[who][most] = self._rest(who, most) - count, self._clock()
         if not limits:
-            del self._left[who]
+            del self._rests[who]
 
-    def _tokens_left(self, who: str, most: int) -> float:
-        """The tokens of a limit that are left now, negative where an answer took more."""
-        left, then = self._left[who].setdefault(most, (float(most), self._clock()))
-        return min(float(most), left + (self._clock() - then) * most / 60)
+    def _rest(self, who: str, most: int) -> float:
+        """The tokens that remain of a limit now, negative where an answer took more."""
+        rest, then = self._rests[who].setdefault(most, (float(most), self._clock()))
+        return min(float(most), rest + (self._clock() - then) * most / 60)
 
 
 def _account_of(token: Token) -> str:

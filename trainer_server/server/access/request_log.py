@@ -8,13 +8,11 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from trainer_server.server.access.audit import AuditLog
-from trainer_server.server.access.layer import Layer
-from trainer_server.server.access.scopes import rule_of, token_of
+from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Token
-from trainer_server.server.dashboard.sessions import LOGIN
 
 log = logging.getLogger("trainer_server")
 
@@ -24,26 +22,26 @@ _WINDOW = 60.0
 """Seconds for which refused requests of a kind, or logins, are counted together."""
 _FIRST = 10
 """Such requests of a token and an action that have a line each. Others have one, with their number."""
-_FOLDED = {"login", "version.fetch"}
+_COUNTED_TOGETHER = {"login", "version.fetch"}
 """Actions that change nothing: their repetitions are counted as refused requests are, though they were done."""
 _FIRST_OF_NOBODY = 1
 """The same of requests without a token that counts, all together."""
 _MOST_ADDRESSES = 1000
-"""Addresses of refused requests that are told apart."""
+"""Addresses of refused requests that are counted."""
 
 _Key = tuple[str, str, bool]
 
 
 def note(scope: Scope, *, target: str | None = None, token: Token | None = None) -> None:
-    """Tells the audit log more of a request than its path says.
+    """Sets what the line of a request in the audit log says besides its path.
 
     Args:
         scope: Of the request.
         target: What is done, and to what; no text of anybody.
         token: One that the request brings in another way than its headers.
     """
-    known = scope.setdefault("state", {}).setdefault(_NOTE, {})
-    known |= {name: value for name, value in (("target", target), ("token", token)) if value is not None}
+    details = scope.setdefault("state", {}).setdefault(_NOTE, {})
+    details |= {name: value for name, value in (("target", target), ("token", token)) if value is not None}
 
 
 @dataclass(eq=False, slots=True)
@@ -76,22 +74,34 @@ class RequestLog:
         """By name of the token, action, and whether it was done."""
         self._writing: set[asyncio.Task[None]] = set()
 
+    async def add_request(self, scope: Scope, action: str, status: int | None) -> None:
+        """Adds a request with what `note` was called with, or else what its path names.
+
+        Args:
+            scope: Of the request.
+            action: Name of the action, such as `policy.promote`.
+            status: Of its answer; None: its client left before.
+        """
+        details = scope.get("state", {}).get(_NOTE, {})
+        target = details.get("target") or _target(scope.get("path_params", {}))
+        await self.add(scope, details.get("token") or token_of(scope), action, target, status)
+
     async def add(self, scope: Scope, token: Token | None, action: str, target: str, status: int | None) -> None:
         """Adds a request. A log that cannot be written is an error in the server's own log.
 
         Args:
             scope: Of the request.
             token: With which it came; None: it had none that counts.
-            action: What was asked for.
+            action: Name of the action, such as `policy.promote`.
             target: What it was done to.
             status: Of its answer; None: its client left before.
         """
         line = _line(scope, token, action, target, status)
-        done = line["result"] == "ok"
-        if done and action not in _FOLDED:
+        is_done = line["result"] == "ok"
+        if is_done and action not in _COUNTED_TOGETHER:
             await self._write(line)
             return
-        key = line["who"], action, done
+        key = line["who"], action, is_done
         kind = self._kinds.get(key)
         if kind is None or time.monotonic() >= kind.end:
             await self._end(key)
@@ -152,70 +162,6 @@ def _line(scope: Scope, token: Token | None, action: str, target: str, status: i
         "status": status,
         "address": str(client[0]) if client else None,
     }
-
-
-class AuditLayer(Layer):
-    """Adds a line for each request to a route that has an action (scopes.py), however it ends; see `RequestLog`.
-
-    Args:
-        app: The application behind it.
-        requests: The log.
-    """
-
-    def __init__(self, app: ASGIApp, requests: RequestLog) -> None:
-        super().__init__(app)
-        self._requests = requests
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        written = False
-
-        async def pass_on(message: Message) -> None:
-            nonlocal written
-            if message["type"] == "http.response.start" and not written:
-                written = True
-                await self._write(scope, message["status"])
-            await send(message)
-
-        try:
-            await self.app(scope, receive, pass_on)
-        except Exception:
-            if not written:
-                written = True
-                await self._write(scope, 500)
-            raise
-        finally:
-            if not written:  # its client left
-                await asyncio.shield(self._write(scope, None))
-
-    async def _write(self, scope: Scope, status: int | None) -> None:
-        rule = rule_of(scope)
-        if rule is None or rule.action is None:
-            return
-        told = scope.get("state", {}).get(_NOTE, {})
-        target = told.get("target") or _target(scope.get("path_params", {}))
-        await self._requests.add(scope, told.get("token") or token_of(scope), rule.action, target, status)
-
-
-class Refusals(Layer):
-    """Adds requests without a token that counts, but for logins, which `AuditLayer` adds.
-
-    Args:
-        app: The application behind it.
-        requests: The log.
-    """
-
-    def __init__(self, app: ASGIApp, requests: RequestLog) -> None:
-        super().__init__(app)
-        self._requests = requests
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def pass_on(message: Message) -> None:
-            refused = message["type"] == "http.response.start" and message["status"] == 401
-            if refused and token_of(scope) is None and scope["path"] != LOGIN:
-                await self._requests.add(scope, None, "access", "a request without a token that counts", 401)
-            await send(message)
-
-        await self.app(scope, receive, pass_on)
 
 
 def _target(parameters: dict[str, Any]) -> str:

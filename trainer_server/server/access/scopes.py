@@ -1,4 +1,5 @@
-"""The scope that each route needs, and what the audit log calls it. A route that is not in the table answers nobody."""
+"""Who may use a route: the scope that each needs, with its name in the audit log, and the owner of a rollout. A route
+that is not in the table answers nobody."""
 
 from __future__ import annotations
 
@@ -7,14 +8,13 @@ from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.routing import compile_path
-from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as ASGIScope
 
 from trainer_server.gateway.errors import APIError
-from trainer_server.server.access.layer import Layer
 from trainer_server.server.access.tokens import Scope, Token
+from trainer_server.wire.headers import ROLLOUT
 
-_HOLDER = "token"
+_TOKEN = "token"
 """Key of a request's state."""
 
 
@@ -114,8 +114,18 @@ RULES: dict[str, Rule] = {
     "GET /ui/static/{name:path}": _OPEN_ANYWHERE,
 }
 """By method and path of the route."""
+BEGIN = {
+    "POST /v1/chat/completions",
+    "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /v1/completions",
+    "PUT /api/rollouts/{rollout}",
+    "PUT /api/rollouts/{rollout}/trace",
+    "PUT /api/rollouts/{rollout}/records/{call}/{run}",
+}
+"""Routes by which a rollout begins: the token becomes its owner. Other routes look for an owner and name none."""
 BELOW_ROLLOUT = re.compile(r"/rollouts/[^/]*/v1(?:/|$)")
-"""Addresses of the gateway that name a rollout; see `RolloutPaths`."""
+"""Addresses of the gateway that name a rollout, as `RolloutPaths` reads them."""
 _FORMS = [(name.split()[0], compile_path(name.split()[1])[0], rule) for name, rule in RULES.items()]
 
 
@@ -129,32 +139,7 @@ def answered_anywhere(method: str, path: str) -> bool:
     """Whether every server of a fleet answers a request; else the one that trains does."""
     if BELOW_ROLLOUT.match(path):
         return True
-    return any(rule.anywhere for given, form, rule in _FORMS if given == method and form.match(path))
-
-
-class TrainerRoutes(Layer):
-    """Answers 421, at a server that only answers, to what the one that trains answers. Nothing of a body is read.
-
-    It is not passed on: a load balancer can route it by its path.
-
-    Args:
-        app: The application behind it.
-        trainer: URL of the server that trains.
-    """
-
-    def __init__(self, app: ASGIApp, trainer: str) -> None:
-        super().__init__(app)
-        self._trainer = trainer
-
-    async def handle(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        if not answered_anywhere(scope["method"], scope["path"]):
-            raise APIError(
-                421,
-                f"{scope['method']} {scope['path']:.200} is answered by the server that trains, and this one is a "
-                f"gateway of it: ask {self._trainer}, or have the load balancer route the path there",
-                code="not_the_trainer",
-            )
-        await self.app(scope, receive, send)
+    return any(rule.anywhere for name, form, rule in _FORMS if name == method and form.match(path))
 
 
 def methods_of(path: str) -> list[str]:
@@ -163,14 +148,14 @@ def methods_of(path: str) -> list[str]:
     return sorted({method for method, form in routes if compile_path(form)[0].match(path)})
 
 
-def give_token(scope: ASGIScope, token: Token | None) -> None:
-    """Notes whose request this is; None: of somebody without a token."""
-    scope.setdefault("state", {})[_HOLDER] = token
+def set_token(scope: ASGIScope, token: Token | None) -> None:
+    """Sets the token of a request; None: it has none that counts."""
+    scope.setdefault("state", {})[_TOKEN] = token
 
 
 def token_of(scope: ASGIScope) -> Token | None:
     """The token that a request came with; None: it has none that counts."""
-    token: Token | None = scope.get("state", {}).get(_HOLDER)
+    token: Token | None = scope.get("state", {}).get(_TOKEN)
     return token
 
 
@@ -183,15 +168,31 @@ async def check_scope(request: Request) -> None:
     """
     scope, rule = request.scope, rule_of(request.scope)
     if rule is None:
-        asked = f"{request.method} {getattr(scope.get('route'), 'path', scope['path'])}"
-        raise APIError(403, f"{asked} has no entry in RULES (server/access/scopes.py)", code="no_rule")
+        route = f"{request.method} {getattr(scope.get('route'), 'path', scope['path'])}"
+        raise APIError(403, f"{route} has no entry in RULES (server/access/scopes.py)", code="no_rule")
     token = token_of(scope)
     if rule.scope is None or (token is not None and token.scope.covers(rule.scope)):
         return
-    held = "no token" if token is None else f"the token {token.name!r}, of scope {token.scope}"
+    what = "no token" if token is None else f"the token {token.name!r}, of scope {token.scope}"
     raise APIError(
         403,
-        f"{request.method} {scope['path']:.200} needs a token of scope {rule.scope}, and the request has {held}. "
+        f"{request.method} {scope['path']:.200} needs a token of scope {rule.scope}, and the request has {what}. "
         f"Whoever runs the server can create one: art-langgraph tokens create NAME --scope {rule.scope}",
         code="scope_missing",
     )
+
+
+async def check_owner(request: Request) -> None:
+    """Lets a request pass to its route, if its token may use the rollout that its path or its header names. A
+    dependency of all routes; a route that takes ids in its body checks them by itself.
+
+    Raises:
+        APIError: 403, the rollout belongs to another token.
+        LedgerError: The owner cannot be read or written.
+    """
+    path = getattr(request.scope.get("route"), "path", "")
+    rollout = request.path_params.get("rollout") or (request.headers.get(ROLLOUT) if path.startswith("/v1/") else None)
+    if rollout:
+        await request.app.state.server.owners.check(
+            request.scope, [rollout], begins=f"{request.method} {path}" in BEGIN
+        )

@@ -1,4 +1,4 @@
-"""Named tokens: who may ask for what, how much, and until when. Only hashes of them are kept.
+"""Named tokens: scope, limits and expiry of each. Only their hashes are stored.
 
 A token has 256 random bits. Nobody can guess it from its SHA-256, so it needs no slow hash, as a password would.
 """
@@ -137,7 +137,7 @@ class TokenRepository:
             tokens_per_minute: Tokens of prompts and answers in a minute; None: any number.
 
         Returns:
-            The token. It is kept nowhere.
+            The token. It is stored nowhere.
 
         Raises:
             ConfigError: The name or the owner cannot be used, or the name has a token.
@@ -161,7 +161,7 @@ class TokenRepository:
             tokens_per_minute=tokens_per_minute,
         )
         with self._changing() as tokens:
-            if any(known.name == name for known in tokens):
+            if any(other.name == name for other in tokens):
                 raise ConfigError(f"there is a token {name!r}: revoke it first (`art-langgraph tokens revoke {name}`)")
             tokens.append(token)
         return secret
@@ -176,12 +176,12 @@ class TokenRepository:
             ConfigError: There is none with this name.
         """
         with self._changing() as tokens:
-            revoked = next((token for token in tokens if token.name == name), None)
-            if revoked is None:
-                known = ", ".join(token.name for token in tokens)
-                raise ConfigError(f"there is no token {name!r}; there are: {known or 'none'}")
-            tokens.remove(revoked)
-        return revoked
+            token = next((token for token in tokens if token.name == name), None)
+            if token is None:
+                names = ", ".join(token.name for token in tokens)
+                raise ConfigError(f"there is no token {name!r}; there are: {names or 'none'}")
+            tokens.remove(token)
+        return token
 
     def last_used(self) -> dict[str, float]:
         """When tokens were used last, as far as the server has written it down: Unix time by digest."""
@@ -196,18 +196,21 @@ class TokenRepository:
         Args:
             uses: Unix time by digest.
         """
-        known, before = {token.digest for token in self.all()}, self.last_used()
-        latest = {digest: max(uses.get(digest, 0.0), before.get(digest, 0.0)) for digest in (before | uses)}
-        kept = {digest: when for digest, when in latest.items() if digest in known}
-        write_atomic(self._uses, json.dumps(kept))
+        before = self.last_used()
+        latest = {
+            token.digest: max(uses.get(token.digest, 0.0), before.get(token.digest, 0.0))
+            for token in self.all()
+            if token.digest in before or token.digest in uses
+        }
+        write_atomic(self._uses, json.dumps(latest))
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
         """The tokens as a list, which is written when the block ends without an error. One process at a time."""
         lock = self._path.with_name("tokens.lock")
         create_private(lock)
-        with lock.open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
             tokens = self.all()
             yield tokens
             write_atomic(self._path, _Tokens.dump_json(tokens, indent=1).decode())
@@ -232,10 +235,10 @@ class Keyring:
         engine_key: str | None = None,
     ) -> None:
         self._own = Token(name=SERVER_KEY, scope=Scope.admin, digest=digest_of(server_key), created=0.0)
-        self._fixed = [self._own]
+        self._own_tokens = [self._own]
         if engine_key:
             digest = digest_of(engine_key)
-            self._fixed.insert(0, Token(name=ENGINE_KEY, scope=Scope.engine, digest=digest, created=0.0))
+            self._own_tokens.insert(0, Token(name=ENGINE_KEY, scope=Scope.engine, digest=digest, created=0.0))
         self._book, self._clock = book, clock
         self._used: dict[str, float] = {}
 
@@ -253,8 +256,8 @@ class Keyring:
             ConfigError: The file of named tokens is damaged, and this is none of the server's keys.
         """
         digest = digest_of(secret).encode()
-        if (fixed := _match(digest, self._fixed)) is not None:
-            return fixed
+        if (own := _match(digest, self._own_tokens)) is not None:
+            return own
         token = _match(digest, self._book.all()) if self._book is not None else None
         if token is not None:
             self._used[token.digest] = self._clock()
@@ -262,9 +265,9 @@ class Keyring:
 
     def find_by_name(self, name: str) -> Token | None:
         """The token with a name, also an expired one; None: there is none, or it was revoked."""
-        fixed = next((token for token in self._fixed if token.name == name), None)
-        if fixed is not None or self._book is None:
-            return fixed
+        own = next((token for token in self._own_tokens if token.name == name), None)
+        if own is not None or self._book is None:
+            return own
         return next((token for token in self._book.all() if token.name == name), None)
 
     def write_uses(self) -> None:

@@ -21,7 +21,7 @@ from starlette.responses import HTMLResponse
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.base import LedgerError
-from trainer_server.server.rollout_paths import RolloutRoute
+from trainer_server.server.dependencies import RolloutRoute
 from trainer_server.wire import NotFound, Unprocessable
 from trainer_server.wire.text import UNSEEN, writable
 

@@ -33,7 +33,7 @@ from trainer_server.process.machine import (
 )
 from trainer_server.server.dashboard.now import engine_rows, running_jobs
 from trainer_server.server.dashboard.sources import Sources
-from trainer_server.server.metrics.rates import Rate
+from trainer_server.server.metrics.counters import Rate
 from trainer_server.server.server import Server
 from trainer_server.wire import Job, JobStatus, Policy
 

@@ -1,1 +1,1 @@
-"""What Prometheus reads at `/metrics`: requests and completions are counted, the rest is looked up when it asks."""
+"""Series of `/metrics`: `counters.py` counts requests and completions, `state.py` reads the rest for each scrape."""

@@ -1,22 +1,23 @@
-"""Counts requests and completions as they end."""
+"""Counts requests, completions and jobs as they end, and how fast completions come."""
 
 from __future__ import annotations
 
+import collections
+import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from trainer_server.server.access.layer import Layer
-from trainer_server.server.metrics.rates import Rates
 from trainer_server.wire import Completion, Job
+
+SPAN = 60
+"""Seconds for which completions are counted by the second."""
 
 _SECONDS = (0.005, 0.02, 0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600)
 """Upper bounds of the buckets of durations: from a look-up to a long answer of a busy engine."""
-
-ROUTE = "metrics_route"
-"""Key of a request's state: the path of the route that answered, with its parameters as names."""
 
 OTHER = "other"
 """Label of requests for which there is no route: their paths are anybody's, and each would be a series. So is it of
@@ -63,6 +64,18 @@ class Counters:
             registry=registry,
         )
 
+    def count_request(self, method: str, route: str | None, status: int, seconds: float) -> None:
+        """Counts a request that was answered.
+
+        Args:
+            method: Of the request.
+            route: The path of its route, with its parameters as names; None: there is none.
+            status: Of the answer; 0: the client left before there was one.
+            seconds: From the request to the end of its answer.
+        """
+        labels = method if method in _METHODS else OTHER, route or OTHER, str(status)
+        self.requests.labels(*labels).observe(seconds)
+
     def count_job(self, job: Job) -> None:
         """Counts the seconds of a job that has ended."""
         for phase, seconds in job.seconds.items():
@@ -78,42 +91,64 @@ class Counters:
             self.rates.add(completion.policy, len(completion.prompt_token_ids), len(completion.token_ids))
 
 
-class RequestTimer(Layer):
-    """Measures how long requests take.
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """What a policy answered, per second."""
+
+    completions: float = 0.0
+    prompt: float = 0.0
+    """Tokens of prompts."""
+    sampled_tokens: float = 0.0
+    """Sampled tokens."""
+
+
+class Rates:
+    """Counts by the second, for a minute. Any thread may call it.
 
     Args:
-        app: The application behind it.
-        counters: Counts them.
+        clock: Gives the time in seconds.
     """
 
-    def __init__(self, app: ASGIApp, counters: Counters) -> None:
-        super().__init__(app)
-        self._counters = counters
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._began = clock, clock()
+        self._lock = threading.Lock()
+        self._seconds: deque[tuple[int, defaultdict[str | None, list[int]]]] = deque()
+        """(second, by policy: completions, tokens of prompts, sampled tokens), oldest first."""
+        self.completions: collections.Counter[str | None] = collections.Counter()
+        """Completions by policy, since the start of the server."""
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        began, status = time.perf_counter(), 0  # 0: the client left before there was one
+    def add(self, policy: str | None, prompt: int, sampled_tokens: int) -> None:
+        """Counts a completion.
 
-        async def pass_on(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
+        Args:
+            policy: Who answered; None: the base model.
+            prompt: Tokens of the prompt.
+            sampled_tokens: Sampled tokens.
+        """
+        with self._lock:
+            self.completions[policy] += 1
+            now = int(self._clock())
+            if not self._seconds or self._seconds[-1][0] != now:
+                self._seconds.append((now, defaultdict(lambda: [0, 0, 0])))
+                self._forget(now)
+            counts = self._seconds[-1][1][policy]
+            for index, value in enumerate((1, prompt, sampled_tokens)):
+                counts[index] += value
 
-        state = scope.setdefault("state", {})
-        try:
-            await self.app(scope, receive, pass_on)
-        finally:
-            route, method = state.get(ROUTE, OTHER), scope["method"] if scope["method"] in _METHODS else OTHER
-            self._counters.requests.labels(method, route, str(status)).observe(time.perf_counter() - began)
+    def of(self, seconds: int = SPAN) -> dict[str | None, Rate]:
+        """The rates of all policies that answered in the last seconds, SPAN at most. Of a server that was started less
+        long ago, since its start."""
+        with self._lock:
+            now = self._clock()
+            self._forget(int(now))
+            sums: defaultdict[str | None, list[int]] = defaultdict(lambda: [0, 0, 0])
+            for second, counts in self._seconds:
+                if second > now - seconds:
+                    for policy, values in counts.items():
+                        sums[policy] = [total + value for total, value in zip(sums[policy], values, strict=True)]
+            span = max(1.0, min(float(seconds), now - self._began))
+        return {policy: Rate(*(value / span for value in values)) for policy, values in sums.items()}
 
-
-class NamedRoute(Layer):
-    """Leaves the path of the route that answered, with its parameters as names, for `RequestTimer`, which sees requests
-    before their paths and tokens are looked at."""
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            if (path := getattr(scope.get("route"), "path", None)) is not None:
-                scope.setdefault("state", {})[ROUTE] = path
+    def _forget(self, now: int) -> None:
+        while self._seconds and self._seconds[0][0] <= now - SPAN:
+            self._seconds.popleft()

@@ -51,30 +51,30 @@ class State(Collector):
         busy = GaugeMetricFamily("art_engine_requests", "Requests that an engine works on.", labels=["engine"])
         restarts = GaugeMetricFamily("art_engine_restarts", "Restarts since the server's start.", labels=["engine"])
         for number, engine in enumerate(self._server.engines):
-            told, label = engine.describe(), [str(number)]
-            up.add_metric(label, float(bool(told.get("ready"))))
-            busy.add_metric(label, float(told.get("requests") or 0))
-            restarts.add_metric(label, float(told.get("restarts") or 0))
+            facts, label = engine.describe(), [str(number)]
+            up.add_metric(label, float(bool(facts.get("ready"))))
+            busy.add_metric(label, float(facts.get("requests") or 0))
+            restarts.add_metric(label, float(facts.get("restarts") or 0))
         yield from (up, busy, restarts)
 
     def _policies(self) -> Iterable[Metric]:
         newest = GaugeMetricFamily("art_policy_newest_version", "Newest version of a policy.", labels=["policy"])
-        meant = GaugeMetricFamily("art_policy_version", "Version that a policy's name means.", labels=["policy"])
+        current = GaugeMetricFamily("art_policy_version", "Version that a policy's name means.", labels=["policy"])
         for name in self._server.store.names():
             for family, version in (
                 (newest, self._server.store.newest(name)),
-                (meant, self._server.names.resolve(name)),
+                (current, self._server.names.resolve(name)),
             ):
                 if version is not None:
                     family.add_metric([name], version)
-        yield from (newest, meant)
+        yield from (newest, current)
 
     def _jobs(self) -> Iterable[Metric]:
         jobs = self._server.jobs.status.jobs(JOBS)
-        counted = GaugeMetricFamily("art_jobs", f"Of the {JOBS} newest jobs, by status.", labels=["kind", "status"])
+        counts = GaugeMetricFamily("art_jobs", f"Of the {JOBS} newest jobs, by status.", labels=["kind", "status"])
         for (kind, status), count in Counter((job.kind, job.status) for job in jobs).items():
-            counted.add_metric([kind, status.value], count)
-        yield counted
+            counts.add_metric([kind, status.value], count)
+        yield counts
         last = GaugeMetricFamily(
             "art_last_job",
             "Metrics of the last job of a policy and kind that succeeded.",

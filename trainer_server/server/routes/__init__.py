@@ -1,33 +1,19 @@
-"""The HTTP API, one module a resource."""
+"""The HTTP API, one module for resources that belong together."""
 
 from fastapi import APIRouter
 
-from trainer_server.server.routes import (
-    candidates,
-    completions,
-    health,
-    jobs,
-    metrics,
-    openai,
-    policies,
-    records,
-    rollouts,
-    tokens,
-    training,
-    versions,
-)
+from trainer_server.server.routes import candidates, completions, health, openai, policies, rollouts, training, versions
 
 ROUTERS: tuple[APIRouter, ...] = (
     openai.router,
     health.router,
-    metrics.router,
     policies.router,
     candidates.router,
     versions.router,
     training.router,
-    jobs.router,
+    training.jobs_router,
     completions.router,
     rollouts.router,
-    records.router,
-    tokens.router,
+    rollouts.records_router,
+    health.token_router,
 )

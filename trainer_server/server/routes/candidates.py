@@ -7,12 +7,10 @@ import time
 
 from fastapi import APIRouter, Request
 
-from trainer_server.engines.slots import NoFreeSlot
-from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import PolicyDep, ServerDep, get_version, refuse_promoted, refuse_unserved
 from trainer_server.server.server import Server
-from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, EngineError, NotFound, NotStored
+from trainer_server.wire import CanaryCounts, Candidate, CandidateSpec, Conflict, NotFound, NotStored
 
 router = APIRouter(prefix="/api/policies/{name}/candidate", tags=["policies"])
 
@@ -39,21 +37,18 @@ async def serve_candidate(spec: CandidateSpec, policy: PolicyDep, server: Server
             raise Conflict(message, code="not_promoted", param="name")
         if beside == version:
             raise Conflict(f"{name}@{version} is promoted: it answers all rollouts", code="promoted", param="version")
-        known = server.names.candidates.get(name)
-        if known is None or (known.version, known.share) != (version, spec.share):
-            try:
-                await asyncio.to_thread(get_version, server, name, version)
-                async with server.slots.use((name, version)):  # the engines hold it before a rollout gets it
-                    candidate = Candidate(
-                        version=version,
-                        share=spec.share,
-                        since=time.time(),
-                        beside=beside,
-                        promotions=server.store.promotions(name),
-                    )
-                    await _try(server, name, candidate)
-            except (EngineError, NoFreeSlot) as error:
-                raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
+        present = server.names.candidates.get(name)
+        if present is None or (present.version, present.share) != (version, spec.share):
+            await asyncio.to_thread(get_version, server, name, version)
+            async with server.slots.use((name, version)):  # the engines hold it before a rollout gets it
+                candidate = Candidate(
+                    version=version,
+                    share=spec.share,
+                    since=time.time(),
+                    beside=beside,
+                    promotions=server.store.promotions(name),
+                )
+                await _try(server, name, candidate)
     return await _read_counts(server, name)
 
 
@@ -63,9 +58,9 @@ async def end_candidate(policy: PolicyDep, server: ServerDep, version: int | Non
     `version`, only the trial of that version ends; 404 where another one is tried. Where none is, nothing happens."""
     name = policy.name
     async with server.creating[name]:
-        known = server.names.candidates.get(name)
-        if known is not None and version not in (None, known.version):
-            raise NotFound(f"{name}@{version} is no candidate: {name}@{known.version} is", code="not_found")
+        present = server.names.candidates.get(name)
+        if present is not None and version not in (None, present.version):
+            raise NotFound(f"{name}@{version} is no candidate: {name}@{present.version} is", code="not_found")
         await _try(server, name, None)
 
 
@@ -79,5 +74,5 @@ async def _try(server: Server, name: str, candidate: Candidate | None) -> None:
 
 
 async def _read_counts(server: Server, name: str) -> CanaryCounts:
-    rollouts, taken = await asyncio.to_thread(server.canary.counts, name)
-    return CanaryCounts(candidate=server.names.candidates.get(name), rollouts=rollouts, taken=taken)
+    rollouts, of_candidate = await asyncio.to_thread(server.canary.counts, name)
+    return CanaryCounts(candidate=server.names.candidates.get(name), rollouts=rollouts, taken=of_candidate)

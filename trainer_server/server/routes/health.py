@@ -1,11 +1,15 @@
-"""`/health`, `/ready`, `/api/engines`, `/api/status`: whether the server can answer, and what it works on."""
+"""`/health`, `/ready`, `/api/engines`, `/api/status`, `/metrics`: whether the server can answer, and what it works on;
+and `/api/token`: what the token of a request is for."""
 
 from __future__ import annotations
 
 import asyncio
+from importlib.metadata import version
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client.exposition import choose_encoder
 
+from trainer_server.common import TokenInfo
 from trainer_server.common.status import ServerStatus
 from trainer_server.engines.base import CountsSeconds, Engine
 from trainer_server.server.access.auth import authorized
@@ -51,8 +55,8 @@ async def ready(server: ServerDep, request: Request, response: Response) -> dict
 def _parsers(server: Server) -> dict[str, object]:
     """The parsers of tool calls and thoughts of the first engine; see Engine.describe. The engines that a server starts
     have the same."""
-    described = server.engines[0].describe()
-    return {name: described.get(name) for name in ("tool_parser", "reasoning_parser")}
+    facts = server.engines[0].describe()
+    return {name: facts.get(name) for name in ("tool_parser", "reasoning_parser")}
 
 
 @router.get("/api/engines")
@@ -60,12 +64,11 @@ async def engines(server: ServerDep, request_seconds: bool = False) -> dict[str,
     """Each engine: its address, state, requests under way, and the adapters that it holds. With `request_seconds`, also
     the seconds that finished requests have spent in it, by phase; null where the engine is not ready or does not count
     them."""
-    described = [engine.describe() for engine in server.engines]
+    rows = [engine.describe() for engine in server.engines]
     if request_seconds:
-        counted = await asyncio.gather(*map(_request_seconds, server.engines))
-        for row, seconds in zip(described, counted, strict=True):
+        for row, seconds in zip(rows, await asyncio.gather(*map(_request_seconds, server.engines)), strict=True):
             row["request_seconds"] = seconds
-    return {"engines": described}
+    return {"engines": rows}
 
 
 async def _request_seconds(engine: Engine) -> dict[str, float] | None:
@@ -81,3 +84,24 @@ async def status(sources: SourcesDep) -> ServerStatus:
     second, memory, and problems with their remedies."""
     await sources.look()
     return await asyncio.to_thread(status_of, sources)
+
+
+@router.get("/metrics")
+async def metrics(server: ServerDep, request: Request) -> Response:
+    """Requests, completions, tokens, engines, policies, jobs and the last steps, in the format that Prometheus asks
+    for."""
+    encode, kind = choose_encoder(request.headers.get("accept", ""))
+    return Response(await asyncio.to_thread(encode, server.series), media_type=kind)
+
+
+token_router = APIRouter(prefix="/api/token", tags=["tokens"])
+"""Tokens are created by commands on the server's machine, never over HTTP."""
+
+
+@token_router.get("")
+async def show_token(request: Request) -> TokenInfo:
+    """Name, owner, scope and expiry of the token that asks, and the server's version."""
+    token = token_of(request.scope)
+    assert token is not None, "the route has a scope"
+    facts = token.model_dump(include={"name", "owner", "scope", "expires"})
+    return TokenInfo(**facts, version=version("art-langgraph"))

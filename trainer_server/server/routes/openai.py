@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from trainer_server.gateway.dialects.chat import CHAT
-from trainer_server.gateway.dialects.completions import COMPLETIONS_DIALECT
-from trainer_server.gateway.dialects.messages.dialect import MESSAGES
-from trainer_server.gateway.dialects.responses.dialect import RESPONSES
+from trainer_server.gateway.client_api import CHAT
+from trainer_server.gateway.completions import COMPLETIONS
+from trainer_server.gateway.messages.request import MESSAGES
+from trainer_server.gateway.responses.request import RESPONSES
 from trainer_server.server.dependencies import ServerDep
 
 router = APIRouter(prefix="/v1", tags=["completions"])
@@ -40,7 +40,7 @@ async def count_tokens(request: Request, server: ServerDep) -> dict[str, int]:
 @router.post("/completions")
 async def completions(request: Request, server: ServerDep) -> Response:
     """OpenAI's text completions, streaming and not."""
-    return await server.gateway.answer(request, COMPLETIONS_DIALECT)
+    return await server.gateway.answer(request, COMPLETIONS)
 
 
 @router.get("/models")

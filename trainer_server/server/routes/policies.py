@@ -10,7 +10,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from trainer_server.common.status import Curve
-from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.sources import SourcesDep
@@ -22,8 +21,9 @@ from trainer_server.server.dependencies import (
     refuse_promoted,
     refuse_unserved,
 )
+from trainer_server.server.erasure import erase_policy
 from trainer_server.server.server import Server
-from trainer_server.wire import Conflict, EngineError, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
+from trainer_server.wire import Conflict, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
 
 log = logging.getLogger("trainer_server")
 
@@ -66,13 +66,13 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
     async with server.creating[spec.name]:
         if (pending := server.jobs.submitter.creation(spec.name)) is not None:  # of a request whose client went away
             await _wait(server, pending.id, spec.name)
-        if (known := await asyncio.to_thread(server.store.policy, spec.name)) is None:
+        if (policy := await asyncio.to_thread(server.store.policy, spec.name)) is None:
             await _make(server, spec)
-        elif known.spec == spec:
+        elif policy.spec == spec:
             response.status_code = 200
         else:
             raise Conflict(
-                f"policy {spec.name!r} exists with other values: {_difference(known.spec, spec)}. Take another "
+                f"policy {spec.name!r} exists with other values: {_difference(policy.spec, spec)}. Take another "
                 "name, or leave these out",
                 code="policy_exists",
                 param="name",
@@ -81,9 +81,9 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
 
 
 def _difference(old: PolicySpec, new: PolicySpec) -> str:
-    """The values of a policy that are not those that were asked for."""
-    has, wanted = old.model_dump(mode="json"), new.model_dump(mode="json")
-    return ", ".join(f"{name} is {has[name]!r}, not {wanted[name]!r}" for name in has if has[name] != wanted[name])
+    """The values of a policy that are not those of a request."""
+    ours, theirs = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return ", ".join(f"{name} is {ours[name]!r}, not {theirs[name]!r}" for name in ours if ours[name] != theirs[name])
 
 
 @router.get("")
@@ -113,7 +113,7 @@ async def show_curves(
 async def delete_policy(name: str, server: ServerDep) -> Erased:
     """Deletes a policy: its versions, its jobs, and all runs in which it answered, with their completions, rewards and
     traces. 409 while a job, a rollout or an export needs it. The name stays taken."""
-    return await server.erasure.policy(name)
+    return await erase_policy(server, name)
 
 
 @router.put("/{name}/promotion")
@@ -133,8 +133,6 @@ async def promote_version(promotion: Promotion, policy: PolicyDep, server: Serve
                 await asyncio.to_thread(get_version, server, name, version)
                 async with server.slots.use((name, version)):  # the engines hold it before the name means it
                     await _promote(server, name, version)
-        except (EngineError, NoFreeSlot) as error:
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
         except FileNotFoundError as error:
             raise NotFound(str(error), code="not_found") from None
         except OSError as error:
@@ -184,10 +182,10 @@ def _complete_fork(server: Server, spec: PolicySpec, fork: Fork) -> PolicySpec:
     """The spec of a fork, completed by what it takes from its source."""
     source = get_policy(server, fork.policy).spec
     refuse_unserved(server, fork.policy)
-    inherited = {field: getattr(source, field) for field in ("rank", "alpha", "targets", "seed")}
-    for field, value in inherited.items():
+    values = {field: getattr(source, field) for field in ("rank", "alpha", "targets", "seed")}
+    for field, value in values.items():
         if field in spec.model_fields_set and getattr(spec, field) != value:
             raise APIError(400, f"a fork of {fork.policy!r} has its {field}, which is {value}", param=field)
     if "temperature" not in spec.model_fields_set:
-        inherited["temperature"] = source.temperature
-    return spec.model_copy(update=inherited)
+        values["temperature"] = source.temperature
+    return spec.model_copy(update=values)

@@ -11,14 +11,14 @@ from fastapi import APIRouter, Body, Path, Query, Request, Response
 from pydantic import BaseModel, FailFast, RootModel, ValidationError
 
 from trainer_server.common.jsonl import from_json, to_json
-from trainer_server.gateway.body import check_values
+from trainer_server.gateway.body import MOST_API_VALUES, check_values, read_json
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of, rows_of
 from trainer_server.ledger.run_repository import ReportedRun
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dashboard.sources import Sources, SourcesDep
-from trainer_server.server.dependencies import ServerDep
-from trainer_server.server.rollout_paths import RolloutRoute
+from trainer_server.server.dependencies import RolloutRoute, ServerDep
+from trainer_server.server.erasure import erase_runs
 from trainer_server.server.server import Server
 from trainer_server.wire import (
     ROLLOUT_PATTERN,
@@ -151,8 +151,8 @@ async def add_traces(request: Request, server: ServerDep) -> TracesTaken:
     ones, those of other tokens, and those with a trace that is none."""
     traces = (await asyncio.to_thread(_read, RunTraces, await request.body())).traces
     ids = [rollout for rollout in traces if re.fullmatch(ROLLOUT_PATTERN, rollout)]
-    refused = await server.owners.refusals(request.scope, ids, begins=True)
-    return await asyncio.to_thread(_traces, server, traces, refused)
+    refusals = await server.owners.refusals(request.scope, ids, begins=True)
+    return await asyncio.to_thread(_traces, server, traces, refusals)
 
 
 @router.delete("/{rollout}", status_code=204)
@@ -183,7 +183,7 @@ async def erase(body: Erase, server: ServerDep, request: Request) -> Erased:
     the files of ended jobs that used them. 409 while an open job needs one. Unknown ids are fine."""
     loose = f"; {len(body.completions)} completions" if body.completions else ""
     note(request.scope, target=f"{', '.join(body.rollouts)}{loose}")
-    return await server.erasure.runs(body)
+    return await erase_runs(server, body)
 
 
 class _Object(RootModel[dict[str, Any]]):
@@ -197,20 +197,20 @@ def _trace(server: Server, rollout: str, body: bytes) -> None:
 
 def _traces(server: Server, traces: Mapping[str, dict[str, Any]], foreign: Mapping[str, str]) -> TracesTaken:
     """foreign: why rollouts of other tokens are refused."""
-    told, refused = [], dict(foreign)
-    for rollout, given in traces.items():
+    runs, refusals = [], dict(foreign)
+    for rollout, data in traces.items():
         if rollout in foreign:
             continue
         try:
             if re.fullmatch(ROLLOUT_PATTERN, rollout) is None:
                 raise Unprocessable(f"{rollout!r:.100} is no id of a rollout", code="invalid_rollout", param="rollout")
-            trace = _as_trace(given)
+            trace = _as_trace(data)
         except (APIError, Unprocessable) as error:
-            refused[rollout] = str(error)
+            refusals[rollout] = str(error)
         else:
-            told.append(ReportedRun(rollout, trace, _answer(trace)))
-    deleted = server.runs.traces(told)
-    return TracesTaken(taken=len(told) - len(deleted), deleted=deleted, refused=refused)
+            runs.append(ReportedRun(rollout, trace, _answer(trace)))
+    deleted_ids = server.runs.traces(runs)
+    return TracesTaken(taken=len(runs) - len(deleted_ids), deleted=deleted_ids, refused=refusals)
 
 
 def _read(kind: type[M], body: bytes) -> M:
@@ -267,3 +267,47 @@ def _check_known(server: Server, rollout: str, completions: Sequence[Completion]
             f"to {rollout_path('ID')}/v1 of this server, or register it with PUT /api/rollouts/ID",
             code="not_found",
         )
+
+
+records_router = APIRouter(prefix="/api/rollouts/{rollout}/records/{call}", tags=["rollouts"], route_class=RolloutRoute)
+"""Records of remote graphs' runs, from their process to that of the rollout."""
+
+Id = Annotated[str, Path(min_length=1, max_length=200)]
+"""Of a rollout, a call or a run."""
+MAX_WAIT = 30.0
+"""Maximum number of seconds for which an answer is held back."""
+
+
+@records_router.put("/{run}", status_code=204)
+async def put_record(rollout: Id, call: Id, run: Id, request: Request, server: ServerDep) -> None:
+    """Takes the record of a run that has ended, a JSON object. An empty body says that the run has begun."""
+    body = await request.body()
+    server.records.put(rollout, call, run, await asyncio.to_thread(_run_record, body) if body else None)
+
+
+@records_router.get("")
+async def get_records(
+    rollout: str, call: str, server: ServerDep, wait: Annotated[float, Query(ge=0.0, le=MAX_WAIT)] = 0.0
+) -> Response:
+    """The records of the runs that answered a call: `{"ended": bool, "records": […]}`.
+
+    Waits until all runs of the call have ended, for `wait` seconds at most. 404: no run has begun.
+    """
+    entry = await server.records.get(rollout, call, wait)
+    if entry is None:
+        raise NotFound(f"no process has recorded a run for call {call!r} of rollout {rollout!r}", code="not_found")
+    records, is_complete = entry
+    body = b'{"ended": %s, "records": [%s]}' % (b"true" if is_complete else b"false", b", ".join(records))
+    return Response(body, media_type="application/json")
+
+
+def _run_record(body: bytes) -> bytes:
+    """A record in UTF-8, as strict JSON: it is answered together with others, which it must not spoil."""
+    try:
+        record = read_json(body, MOST_API_VALUES)
+        if not isinstance(record, dict):
+            raise APIError(400, "the body is no object")
+        check_values(record, halves=True)
+        return to_json(record).encode()
+    except APIError as error:
+        raise Unprocessable(f"a record is a JSON object: {error}", code="invalid_record", param="body") from None

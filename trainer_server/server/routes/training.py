@@ -1,17 +1,18 @@
-"""`/api/policies/{name}/steps` and `/sft`: training jobs are queued."""
+"""`/api/policies/{name}/steps` and `/sft` queue training jobs; `/api/jobs` lists, waits for and cancels them."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request
+from fastapi import APIRouter, Header, Path, Query, Request
 
 from trainer_server.ledger.base import ErasesCompletions
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import ServerDep, get_policy, refuse_unserved
 from trainer_server.server.server import Server
-from trainer_server.wire import Job, NotFound, SFTRequest, StepRequest
+from trainer_server.wire import Job, JobList, JobStatus, NotFound, SFTRequest, StepRequest
 
 router = APIRouter(prefix="/api/policies/{name}", tags=["training"])
 
@@ -65,3 +66,39 @@ def _evaluations(server: Server, step: StepRequest) -> frozenset[str]:
         rollout_of = {id: completion.rollout for id, completion in server.ledger.read(ids).items()}
     evaluating = server.rollouts.evaluations([*{rollout for rollout in rollout_of.values() if rollout is not None}])
     return frozenset(id for id, rollout in rollout_of.items() if rollout in evaluating)
+
+
+jobs_router = APIRouter(prefix="/api/jobs", tags=["jobs"])
+
+
+@jobs_router.get("")
+async def list_jobs(
+    server: ServerDep, limit: Annotated[int, Query(ge=1, le=1000)] = 100, status: JobStatus | None = None
+) -> JobList:
+    """Jobs, newest first: at most `limit`; only those with `status`, where it is given. Their results name no
+    trajectories; `GET /api/jobs/{id}` does."""
+    return JobList(jobs=await asyncio.to_thread(server.jobs.status.jobs, limit, status))
+
+
+@jobs_router.get("/{job_id}")
+async def show_job(
+    job_id: Annotated[str, Path(max_length=100)], server: ServerDep, wait: Annotated[float, Query(ge=0, le=60)] = 0.0
+) -> Job:
+    """One job; `wait`: seconds to wait for it to become final."""
+    job = await server.jobs.status.wait(_check_id(job_id), wait)
+    if job is None:
+        raise NotFound(f"there is no job {job_id!r}", code="not_found")
+    return job if job.status.final else job.model_copy(update={"held_up": server.trouble})
+
+
+@jobs_router.post("/{job_id}/cancel")
+async def cancel_job(job_id: Annotated[str, Path(max_length=100)], server: ServerDep) -> Job:
+    """Cancels a queued or running step or warm start, and answers once it has ended. 409 for one that has ended."""
+    return await server.jobs.cancellation.cancel(_check_id(job_id))
+
+
+def _check_id(job_id: str) -> str:
+    """Raises NotFound for what is no id of a job: ids are names of directories."""
+    if not re.fullmatch(r"job-[A-Za-z0-9-]+", job_id):
+        raise NotFound(f"there is no job {job_id!r}", code="not_found")
+    return job_id

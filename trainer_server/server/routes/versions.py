@@ -9,7 +9,6 @@ from fastapi.responses import FileResponse, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from trainer_server.engines.adapter_files import FileName, adapter_files
-from trainer_server.gateway.errors import APIError
 from trainer_server.policies.export import Export, ExportFailed
 from trainer_server.policies.retention import VersionInUse
 from trainer_server.server.access.request_log import note
@@ -17,7 +16,6 @@ from trainer_server.server.dependencies import ServerDep, VersionDep, get_policy
 from trainer_server.wire import (
     AdapterFiles,
     Conflict,
-    EngineError,
     ExportFormat,
     NotFound,
     NotStored,
@@ -28,7 +26,7 @@ from trainer_server.wire import (
 
 router = APIRouter(prefix="/api/policies/{name}/versions", tags=["versions"])
 
-_STALLED = 600.0
+_SEND_TIMEOUT = 600.0
 """Seconds after which a download is ended whose client takes no more bytes."""
 
 
@@ -41,7 +39,7 @@ class ExportResponse(StreamingResponse):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
-            async with asyncio.timeout(_STALLED):
+            async with asyncio.timeout(_SEND_TIMEOUT):
                 await send(message)
 
         try:
@@ -78,8 +76,6 @@ async def delete_version(version: VersionDep, server: ServerDep) -> None:
         await server.jobs.retention.delete(version.policy, version.version)
     except VersionInUse as error:
         raise Conflict(str(error), code="version_in_use") from None
-    except EngineError as error:
-        raise APIError(503, str(error), code="engine_not_ready", retry_after=5) from None
 
 
 @router.put("/{number}/score", status_code=204)
@@ -108,9 +104,9 @@ def get_file(version: VersionDep, file: FileName, server: ServerDep) -> FileResp
     """One of these files, or the part of it that `Range` asks for. The ETag is its SHA-256."""
     directory = server.store.directory(version.policy, version.version)
     try:
-        known = next(known for known in adapter_files(directory).files if known.name == file)
-        path = directory / known.name
-        return FileResponse(path, headers={"ETag": f'"{known.sha256}"'}, stat_result=path.stat())
+        entry = next(entry for entry in adapter_files(directory).files if entry.name == file)
+        path = directory / entry.name
+        return FileResponse(path, headers={"ETag": f'"{entry.sha256}"'}, stat_result=path.stat())
     except OSError as error:
         raise _files_error(version, error) from None
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import convert_to_messages
 from langchain_openai.chat_models.base import _convert_dict_to_message, _convert_message_to_dict
 
-from trainer_server.gateway.splice.messages import canonical, digests, holds, only_text, thoughts, visible_texts
+from trainer_server.gateway.splice.turns import canonical, digests, holds, only_text, thoughts, visible_texts
 
 
 def answer(content: Any = None, **fields: Any) -> dict[str, Any]:

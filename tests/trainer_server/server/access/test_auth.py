@@ -49,8 +49,8 @@ def test_another_host_is_refused_with_the_remedy(http: TestClient, path: str, ho
 @pytest.mark.parametrize("arrived", ["192.168.0.7", "::ffff:192.168.0.7"])
 def test_the_address_at_which_a_connection_arrived_is_known(arrived: str) -> None:
     hosts = KnownHosts(app=None, hosts=("0.0.0.0",))  # type: ignore[arg-type]
-    assert hosts._known("192.168.0.7:8400", (arrived, 8400))
-    assert not hosts._known("192.168.0.8:8400", (arrived, 8400))
+    assert hosts._is_own("192.168.0.7:8400", (arrived, 8400))
+    assert not hosts._is_own("192.168.0.8:8400", (arrived, 8400))
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80", "schlüssel".encode(), b"a\nb", b"a\0b"])

@@ -22,7 +22,8 @@ from starlette.routing import Route
 
 from tests.support.patience import PATIENCE, until
 from trainer_server.server.access import connections
-from trainer_server.server.access.connections import DrainingServer, Limits, StopHandler, patient_protocol
+from trainer_server.server.access.connections import DrainingServer, Limits, patient_protocol
+from trainer_server.server.access.layers import StopHandler
 
 
 @pytest.mark.parametrize("files", [256, 1024, 4096, 2**20, resource.RLIM_INFINITY])
@@ -358,7 +359,7 @@ async def test_requests_under_way_are_not_closed_for_new_connections(monkeypatch
 
 async def test_each_of_many_connections_gets_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that are refused too, whose requests nobody reads."""
-    monkeypatch.setattr(connections, "_REFUSED", 100)
+    monkeypatch.setattr(connections, "_MOST_REFUSED", 100)
     monkeypatch.setattr(connections, "_REFUSED_CLOSE_TIMEOUT", PATIENCE)
     asked = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100000
 
@@ -376,7 +377,7 @@ async def test_each_of_many_connections_gets_an_answer(monkeypatch: pytest.Monke
 
 async def test_refused_connections_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_REFUSED_CLOSE_TIMEOUT", 600.0)
-    monkeypatch.setattr(connections, "_REFUSED", 2)
+    monkeypatch.setattr(connections, "_MOST_REFUSED", 2)
     async with (
         served(most=1) as (server, port),
         httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http,

@@ -16,8 +16,7 @@ from tests.support.homes.ledger_rows import row
 from trainer_server.common import Home
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.ledger.rollouts import RolloutRepository
-from trainer_server.server.access.owners import BEGIN
-from trainer_server.server.access.scopes import RULES
+from trainer_server.server.access.scopes import BEGIN, RULES
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig

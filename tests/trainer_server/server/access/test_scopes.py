@@ -16,7 +16,8 @@ from tests.support.servers.balancer import documented
 from trainer_server.common import Home
 from trainer_server.process.identity import server_id
 from trainer_server.server.access.auth import OPEN
-from trainer_server.server.access.scopes import RULES, TrainerRoutes, answered_anywhere
+from trainer_server.server.access.layers import TrainerRoutes
+from trainer_server.server.access.scopes import RULES, answered_anywhere
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig

@@ -97,7 +97,7 @@ def test_the_last_step_of_each_policy_is_shown(http: TestClient, monkeypatch: py
 def test_seconds_of_jobs_and_prices_are_shown(http: TestClient) -> None:
     server = http.app.state.server  # type: ignore[attr-defined]
     for id in ("j-1", "j-2"):
-        server._note_job_end(
+        server._on_job_end(
             Job(
                 id=id,
                 kind="step",

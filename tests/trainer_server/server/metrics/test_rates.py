@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainer_server.server.metrics.rates import Rate, Rates
+from trainer_server.server.metrics.counters import Rate, Rates
 
 
 def test_rates_are_those_of_the_last_seconds_by_policy() -> None:

@@ -66,7 +66,7 @@ async def test_an_export_whose_client_left_before_its_first_byte_is_deleted(expo
 async def test_an_export_that_its_client_does_not_take_is_deleted(
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(versions, "_STALLED", 0.01)
+    monkeypatch.setattr(versions, "_SEND_TIMEOUT", 0.01)
 
     async def send(message: Message) -> None:
         await asyncio.sleep(600)

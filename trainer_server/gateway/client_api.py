@@ -1,14 +1,16 @@
-"""The protocol of a dialect: an API in which clients ask, translated to chat completions.
+"""A client API: the form in which a client writes requests and reads answers, translated to chat completions and back.
 
-The gateway answers a request of any dialect in the same way: it is a chat request, an engine answers it, and the ledger
-records the answer's exact tokens. Only what the client sent, and what it gets, has another form.
+The gateway answers the requests of all client APIs in the same way: each becomes a chat request, an engine answers it,
+and the ledger records the exact tokens. OpenAI's chat completions, which need no translation, are at the end of this
+file. The others are `completions.py`, `messages/` and `responses/`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, Self
 
 from trainer_server.gateway.body import MOST_CHAT_VALUES
@@ -19,18 +21,15 @@ from trainer_server.wire import Completion
 class Stream(Protocol):
     """Translates the chunks of one answer to server-sent events."""
 
-    def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """Translates a chunk.
+    def chunk(self, chunk: dict[str, Any]) -> Iterator[bytes]:
+        """The events of a chunk; none if the client gets nothing of it.
 
         Args:
             chunk: A chat completion chunk; the first one has `prompt_token_ids`, the last one usage. It may be changed.
-
-        Returns:
-            The events; empty if the client gets nothing of this chunk.
         """
         ...
 
-    def end(self) -> bytes:
+    def end(self) -> Iterator[bytes]:
         """The events after the last chunk. The answer is recorded by then."""
         ...
 
@@ -40,7 +39,7 @@ class Stream(Protocol):
 
 
 class Exchange(Protocol):
-    """One request in a dialect, and the translation of its answer."""
+    """One request in a client API, and the translation of its answer."""
 
     chat: dict[str, Any]
     """The request as a body of `/v1/chat/completions`."""
@@ -49,9 +48,9 @@ class Exchange(Protocol):
     dropped_names: list[str]
     """Parameters, and fields of messages, that the engine does not get because they change nothing about the answer."""
     note: dict[str, Any]
-    """What the ledger keeps of the request, besides the parts of the chat request."""
+    """Fields that the ledger's row gets besides the parts of the chat request."""
     names: Mapping[str, str]
-    """Parameters of the chat request that have another name in this dialect: what errors call them."""
+    """Parameters of the chat request that have another name in this API. Errors use the API's name."""
     elastic: bool
     """Whether the request's limit of tokens may be larger than what the context leaves. It then means: all of that."""
 
@@ -69,26 +68,26 @@ class Exchange(Protocol):
         ...
 
 
-def _brings_all(body: Mapping[str, Any]) -> str | None:
-    """Of requests that bring their whole conversation."""
+def _no_earlier(body: Mapping[str, Any]) -> str | None:
+    """For APIs whose requests have the whole conversation."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
-    """An API in which clients ask.
+class ClientAPI:
+    """A client API.
 
     Args:
         read: Translates a request: a JSON object of finite numbers and whole characters, and the completion with status
             `complete` that it continues. Raises APIError, 400, where the request is wrong, or cannot be translated; the
             error names the field and what to do.
-        continues: The id of the ledger's completion that a request continues; None: it brings its whole conversation.
+        continues: The id of the ledger's completion that a request continues; None: it has its whole conversation.
             Raises APIError, 400, where the id is none of this server's.
         most_values: Values that a body may have.
     """
 
     read: Callable[[Mapping[str, Any], Completion | None], Exchange]
-    continues: Callable[[Mapping[str, Any]], str | None] = _brings_all
+    continues: Callable[[Mapping[str, Any]], str | None] = _no_earlier
     most_values: int = MOST_CHAT_VALUES
 
 
@@ -101,23 +100,6 @@ def sse(data: Mapping[str, Any], *, name: str | None = None) -> bytes:
     """
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + json.dumps(data).encode() + b"\n\n"
-
-
-class DataStream:
-    """An exchange that is its own stream. Its events have no names, as in OpenAI's two older APIs."""
-
-    @property
-    def stream(self) -> Self:
-        """The exchange itself."""
-        return self
-
-    def end(self) -> bytes:
-        """The mark of the end."""
-        return b"data: [DONE]\n\n"
-
-    def failure(self, error: APIError) -> bytes:
-        """The event of an error."""
-        return sse(error.body())
 
 
 def refuse(where: str, problem: str, *, unsupported: bool = False) -> NoReturn:
@@ -156,6 +138,19 @@ def list_at(value: object, where: str) -> list[Any]:
     return value
 
 
+def objects_at(value: object, where: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a list in a request, each with its path. Raises APIError at the first that is anything else."""
+    for index, item in enumerate(list_at(value, where)):
+        yield f"{where}.{index}", object_at(item, f"{where}.{index}")
+
+
+def refuse_deferred(tool: Mapping[str, Any], where: str) -> None:
+    """Raises APIError for a tool that the model would have to search for."""
+    if tool.get("defer_loading"):
+        problem = "no tools are searched here; send the tools that the model may call"
+        refuse(f"{where}.defer_loading", problem, unsupported=True)
+
+
 def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """The content of a chat message: a single text as such, so that the prompt is that of a chat request."""
     if len(parts) == 1 and parts[0].get("type") == "text":
@@ -163,7 +158,62 @@ def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts
 
 
-def join_texts(parts: Iterable[str]) -> str | None:
-    """The text of an assistant message that came in several parts; None if it has none."""
-    texts = list(parts)
-    return "".join(texts) if texts else None
+class DataExchange:
+    """An exchange that is its own stream. Its events have no names, as in OpenAI's two older APIs.
+
+    Args:
+        options: `stream_options` of the request.
+    """
+
+    elastic = False
+
+    def __init__(self, options: object) -> None:
+        self._usage_wanted = isinstance(options, dict) and bool(options.get("include_usage"))
+
+    @property
+    def stream(self) -> Self:
+        """The exchange itself."""
+        return self
+
+    def end(self) -> Iterator[bytes]:
+        """The mark of the end."""
+        yield b"data: [DONE]\n\n"
+
+    def failure(self, error: APIError) -> bytes:
+        """The event of an error."""
+        return sse(error.body())
+
+
+class ChatExchange(DataExchange):
+    """A chat request as it is. Its answer has no more than the client asked for.
+
+    Args:
+        body: The request.
+    """
+
+    prompt: str | list[int] | None = None
+    names: Mapping[str, str] = MappingProxyType({})
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__(body.get("stream_options"))
+        self.chat = dict(body)
+        self.dropped_names: list[str] = []
+        self.note: dict[str, Any] = {}
+
+    def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer without the tokens of the prompt."""
+        answer.pop("prompt_token_ids", None)
+        return answer
+
+    def chunk(self, chunk: dict[str, Any]) -> Iterator[bytes]:
+        """The event of a chunk; none for one of usage that the client did not ask for."""
+        if not self._usage_wanted:
+            if not chunk.get("choices"):
+                return
+            chunk.pop("usage", None)
+        chunk.pop("prompt_token_ids", None)
+        yield sse(chunk)
+
+
+CHAT = ClientAPI(lambda body, earlier: ChatExchange(body))
+"""`/v1/chat/completions`."""

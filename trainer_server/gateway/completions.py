@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from trainer_server.gateway.dialects.base import DataStream, Dialect, refuse, sse
-from trainer_server.gateway.parameters import Handling, check_names
+from trainer_server.gateway.client_api import ClientAPI, DataExchange, refuse, sse
+from trainer_server.gateway.parameters import Handling, check_names, handling_of
 from trainer_server.wire.completions import TEXT, answer_id
 from trainer_server.wire.json_size import MOST_VALUES
 
-COMPLETIONS: dict[str, Handling] = {
-    "best_of": Handling.used,
-    "echo": Handling.used,
-    "frequency_penalty": Handling.forwarded,
-    "logit_bias": Handling.forwarded,
-    "logprobs": Handling.used,
-    "max_tokens": Handling.used,
-    "model": Handling.used,
-    "n": Handling.forwarded,
-    "presence_penalty": Handling.forwarded,
-    "prompt": Handling.used,
-    "seed": Handling.forwarded,
-    "stop": Handling.forwarded,
-    "stream": Handling.forwarded,
-    "stream_options": Handling.forwarded,
-    "suffix": Handling.refused,
-    "temperature": Handling.forwarded,
-    "top_p": Handling.forwarded,
-    "user": Handling.dropped,
-}
+_REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
+
+PARAMETERS = handling_of(
+    use="best_of echo logprobs max_tokens model prompt",
+    forward="frequency_penalty logit_bias n presence_penalty seed stop stream stream_options temperature top_p",
+    drop="user",
+    refuse=_REMEDIES,
+)
 """All parameters of `completions.create` in OpenAI's Python SDK. A test fails when the SDK has others."""
 
 _VLLM = (
@@ -45,30 +33,29 @@ _VLLM = (
     "structured_outputs",
     "top_k",
 )
-_REMEDIES = {"suffix": "a suffix is not offered: put what comes after into the prompt, as the model was trained for it"}
-_PARAMETERS = COMPLETIONS | dict.fromkeys(_VLLM, Handling.forwarded)
+_ALL = PARAMETERS | dict.fromkeys(_VLLM, Handling.forward)
+_SAME = {name for name, handling in _ALL.items() if handling == Handling.forward}
 _MOST_LOGPROBS = 20
 
 
-class TextExchange(DataStream):
+class TextExchange(DataExchange):
     """A text completion, as a chat request without messages.
 
     Args:
         body: The request.
     """
 
-    elastic = False
     names: Mapping[str, str] = MappingProxyType({"top_logprobs": "logprobs"})
 
     def __init__(self, body: Mapping[str, Any]) -> None:
-        self.dropped_names = check_names(body, _PARAMETERS, _REMEDIES)
+        super().__init__(body.get("stream_options"))
+        self.dropped_names = check_names(body, _ALL, _REMEDIES)
         fields = {name: value for name, value in body.items() if value is not None}
         self.prompt: str | list[int] | None = _prompt(fields.get("prompt"))
         self._echo = fields.get("echo", False) is True
         if (best := fields.get("best_of")) is not None and best != fields.get("n", 1):
             refuse("best_of", f"{best!r:.20}: all answers are returned here; send `n`, and choose", unsupported=True)
-        used = {name for name, handling in _PARAMETERS.items() if handling == Handling.forwarded}
-        self.chat = {name: value for name, value in fields.items() if name in {*used, "model"}}
+        self.chat = {name: value for name, value in fields.items() if name in _SAME or name == "model"}
         self.chat["max_tokens"] = fields.get("max_tokens", 16)  # the API's default
         self._logprobs = fields.get("logprobs")
         if self._logprobs is not None:
@@ -83,35 +70,31 @@ class TextExchange(DataStream):
             self.chat |= {"logprobs": True, "top_logprobs": self._logprobs}
         if self._echo and not isinstance(self.prompt, str):
             refuse("echo", "the text of token ids is not known here: decode them in the client", unsupported=True)
-        options = fields.get("stream_options")
-        self._wants_usage = isinstance(options, dict) and bool(options.get("include_usage"))
         self.note: dict[str, Any] = {"api": "completions"}
         self._offset = 0
-        self._begun = False
+        """Characters of the answer so far."""
+        self._is_first_chunk = True
 
     def whole(self, answer: dict[str, Any]) -> dict[str, Any]:
         """A chat completion as a text completion."""
-        wants_ids = bool(self.chat.get("return_token_ids"))
-        prompt = answer.get("prompt_token_ids")
         choices = []
         for choice in answer["choices"]:
             self._offset = len(self._head)
             text = self._head + (choice["message"].get("content") or "")
-            choices.append(self._choice(choice, text, prompt if wants_ids else None))
+            choices.append(self._choice(choice, text, answer))
         return {**self._fields(answer), "choices": choices, "usage": answer.get("usage")}
 
-    def chunk(self, chunk: dict[str, Any]) -> bytes:
-        """The event of a chunk; empty for one that the client gets nothing of."""
-        choices, wants_ids = [], bool(self.chat.get("return_token_ids"))
+    def chunk(self, chunk: dict[str, Any]) -> Iterator[bytes]:
+        """The event of a chunk; none for one that the client gets nothing of."""
+        choices = []
         for choice in chunk.get("choices") or []:
             text = (choice.get("delta") or {}).get("content") or ""
-            if not self._begun:
-                text, self._offset, self._begun = self._head + text, len(self._head), True
-            choices.append(self._choice(choice, text, chunk.get("prompt_token_ids") if wants_ids else None))
-        usage = {"usage": chunk.get("usage")} if self._wants_usage else {}
-        if not choices and not (usage and usage["usage"]):
-            return b""
-        return sse({**self._fields(chunk), "choices": choices, **usage})
+            if self._is_first_chunk:
+                text, self._offset, self._is_first_chunk = self._head + text, len(self._head), False
+            choices.append(self._choice(choice, text, chunk))
+        usage = {"usage": chunk.get("usage")} if self._usage_wanted else {}
+        if choices or usage.get("usage"):
+            yield sse({**self._fields(chunk), "choices": choices, **usage})
 
     @property
     def _head(self) -> str:
@@ -127,7 +110,7 @@ class TextExchange(DataStream):
             "system_fingerprint": answer.get("system_fingerprint"),
         }
 
-    def _choice(self, choice: Mapping[str, Any], text: str, prompt: list[int] | None) -> dict[str, Any]:
+    def _choice(self, choice: Mapping[str, Any], text: str, answer: Mapping[str, Any]) -> dict[str, Any]:
         text_choice = {
             "index": choice["index"],
             "text": text,
@@ -136,7 +119,9 @@ class TextExchange(DataStream):
         }
         if "token_ids" in choice:
             text_choice["token_ids"] = choice["token_ids"]
-        return text_choice if prompt is None else {**text_choice, "prompt_token_ids": prompt}
+        if self.chat.get("return_token_ids") and (prompt := answer.get("prompt_token_ids")) is not None:
+            text_choice["prompt_token_ids"] = prompt
+        return text_choice
 
     def _text_logprobs(self, entries: list[dict[str, Any]] | None) -> dict[str, Any] | None:
         """Log-probabilities in the form of this API; None if the client does not want them."""
@@ -169,5 +154,5 @@ def _prompt(value: object) -> str | list[int]:
     refuse("prompt", f"must be a text, or a list of token ids, and not empty: not {value!r:.100}")
 
 
-COMPLETIONS_DIALECT = Dialect(lambda body, earlier: TextExchange(body), most_values=MOST_VALUES)
+COMPLETIONS = ClientAPI(lambda body, earlier: TextExchange(body), most_values=MOST_VALUES)
 """`/v1/completions`. Its prompt may be token ids."""

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.support.homes.ledger_rows import row
-from trainer_server.gateway.dialects.messages.dialect import MESSAGES
-from trainer_server.gateway.dialects.responses.dialect import RESPONSES
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.messages.request import MESSAGES
+from trainer_server.gateway.responses.request import RESPONSES
 
 A, B = "a" * 32, "b" * 32
 CALLS = [

@@ -1,4 +1,4 @@
-"""Parameters of the dialects: each that the SDKs have is decided on; what cannot be translated is refused by name."""
+"""Parameters of client APIs: each that the SDKs have is decided on; what cannot be translated is refused by name."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from anthropic.types import message_create_params as anthropic_sdk
 from openai.types import completion_create_params as text_sdk
 from openai.types.responses import response_create_params as responses_sdk
 
-from trainer_server.gateway.dialects.base import Dialect
-from trainer_server.gateway.dialects.completions import COMPLETIONS, COMPLETIONS_DIALECT
-from trainer_server.gateway.dialects.messages.dialect import MESSAGES
-from trainer_server.gateway.dialects.messages.parameters import MESSAGES as MESSAGES_PARAMETERS
-from trainer_server.gateway.dialects.responses.dialect import RESPONSES
-from trainer_server.gateway.dialects.responses.parameters import RESPONSES as RESPONSES_PARAMETERS
+from trainer_server.gateway.client_api import ClientAPI
+from trainer_server.gateway.completions import COMPLETIONS
+from trainer_server.gateway.completions import PARAMETERS as COMPLETIONS_PARAMETERS
 from trainer_server.gateway.errors import APIError
+from trainer_server.gateway.messages.request import MESSAGES
+from trainer_server.gateway.messages.request import PARAMETERS as MESSAGES_PARAMETERS
 from trainer_server.gateway.parameters import Handling
 from trainer_server.gateway.parser import ChatRequest, chat_request
+from trainer_server.gateway.responses.request import PARAMETERS as RESPONSES_PARAMETERS
+from trainer_server.gateway.responses.request import RESPONSES
 from trainer_server.gateway.sampler import engine_request
 
-NEEDED: dict[Dialect, dict[str, Any]] = {
+NEEDED: dict[ClientAPI, dict[str, Any]] = {
     RESPONSES: {"model": "agent", "input": "hi"},
     MESSAGES: {"model": "agent", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]},
-    COMPLETIONS_DIALECT: {"model": "agent", "prompt": "hi"},
+    COMPLETIONS: {"model": "agent", "prompt": "hi"},
 }
 HTTP = {"self", "extra_headers", "extra_query", "extra_body", "timeout", "betas"}
 """Arguments of the SDKs' methods that are no parameters."""
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}}
 
 
-def chat_of(dialect: Dialect, **body: Any) -> ChatRequest:
+def chat_of(dialect: ClientAPI, **body: Any) -> ChatRequest:
     whole = {**NEEDED[dialect], **body}
     dialect.continues(whole)
     return chat_request(dialect.read(whole, None), max_tokens=5)
@@ -68,7 +69,7 @@ def named(*kinds: type) -> set[str]:
                 text_sdk.CompletionCreateParamsNonStreaming,
                 text_sdk.CompletionCreateParamsStreaming,
             ),
-            COMPLETIONS,
+            COMPLETIONS_PARAMETERS,
         ),
     ],
     ids=["responses", "messages", "completions"],
@@ -122,18 +123,18 @@ def test_every_parameter_of_the_sdk_is_decided_on(theirs: set[str], ours: dict[s
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "'document'"),
         (MESSAGES, {"messages": [{"role": "assistant", "content": [{"type": "redacted_thinking"}]}]}, "'redacted_"),
         (MESSAGES, {"messages": [{"role": "tool", "content": "x"}]}, "must be user, assistant or system"),
-        (COMPLETIONS_DIALECT, {"suffix": "x"}, "a suffix is not offered"),
-        (COMPLETIONS_DIALECT, {"prompt": ["a", "b"]}, "2 prompts: send one request for each"),
-        (COMPLETIONS_DIALECT, {"prompt": []}, "must be a text, or a list of token ids"),
-        (COMPLETIONS_DIALECT, {"prompt": [1, -1]}, "must be a text, or a list of token ids"),
-        (COMPLETIONS_DIALECT, {"best_of": 3}, "send `n`, and choose"),
-        (COMPLETIONS_DIALECT, {"echo": True, "logprobs": 1}, "leave `echo` or `logprobs` out"),
-        (COMPLETIONS_DIALECT, {"echo": True, "prompt": [1]}, "decode them in the client"),
-        (COMPLETIONS_DIALECT, {"logprobs": 21}, "from 0 to 20"),
-        (COMPLETIONS_DIALECT, {"messages": [{"role": "user", "content": "x"}]}, "unknown parameter: 'messages'"),
+        (COMPLETIONS, {"suffix": "x"}, "a suffix is not offered"),
+        (COMPLETIONS, {"prompt": ["a", "b"]}, "2 prompts: send one request for each"),
+        (COMPLETIONS, {"prompt": []}, "must be a text, or a list of token ids"),
+        (COMPLETIONS, {"prompt": [1, -1]}, "must be a text, or a list of token ids"),
+        (COMPLETIONS, {"best_of": 3}, "send `n`, and choose"),
+        (COMPLETIONS, {"echo": True, "logprobs": 1}, "leave `echo` or `logprobs` out"),
+        (COMPLETIONS, {"echo": True, "prompt": [1]}, "decode them in the client"),
+        (COMPLETIONS, {"logprobs": 21}, "from 0 to 20"),
+        (COMPLETIONS, {"messages": [{"role": "user", "content": "x"}]}, "unknown parameter: 'messages'"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_translated_is_refused_by_name(dialect: Dialect, body: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_translated_is_refused_by_name(dialect: ClientAPI, body: dict[str, Any], words: str) -> None:
     with pytest.raises(APIError) as refused:
         chat_of(dialect, **body)
     assert refused.value.status == 400
@@ -151,7 +152,7 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     exchange = RESPONSES.read({**NEEDED[RESPONSES], **dropped, **also}, None)
     assert exchange.dropped_names == sorted([*dropped, "include.reasoning.encrypted_content", "text.verbosity"])
     assert set(exchange.chat) == {"model", "messages", "response_format"}
-    listed = {name for name, handling in RESPONSES_PARAMETERS.items() if handling == Handling.dropped}
+    listed = {name for name, handling in RESPONSES_PARAMETERS.items() if handling == Handling.drop}
     assert listed == set(dropped)
 
     dropped = {
@@ -164,7 +165,7 @@ def test_what_changes_nothing_is_dropped_and_noted() -> None:
     exchange = MESSAGES.read({**NEEDED[MESSAGES], **body}, None)
     assert exchange.dropped_names == sorted([*dropped, "tools.input_examples", "thinking.budget_tokens"])
     assert exchange.chat["chat_template_kwargs"] == {"enable_thinking": True}
-    listed = {name for name, handling in MESSAGES_PARAMETERS.items() if handling == Handling.dropped}
+    listed = {name for name, handling in MESSAGES_PARAMETERS.items() if handling == Handling.drop}
     assert listed == set(dropped)
 
 
