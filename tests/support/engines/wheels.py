@@ -22,7 +22,6 @@ from tests.support.engines.plugins import engine_plugin
 PAGE = Path(__file__).parents[3] / "docs" / "scaling" / "vllm-versions.md"
 BEGIN, END = "<!-- versions of vLLM: `make vllm-table ARGS=--write` -->", "<!-- end of the versions -->"
 OLDEST = (0, 25)
-PLUGINS = ("art_applied", "art_precision", "art_cpu_lora", "art_elementwise", "art_linear", "art_start", "art_registry")
 SERVER = {
     "token ids in answers": (
         "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.return_token_ids",
@@ -39,7 +38,8 @@ Found = tuple[str, ast.AST]
 
 def features() -> dict[str, dict[str, tuple[str, ...]]]:
     """By plugin, or `server`: by feature, the parts that it needs."""
-    return {"server": SERVER, **{name: dict(engine_plugin(name).PARTS) for name in PLUGINS}}
+    names = (*engine_plugin("art_parts").PLUGINS, "art_registry")
+    return {"server": SERVER, **{name: dict(engine_plugin(name).PARTS) for name in names}}
 
 
 class Sources:

@@ -136,7 +136,7 @@ def environment(
 
 
 def fetching(url: str, cache: Path) -> dict[str, str]:
-    """Environment variables with which vLLM fetches adapters from the trainer server (plugins/art_adapters.py).
+    """Environment variables with which vLLM fetches adapters from the trainer server (vllm_plugins/art_adapters.py).
 
     Args:
         url: The trainer server's address, as vLLM's machine sees it.

@@ -204,7 +204,7 @@ class VLLMClient:
         return False if "--tool-call-parser" in answer.text else None
 
     async def missing_parts(self) -> dict[str, list[str]] | None:
-        """By feature that the plugins left out in this vLLM: what is missing for it (plugins/art_parts.py).
+        """By feature that the plugins left out in this vLLM: what is missing for it (vllm_plugins/art_parts.py).
 
         Returns:
             None: it was started without the plugins, or does not say.

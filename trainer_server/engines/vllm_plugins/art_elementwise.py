@@ -2,8 +2,6 @@
 
 vLLM computes both by about thirty small PyTorch operators a layer, which read and write everything anew: a tenth of a
 pass, be it of many tokens or of few. Without a compiler it goes on to do so; also with `ART_KERNELS=0`.
-
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
 
 from __future__ import annotations
@@ -26,6 +24,7 @@ PARTS = {
         f"{_ROTARY}.self.is_neox_style",
     ),
 }
+CPU_ONLY = (SILU, ROTARY)
 
 Rotated = tuple[torch.Tensor, torch.Tensor | None]
 """Queries and keys."""

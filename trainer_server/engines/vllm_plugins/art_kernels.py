@@ -3,7 +3,6 @@
 `load()` compiles `art_kernels.c` once, by the machine's C compiler, and keeps the library in vLLM's environment.
 Without a compiler the plugins compute the same by PyTorch, which takes longer; so they do with `ART_KERNELS=0`.
 
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, E hidden size, V vocabulary; further ones in `art_kernels.c`.
 """
 

@@ -3,8 +3,6 @@
 Stock vLLM takes an adapter whose names are those of other modules, says so to a debug log, and answers from the base
 model, or from a model to which half of the adapter is applied. That happens where transformers and vLLM load different
 classes of a model, with other names for the same layers, and where vLLM adapts fewer kinds of layers than PEFT does.
-
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
 
 from __future__ import annotations
@@ -30,6 +28,7 @@ PARTS = {
         "vllm.lora.model_manager:LoRAModelManager.self.modules",
     ),
 }
+CPU_ONLY = ()
 _NAMED = 3
 """Modules that a message names at most."""
 _WEIGHT = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\..*)?$")

@@ -9,7 +9,6 @@ matmuls. Either way rows without an adapter get nothing. `ART_CPU_LORA=0` leaves
 Experts get no adapter (`--lora-target-modules`). Stock vLLM, once adapters are enabled, computes experts with Triton,
 which CPUs do not have; here its kernels for CPUs compute them.
 
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, I in, O out (of all slices), R rank, C slices of a fused layer (q, k, v), S slots.
 """
 
@@ -48,6 +47,7 @@ PARTS = {
     ),
     EXPERTS: (f"{_EXPERTS}.__post_init__", f"{_EXPERTS}.is_lora_enabled"),
 }
+CPU_ONLY = (LORA, EXPERTS)
 
 Group = tuple[int, torch.Tensor | slice]
 """A slot ≥ 0 and the rows of the batch that use it: a slice where they are contiguous, else their indices."""
