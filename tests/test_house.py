@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
-TABLES = {"trainer_server/process/environment.py"}
+TABLES = {"trainer_server/process/child.py"}
 """Files that keep a table from the formatter."""
 WHERE = ROOT / "docs" / "contributing" / "folders.md"
 CLIENT_ROOM, SERVER_ROOM = "art_langgraph/client/planted.py", "trainer_server/jobs/planted.py"

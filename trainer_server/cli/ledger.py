@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action
 from trainer_server.common import Home
-from trainer_server.process.extras import require
+from trainer_server.process.cpu_torch import require
 from trainer_server.wire import ConfigError
 
 app = typer.Typer(help="The ledger of a server's home.", no_args_is_help=True)
@@ -90,8 +90,7 @@ def move_command(
         raise ConfigError(f"--to {to}: name a database by its address, postgresql://USER@HOST:PORT/DATABASE")
     from trainer_server.ledger.postgres.move import move, put_away
     from trainer_server.process import faults
-    from trainer_server.process.files import fsync_directory
-    from trainer_server.process.identity import server_id
+    from trainer_server.process.files import fsync_directory, server_id
 
     paths = Home.find(home)
     if not paths.root.is_dir():

@@ -1,7 +1,7 @@
 """Downloads models of the Hugging Face hub, and says of each failure what to do.
 
 Tokens are those of huggingface_hub: `HF_TOKEN`, or the file `token` in `HF_HOME`. Only the download uses them: engine
-and trainer read the downloaded files, and get no token (see `process.environment`).
+and trainer read the downloaded files, and get no token (see `process.child`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trainer_server.process.extras import require
+from trainer_server.process.cpu_torch import require
 from trainer_server.wire import ARTError, ConfigError, EngineError
 
 SCHEME = "hf://"

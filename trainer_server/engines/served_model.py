@@ -16,8 +16,8 @@ from pathlib import Path
 
 from trainer_server.common.home import make_directory
 from trainer_server.engines.hub import SCHEME, hub_name, snapshot
-from trainer_server.process.environment import inherited_environment
-from trainer_server.process.extras import pip_command
+from trainer_server.process.child import inherited_environment
+from trainer_server.process.cpu_torch import pip_command
 from trainer_server.wire import ConfigError, EngineError
 
 EMBEDDED = "SmolLM2-135M-Instruct"

@@ -65,7 +65,7 @@ class ServerConfig:
     trust_remote_code: bool = False
     """Whether engines and trainer may run Python code in the model's directory."""
     engine_env: tuple[str, ...] = ()
-    """Names of environment variables that vLLM gets besides those in `process.environment.INHERITED`."""
+    """Names of environment variables that vLLM gets besides those in `process.child.INHERITED`."""
     adapter_slots: int = 6
     """Adapters that one engine holds at once: live versions of all policies, and one for the next."""
     max_rank: int = 16
@@ -128,7 +128,7 @@ class ServerConfig:
     """Who is told of every job that made a version or found nothing to learn: names in `trackers.TRACKERS`, or
     `module:Class`."""
     trainer_env: tuple[str, ...] = ()
-    """Names of environment variables that the trainer gets besides those in `process.environment.INHERITED`."""
+    """Names of environment variables that the trainer gets besides those in `process.child.INHERITED`."""
 
     @property
     def trains(self) -> bool:

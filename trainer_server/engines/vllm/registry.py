@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import zlib
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainer_server.engines.vllm.install import PLUGINS, directory, engine_python
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import inherited_environment
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import EngineError
 
@@ -63,11 +62,6 @@ def registry(cache: Path) -> Registry:
     asked = _read(_query_vllm(python))
     write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
     return asked
-
-
-def in_words(missing: Mapping[str, Sequence[str]]) -> str:
-    """What is left out in a vLLM, by feature, and what it lacks for it."""
-    return "; ".join(f"{feature} (it has not {', '.join(parts)})" for feature, parts in missing.items())
 
 
 def _read(answer: dict[str, Any]) -> Registry:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, RequestRefused
+from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, RequestRefused, TeacherLost
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.wire import Completion, EngineError, TrainingError
 from trainer_server.wire.text import beginning
@@ -22,10 +22,6 @@ ANSWER_WITHIN = 180.0
 """Seconds in which a teacher must score a completion. One that accepts requests and never answers counts as lost."""
 KEY_VARIABLE = "ART_TEACHER_API_KEY"
 """Where `serve` finds the key of its teachers."""
-
-
-class TeacherLost(EngineLost):
-    """A teacher does not answer, or went away in the middle of an answer."""
 
 
 class VLLMTeacher:
