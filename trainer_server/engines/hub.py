@@ -80,9 +80,9 @@ def snapshot(
 
     failures: tuple[type[Exception], ...] = (OSError, ValueError, *_http_errors())
     progress(f"looking for {model} on the hub; what is missing here is downloaded")
-    wanted = _WEIGHTS if weights else ()
+    patterns = _WEIGHTS if weights else ()
     try:
-        directory = download(*wanted)
+        directory = download(*patterns)
         if weights and not any(directory.glob("*.safetensors")):
             directory = download(*_OTHER_WEIGHTS)
     except failures as error:
@@ -90,7 +90,7 @@ def snapshot(
         if isinstance(failure, ConfigError) or _is_disk_full(error):
             raise failure from error
         try:
-            directory = download(*wanted, local=True)
+            directory = download(*patterns, local=True)
         except OSError:
             raise failure from error
         progress(f"{model}: taken from this machine, since the hub cannot be reached")

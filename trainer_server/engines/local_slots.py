@@ -44,24 +44,24 @@ class LocalSlots:
     ) -> None:
         self._engines = engines
         self._capacity = capacity
-        self._directory, self._pinned, self._is_named = directory, pinned_versions, is_named
+        self._directory, self._pinned_versions, self._is_named = directory, pinned_versions, is_named
         self._wait, self._patience = wait, patience
-        self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
+        self._adapters: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
         self._queue = asyncio.Lock()  # first come, first served
         self._loads: dict[Key, asyncio.Task[None]] = {}
         self._waiting: Counter[Key] = Counter()
         self._loading: Key | None = None
         self._draining: set[Key] = set()
-        self._freed = asyncio.Event()
+        self._slot_free = asyncio.Event()
 
     def holds(self, key: Key) -> bool:
         """Whether a version is loaded."""
-        return key in self._loaded
+        return key in self._adapters
 
     def in_use(self, key: Key) -> bool:
         """Whether a request uses a version or waits for it, or a rollout is pinned to it."""
-        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned()
+        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned_versions()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
@@ -74,13 +74,13 @@ class LocalSlots:
             NoFreeSlot: All slots stayed in use.
             EngineError: No engine loaded the adapter.
         """
-        if key in self._loaded and key not in self._draining:
+        if key in self._adapters and key not in self._draining:
             self._in_use[key] += 1
         else:
             await self._wait_for_slot(key)
         try:
-            if key in self._loaded:  # else an engine lost it just now
-                self._loaded.move_to_end(key)
+            if key in self._adapters:  # else an engine lost it just now
+                self._adapters.move_to_end(key)
             yield adapter_name(key)
         finally:
             self._leave(key)
@@ -112,13 +112,13 @@ class LocalSlots:
     async def drop(self, policy: str) -> None:
         """Unloads all versions of a policy, which is created again after its files were deleted by hand."""
         async with self._queue:
-            for key in [key for key in self._loaded if key[0] == policy]:
+            for key in [key for key in self._adapters if key[0] == policy]:
                 await self._unload(key)
 
     def mark_lost(self, key: Key) -> None:
         """Notes that an engine no longer holds an adapter. The next request loads it again."""
-        self._loaded.pop(key, None)
-        self._freed.set()
+        self._adapters.pop(key, None)
+        self._slot_free.set()
 
     async def _wait_for_slot(self, key: Key) -> None:
         """Returns once the adapter is loaded and counted as in use."""
@@ -148,7 +148,7 @@ class LocalSlots:
         """Loads an adapter when its turn comes, and counts all requests that wait for it as using it."""
         try:
             async with self._queue:
-                if key not in self._loaded:
+                if key not in self._adapters:
                     await self._make_room()
                     await self._load(key)
                 self._in_use[key] += self._waiting[key]
@@ -162,7 +162,7 @@ class LocalSlots:
             faults.point("loading")
             await self._engines.load(adapter_name(key), self._directory(*key))
             faults.point("loaded")
-            self._loaded[key] = None
+            self._adapters[key] = None
         finally:
             self._loading = None
 
@@ -170,27 +170,27 @@ class LocalSlots:
         self._in_use[key] -= 1
         if not self._in_use[key]:
             del self._in_use[key]
-            self._freed.set()
+            self._slot_free.set()
 
     async def _make_room(self) -> None:
         try:
-            while len(self._loaded) >= self._capacity:
-                if (unneeded := self._least_needed()) is not None:
-                    await self._unload(unneeded)
+            while len(self._adapters) >= self._capacity:
+                if (victim := self._least_needed()) is not None:
+                    await self._unload(victim)
                     continue
-                others = [key for key in self._loaded if key not in self._draining]
+                others = [key for key in self._adapters if key not in self._draining]
                 self._draining.update(others[:1])
-                self._freed.clear()
+                self._slot_free.clear()
                 try:
-                    await asyncio.wait_for(self._freed.wait(), self._patience)
+                    await asyncio.wait_for(self._slot_free.wait(), self._patience)
                 except TimeoutError:
                     pass
         finally:
             self._draining.clear()
 
     async def _unload(self, key: Key) -> None:
-        if key in self._loaded:
-            del self._loaded[key]
+        if key in self._adapters:
+            del self._adapters[key]
             await self._engines.unload(adapter_name(key))
 
     def _least_needed(self) -> Key | None:
@@ -199,6 +199,6 @@ class LocalSlots:
         Of the idle adapters, those that no rollout is pinned to come first, then old versions, then the least recently
         used. A pinned adapter is loaded again at its rollout's next call: a pin protects files, not slots.
         """
-        pinned = self._pinned()
-        idle = [key for key in self._loaded if not self._in_use[key]]
-        return min(idle, key=lambda key: (key in pinned, self._is_named(key)), default=None)
+        pins = self._pinned_versions()
+        idle = [key for key in self._adapters if not self._in_use[key]]
+        return min(idle, key=lambda key: (key in pins, self._is_named(key)), default=None)

@@ -81,8 +81,8 @@ class Engines(Sequence[Engine]):
             while pending and not self.live:  # one that gives up early says nothing of the others
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             if not self.live:
-                known = [engine.failure for engine in self._engines if engine.failure]
-                raise EngineError("; ".join(known) or f"no engine is ready after {timeout:.0f} s")
+                failures = [engine.failure for engine in self._engines if engine.failure]
+                raise EngineError("; ".join(failures) or f"no engine is ready after {timeout:.0f} s")
         finally:
             for wait in waits:
                 wait.cancel()

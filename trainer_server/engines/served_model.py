@@ -208,9 +208,9 @@ def _convert_embedded(final: Path, progress: Callable[[str], None]) -> None:
 
 
 def _run(command: list[str], env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-    if done.returncode:
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if result.returncode:
         raise EngineError(
-            f"`{' '.join(command[:5])} …` failed:\n{done.stderr[-2000:]}\n"
+            f"`{' '.join(command[:5])} …` failed:\n{result.stderr[-2000:]}\n"
             f"The server side is needed for this, and a package index in reach: {pip_command('server')}"
         )

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.common.jsonl import from_json
-from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.storage.months import COLUMNS, GivesMonths, Month, Row
+from trainer_server.ledger.base import COLUMNS, GivesMonths, LedgerError, Month, Row
 from trainer_server.wire import Completion
 
 _SUFFIX, _PARTIAL = ".parquet", ".partial"

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from trainer_server.ledger.base import RETENTION_DAYS
-from trainer_server.ledger.storage.books import Books, Connection, chunks
-from trainer_server.ledger.storage.slices import delete_in_slices
+from trainer_server.ledger.books import Books, Connection, chunks
+from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.wire import Candidate
 from trainer_server.wire.text import writable
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from trainer_server.ledger.base import DatesCompletions, Ledger
-from trainer_server.ledger.storage.books import Books
+from trainer_server.ledger.books import Books
 
 log = logging.getLogger("trainer_server")
 

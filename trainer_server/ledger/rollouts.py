@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.ledger.base import RETENTION_DAYS
+from trainer_server.ledger.books import Books, Connection, chunks
+from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import note_reward, note_spec
-from trainer_server.ledger.storage.books import Books, Connection, chunks
-from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
 from trainer_server.wire.text import writable
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from trainer_server.ledger.books import Books, words_of
 from trainer_server.ledger.run_repository import RunRepository
-from trainer_server.ledger.storage.books import Books, words_of
 from trainer_server.wire.text import writable
 
 _COLUMNS = (

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from trainer_server.common.jsonl import explain, from_json, to_json
 from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary
+from trainer_server.ledger.books import Books, Connection, chunks
+from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import change, note_text, note_trace, note_version, row_of
-from trainer_server.ledger.storage.books import Books, Connection, chunks
-from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import CompletionStatus, Gone, RunTrace
 from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import writable

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_server.common.jsonl import to_json
-from trainer_server.ledger.storage.books import Connection, words_of
+from trainer_server.ledger.books import Connection, words_of
 from trainer_server.wire import NAME_PATTERN, RolloutScenario, RolloutSpec, RunTrace
 from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import storable, writable

@@ -361,10 +361,10 @@ class VLLMEngine:
             return False
         health = await self.client.health()
         if health == Health.alive:
-            loaded = set(self._adapters)
+            before = set(self._adapters)
             try:
                 present = await self.client.adapters()
-                if not loaded & self._adapters & self.wanted.keys() <= present.keys():  # others may have been let go
+                if not before & self._adapters & self.wanted.keys() <= present.keys():  # others may have been let go
                     return False
             except EngineError:
                 health = Health.silent
@@ -399,8 +399,8 @@ class VLLMEngine:
         if self._child:  # adapters that were unloaded while vLLM was away
             for name in present.keys() - self.wanted.keys():
                 await self.unload(name)
-        loaded = [(name, path) for name, path in self.wanted.items() if name in present]
-        self._adapters = {name for name, path in loaded if await asyncio.to_thread(is_copy, present[name], path)}
+        candidates = [(name, path) for name, path in self.wanted.items() if name in present]
+        self._adapters = {name for name, path in candidates if await asyncio.to_thread(is_copy, present[name], path)}
         while missing := [name for name in self.wanted if name not in self._adapters]:
             name, path = missing[0], self.wanted[missing[0]]
             try:

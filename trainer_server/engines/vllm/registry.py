@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from trainer_server.engines.vllm.install import PLUGINS, directory, engine_python
 from trainer_server.process.child import inherited_environment
 from trainer_server.process.files import write_atomic
@@ -41,6 +43,9 @@ class Registry:
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+_REGISTRY = TypeAdapter(Registry)
+
+
 def registry(cache: Path) -> Registry:
     """Asks the installed vLLM for its names.
 
@@ -53,26 +58,15 @@ def registry(cache: Path) -> Registry:
         EngineError: vLLM is not installed, or cannot be imported.
     """
     python = engine_python(cache)
-    kept = directory(cache) / "art-registry.json"
-    installed = installed_key(cache)
-    if kept.exists():
-        answer = json.loads(kept.read_text())
-        if answer.pop("installed") == installed:
-            return _read(answer)
-    asked = _read(_query_vllm(python))
-    write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
-    return asked
-
-
-def _read(answer: dict[str, Any]) -> Registry:
-    return Registry(
-        version=answer["version"],
-        tool_parsers={name: tuple(tokens) for name, tokens in answer["tool_parsers"].items()},
-        reasoning_parsers={name: tuple(tokens) for name, tokens in answer["reasoning_parsers"].items()},
-        constraining=tuple(answer["constraining"]),
-        architectures=tuple(answer["architectures"]),
-        missing={feature: tuple(parts) for feature, parts in answer.get("missing", {}).items()},
-    )
+    file = directory(cache) / "art-registry.json"
+    key = installed_key(cache)
+    if file.exists():
+        answer = json.loads(file.read_text())
+        if answer.pop("installed") == key:
+            return _REGISTRY.validate_python(answer)
+    content = _REGISTRY.validate_python(_query_vllm(python))
+    write_atomic(file, json.dumps({"installed": key, **asdict(content)}))
+    return content
 
 
 def installed_key(cache: Path) -> list[str]:
@@ -90,7 +84,7 @@ def _query_vllm(python: Path) -> dict[str, Any]:
         "PYTHONPATH": str(PLUGINS),
     }
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(python), "-m", "art_registry"],
             capture_output=True,
             text=True,
@@ -98,11 +92,11 @@ def _query_vllm(python: Path) -> dict[str, Any]:
             env=variables,
             timeout=_TIMEOUT,
         )
-        lines = done.stdout.splitlines()
+        lines = result.stdout.splitlines()
         answer: dict[str, Any] = json.loads(lines[-1])
         return answer
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        tail = done.stderr[-1000:] if not isinstance(error, OSError | subprocess.TimeoutExpired) else str(error)
+        tail = result.stderr[-1000:] if not isinstance(error, OSError | subprocess.TimeoutExpired) else str(error)
         raise EngineError(
             f"vLLM in {python.parents[1]} does not say which parsers and models it knows. Install it again: "
             f"art-langgraph engine install. Its error:\n{tail}"

@@ -62,14 +62,14 @@ class VLLMTeacher:
             TeacherLost: It does not answer.
         """
         if self._model is None:
-            served = await self._list_models()
-            if len(served) != 1:
+            models = await self._list_models()
+            if len(models) != 1:
                 raise TrainingError(
-                    f"the teacher at {self.url} serves {', '.join(served) or 'nothing'}: name one of its models, "
+                    f"the teacher at {self.url} serves {', '.join(models) or 'nothing'}: name one of its models, "
                     'Distillation(teacher="…", model="…")'
                 )
             await self._client.close()
-            self._model, self._client = served[0], self._client_for(served[0])
+            self._model, self._client = models[0], self._client_for(models[0])
         try:
             for text in PROBES:
                 here = await engine.tokenize(text)

@@ -43,10 +43,10 @@ def _take_few_rows(kernels: Kernels) -> None:
     def dispatch(layer: Any, remove_weight: bool) -> None:
         weight = layer.weight.detach()
         fits = not weight.is_meta and weight.dim() == 2 and weight.dtype is torch.float32
-        packed = pack_linear(weight) if fits else None
+        blocks = pack_linear(weight) if fits else None
         stock_dispatch(layer, remove_weight)
-        if packed is not None:
-            layer.cpu_linear = with_few_rows(layer.cpu_linear, packed, kernels)
+        if blocks is not None:
+            layer.cpu_linear = with_few_rows(layer.cpu_linear, blocks, kernels)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch
 

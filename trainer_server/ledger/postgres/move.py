@@ -21,8 +21,7 @@ from trainer_server.common.jsonl import from_json
 from trainer_server.ledger.postgres.books import PostgresBooks
 from trainer_server.ledger.postgres.database import Database, Db
 from trainer_server.ledger.postgres.ledger import PostgresLedger, columns_of
-from trainer_server.ledger.sqlite.books import SQLiteBooks
-from trainer_server.ledger.sqlite.ledger import SQLiteLedger
+from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.wire import Completion, ConfigError
 from trainer_server.wire.text import storable
 
