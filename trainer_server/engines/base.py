@@ -178,7 +178,7 @@ class Engine(Protocol):
         ...
 
     def suspect(self, failure: str | None = None) -> None:
-        """Tells the engine that something went wrong with it. The engine is not `ready` until it has checked itself.
+        """Reports that something went wrong with the engine. It is not `ready` until it has checked itself.
 
         Args:
             failure: What went wrong, where the caller knows it.

@@ -20,6 +20,7 @@ import aiohttp
 import httpx
 
 from trainer_server.common import tracing
+from trainer_server.process.files import caused_by
 
 _CONNECT_TIMEOUT = 10.0
 """Seconds for a new connection."""
@@ -55,7 +56,7 @@ class RequestFailure(Exception):
         super().__init__(f"{type(error).__name__}: {error}")  # aiohttp's repr has the request's headers, and so the key
         self.reached = not isinstance(error, _NOT_REACHED)
         self.timed_out = isinstance(error, TimeoutError)
-        self.out_of_files = _out_of_files(error)
+        self.out_of_files = caused_by(error, errno.EMFILE, errno.ENFILE)
 
 
 class Unreadable(RequestFailure):
@@ -268,12 +269,3 @@ def _translate_errors() -> Iterator[None]:
         yield
     except (aiohttp.ClientError, TimeoutError) as error:
         raise RequestFailure(error) from error
-
-
-def _out_of_files(error: BaseException) -> bool:
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.process.cpu_torch import require
+from trainer_server.process.files import caused_by
 from trainer_server.wire import ARTError, ConfigError, EngineError
 
 SCHEME = "hf://"
@@ -87,7 +88,7 @@ def snapshot(
             directory = download(*_OTHER_WEIGHTS)
     except failures as error:
         failure = _failure(error, model, revision)
-        if isinstance(failure, ConfigError) or _is_disk_full(error):
+        if isinstance(failure, ConfigError) or caused_by(error, errno.ENOSPC, errno.EDQUOT):
             raise failure from error
         try:
             directory = download(*patterns, local=True)
@@ -137,7 +138,7 @@ def _failure(error: Exception, model: str, revision: str | None) -> ARTError:
         return ConfigError(f"--model {model}: the hub refuses your token: HF_TOKEN, or the file `token` in HF_HOME")
     if isinstance(error, errors.HFValidationError):
         return ConfigError(f"--model {model}: neither a directory nor a hub id: {error}")
-    if _is_disk_full(error):
+    if caused_by(error, errno.ENOSPC, errno.EDQUOT):
         from huggingface_hub import constants
 
         return EngineError(
@@ -160,14 +161,6 @@ def _http_errors() -> tuple[type[Exception], ...]:
     """Errors of requests. huggingface_hub is made with httpx, and with httpx2 from its version 2 on."""
     libraries: list[Any] = [import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
     return tuple(library.HTTPError for library in libraries)
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _cause(error: BaseException) -> str:

@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name
+from trainer_server.engines.slots import Key, adapter_name, no_free_slot, version_in_use
 from trainer_server.process import faults
 
 
 class LocalSlots:
-    """LRU cache of adapters on the engines: each wanted adapter is loaded on every engine, at most `capacity` at once.
+    """The `Slots` of one server: an LRU cache of adapters, each on every engine, at most `capacity` at once.
 
     Requests for loaded adapters do not wait. Requests for one other adapter share one place in the queue. When all
-    slots are in use, the adapter that was asked for longest ago takes no new requests and drains. So policies take
+    slots are in use, the adapter whose last request is the oldest takes no new requests and drains. So policies take
     turns when there are more policies than slots.
 
     Args:
@@ -56,24 +56,13 @@ class LocalSlots:
         self._slot_free = asyncio.Event()
 
     def holds(self, key: Key) -> bool:
-        """Whether a version is loaded."""
         return key in self._adapters
 
     def in_use(self, key: Key) -> bool:
-        """Whether a request uses a version or waits for it, or a rollout is pinned to it."""
         return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned_versions()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
-        """Keeps an adapter loaded for the duration of a request. Loads it first if needed.
-
-        Yields:
-            The adapter's name on the engines.
-
-        Raises:
-            NoFreeSlot: All slots stayed in use.
-            EngineError: No engine loaded the adapter.
-        """
         if key in self._adapters and key not in self._draining:
             self._in_use[key] += 1
         else:
@@ -86,37 +75,29 @@ class LocalSlots:
             self._leave(key)
 
     async def forget(self, key: Key) -> None:
-        """Unloads a version whose files will be deleted.
-
-        Raises:
-            NoFreeSlot: The version is in use.
-        """
-        in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
         try:
             async with asyncio.timeout(self._wait), self._queue:
                 if self.in_use(key):
-                    raise in_use
+                    raise version_in_use(key)
                 await self._unload(key)
         except TimeoutError:
-            raise in_use from None
+            raise version_in_use(key) from None
 
     async def reopen(self, key: Key) -> None:
-        """See `Slots`. Nothing is closed: what follows `forget` without waiting cannot be overtaken."""
+        pass  # nothing is closed: what follows `forget` without waiting cannot be overtaken
 
     async def start(self) -> None:
-        """See `Slots`."""
+        pass
 
     async def stop(self) -> None:
-        """See `Slots`."""
+        pass
 
     async def drop(self, policy: str) -> None:
-        """Unloads all versions of a policy, which is created again after its files were deleted by hand."""
         async with self._queue:
             for key in [key for key in self._adapters if key[0] == policy]:
                 await self._unload(key)
 
     def mark_lost(self, key: Key) -> None:
-        """Notes that an engine no longer holds an adapter. The next request loads it again."""
         self._adapters.pop(key, None)
         self._slot_free.set()
 
@@ -129,10 +110,7 @@ class LocalSlots:
         try:
             while not (await asyncio.wait({loading}, timeout=self._wait))[0]:
                 if key != self._loading and not self._engines.resting:
-                    raise NoFreeSlot(
-                        f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
-                        "with more --adapter-slots"
-                    )
+                    raise no_free_slot(self._capacity, self._wait)
             await loading
         except BaseException:
             if loading.done() and not loading.cancelled() and not loading.exception():

@@ -181,8 +181,8 @@ class Engines(Sequence[Engine]):
 
 
 async def _failure(work: Coroutine[Any, Any, None]) -> EngineError | None:
-    """How an engine failed to load or unload. Only `AdapterRefused` keeps its kind: the kinds of error that a chat
-    request can have would be read as said of the request that waits for the adapter."""
+    """How an engine failed to load or unload. Only `AdapterRefused` keeps its kind: an error of a kind
+    that a chat request can have would be taken for one of the request that waits for the adapter."""
     try:
         await work
     except AdapterRefused as error:

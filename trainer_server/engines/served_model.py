@@ -119,7 +119,7 @@ def resolve(
         cache: Where the converted embedded model is kept. Hub models are in the cache of huggingface_hub.
         progress: Is called with lines to show to the user.
         revision: Branch, tag or commit of a hub model; None: its main branch.
-        trust_remote_code: See ServedModel.
+        trust_remote_code: Whether Python code in its directory may run.
 
     Raises:
         ConfigError: There is no such directory, model or revision, or it may not be used.

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name
+from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name, no_free_slot, version_in_use
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.fleet import SharedGateways
 from trainer_server.process import faults
@@ -30,7 +30,7 @@ _POLL_INTERVAL = 0.1
 
 
 class SharedSlots:
-    """See `Slots`.
+    """The `Slots` of one server of a fleet.
 
     Args:
         gateways: The servers of the fleet and their slots.
@@ -90,16 +90,14 @@ class SharedSlots:
         await self._beats.stop()
 
     def holds(self, key: Key) -> bool:
-        """See `Slots`."""
         return key in self._slots or key in self._holds
 
     def in_use(self, key: Key) -> bool:
-        """See `Slots`."""
         return self._in_use[key] > 0 or self._waiting[key] > 0
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
-        """See `Slots`. Raises LedgerError if a slot is needed and the database is away."""
+        """Raises LedgerError too: a slot is needed, and the database is away."""
         if not self._at_hand(key):
             await self._take(key)
         self._in_use[key] += 1
@@ -111,10 +109,8 @@ class SharedSlots:
                 del self._in_use[key]
 
     async def forget(self, key: Key) -> None:
-        """See `Slots`."""
-        in_use = f"{adapter_name(key)} is in use by a rollout; delete it when that has ended"
         if self.in_use(key):
-            raise NoFreeSlot(in_use)
+            raise version_in_use(key)
         self._deletions.add(key)
         try:
             if (why := await self._gateways.close(key)) is not None:
@@ -123,7 +119,7 @@ class SharedSlots:
             await self._beat()
             while await self._gateways.holders(key):
                 if self.in_use(key) or time.monotonic() > deadline:
-                    raise NoFreeSlot(in_use)
+                    raise version_in_use(key)
                 await asyncio.sleep(_POLL_INTERVAL)
                 await self._beat()
             await self._engines.unload(adapter_name(key))
@@ -133,19 +129,16 @@ class SharedSlots:
             raise
 
     async def reopen(self, key: Key) -> None:
-        """See `Slots`."""
         self._deletions.discard(key)
         await self._gateways.delete_slot(key)
 
     async def drop(self, policy: str) -> None:
-        """See `Slots`."""
         await self._beat()
         for key in [key for key in self._slots if key[0] == policy]:
             await self.forget(key)
             await self.reopen(key)
 
     def mark_lost(self, key: Key) -> None:
-        """See `Slots`."""
         self._holds.discard(key)
 
     def _at_hand(self, key: Key) -> bool:
@@ -220,16 +213,13 @@ class SharedSlots:
                 if await self._claim(key):
                     return
                 if time.monotonic() > deadline and not self._engines.resting:
-                    raise NoFreeSlot(
-                        f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
-                        "with more --adapter-slots"
-                    )
+                    raise no_free_slot(self._capacity, self._wait)
                 await asyncio.sleep(_POLL_INTERVAL)
         finally:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Slots need not be cleared any more. If the database is away, a later beat says so."""
+        """Slots need not be cleared any more. If the database is away, a later beat does it."""
         self._needs_settling = True
         with suppress(LedgerError):
             await asyncio.shield(self._gateways.settle(self._deletions))
@@ -242,7 +232,7 @@ class SharedSlots:
         await asyncio.sleep(_BEAT)
 
     async def _beat(self) -> None:
-        """Says that this server is alive, and gives back what others want and no request here needs."""
+        """Reports that this server is alive, and gives back the slots that others want and no request here needs."""
         async with self._beating:
             now = time.monotonic()
             beat = await self._gateways.beat({*self._in_use, *self._loading})

@@ -45,10 +45,10 @@ class GroupCommit:
             self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
-        committed = [loop.create_future() for _ in completions]
-        for pair in zip(completions, committed, strict=True):
+        futures = [loop.create_future() for _ in completions]
+        for pair in zip(completions, futures, strict=True):
             self._queue.put(pair)
-        await asyncio.gather(*committed)
+        await asyncio.gather(*futures)
 
     def close(self) -> None:
         """Writes what is still queued, and ends the thread."""
@@ -114,13 +114,13 @@ def delete_in_slices(delete: Callable[[int], int]) -> int:
     Returns:
         How many rows were deleted.
     """
-    rows, deleted = _FIRST, 0
+    rows, total = _FIRST, 0
     while True:
-        started = time.monotonic()
+        start = time.monotonic()
         count = delete(rows)
-        spent = time.monotonic() - started
-        deleted += count
+        seconds = time.monotonic() - start
+        total += count
         if count < rows:
-            return deleted
-        time.sleep(spent)
-        rows = max(_FEWEST, min(_MOST, int(rows * _SLICE_SECONDS / max(spent, 1e-6))))
+            return total
+        time.sleep(seconds)
+        rows = max(_FEWEST, min(_MOST, int(rows * _SLICE_SECONDS / max(seconds, 1e-6))))

@@ -28,6 +28,7 @@ from trainer_server.ledger.base import (
     beginning,
     month_of,
 )
+from trainer_server.ledger.books import chunks
 from trainer_server.ledger.commits import GroupCommit, delete_in_slices
 from trainer_server.wire import Completion
 from trainer_server.wire.text import writable
@@ -57,8 +58,6 @@ INSERT OR REPLACE INTO completions (rowid, id, created, policy, version, rollout
 """
 """SQLite by itself would give the place of the newest row again after that row was deleted, and whoever reads in the
 order of places (`recorded`) would miss the next one."""
-_CHUNK = 500
-"""Ids in one SELECT: SQLite limits the variables of a statement."""
 
 
 class SQLiteLedger:
@@ -117,29 +116,21 @@ class SQLiteLedger:
         return None if created is None else float(created)
 
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
-        try:
-            with closing(self._open()) as db:
-                with db:
-                    keep_place(db)
-                    db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
-                    db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
-                deleted = delete_in_slices(lambda rows: _delete_oldest(db, time.time() - days * 86400, rows))
-                if most_bytes is not None:
-                    deleted += delete_in_slices(
-                        lambda rows: _delete_oldest(db, math.inf, rows, "rowid") if _used_bytes(db) > most_bytes else 0
-                    )
-                return deleted
-        except sqlite3.Error as error:
-            raise LedgerError(f"old completions in {self.path} cannot be deleted: {error}") from error
+        with _errors(f"old completions in {self.path} cannot be deleted"), closing(self._open()) as db:
+            _write_keep(db, keep)
+            with db:
+                keep_place(db)
+            count = delete_in_slices(lambda rows: _delete_oldest(db, time.time() - days * 86400, rows))
+            if most_bytes is not None:
+                count += delete_in_slices(
+                    lambda rows: _delete_oldest(db, math.inf, rows, "rowid") if _used_bytes(db) > most_bytes else 0
+                )
+            return count
 
     @contextmanager
     def oldest_month(self, before: float, keep: Collection[str] = ()) -> Iterator[OldMonth]:
-        """See `GivesMonths`."""
-        try:
-            with closing(self._open()) as db:
-                yield OldMonth(db, before, keep)
-        except sqlite3.Error as error:
-            raise LedgerError(f"completions in {self.path} cannot be archived: {error}") from error
+        with _errors(f"completions in {self.path} cannot be archived"), closing(self._open()) as db:
+            yield OldMonth(db, before, keep)
 
     def matching(
         self, *, rollouts: Sequence[str] = (), completions: Sequence[str] = (), policy: str | None = None
@@ -154,17 +145,13 @@ class SQLiteLedger:
         return dict(rows)
 
     def erase(self, completions: Sequence[str]) -> bool:
-        try:
-            with closing(self._open()) as db:
+        with _errors(f"completions in {self.path} cannot be deleted", ". Ask again"), closing(self._open()) as db:
+            with db:
+                keep_place(db)
+            for marks, ids in chunks(completions):
                 with db:
-                    keep_place(db)
-                for start in range(0, len(completions), _CHUNK):
-                    chunk = completions[start : start + _CHUNK]
-                    with db:
-                        db.execute(f"DELETE FROM completions WHERE id IN ({','.join('?' * len(chunk))})", chunk)
-                return overwrite_deleted(db)
-        except sqlite3.Error as error:
-            raise LedgerError(f"completions in {self.path} cannot be deleted: {error}. Ask again") from error
+                    db.execute(f"DELETE FROM completions WHERE id IN ({marks})", ids)
+            return overwrite_deleted(db)
 
     def close(self) -> None:
         self._commits.close()
@@ -173,27 +160,25 @@ class SQLiteLedger:
         """Rows of a statement, in which `{}` stands for values. Opens a new connection, so any thread may call it."""
         rows: list[tuple[Any, ...]] = []
         with self._reading() as db:
-            for start in range(0, len(ids), _CHUNK):
-                chunk = ids[start : start + _CHUNK]
-                rows += db.execute(statement.format(",".join("?" * len(chunk))), chunk)
+            for marks, values in chunks(ids):
+                rows += db.execute(statement.format(marks), values)
         return rows
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as db:
-                yield db
-        except sqlite3.Error as error:
-            raise LedgerError(f"the ledger at {self.path} cannot be read: {error}") from error
+        address = f"{self.path.absolute().as_uri()}?mode=ro"
+        failure = f"the ledger at {self.path} cannot be read"
+        with _errors(failure), closing(sqlite3.connect(address, uri=True, timeout=30)) as db:
+            yield db
 
     def _write(self, completions: Sequence[Completion]) -> None:
-        try:
+        with _errors(
+            f"the ledger at {self.path} cannot be written"
+        ):  # too many open files, say; a later call may do it
             if self._writer is None:
                 self._writer = self._open()
             with self._writer as db:
                 db.executemany(_INSERT, map(_row, completions))
-        except sqlite3.Error as failure:  # too many open files, say; the next call tries again
-            raise LedgerError(f"the ledger at {self.path} cannot be written: {failure}") from failure
 
     def _finish(self) -> None:
         if self._writer is not None:
@@ -209,6 +194,22 @@ class SQLiteLedger:
             db.close()
             raise
         return db
+
+
+@contextmanager
+def _errors(message: str, remedy: str = "") -> Iterator[None]:
+    """Makes LedgerErrors of errors of SQLite."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(f"{message}: {error}{remedy}") from error
+
+
+def _write_keep(db: sqlite3.Connection, keep: Iterable[str]) -> None:
+    """Writes ids of completions that stay into the temporary table `keep`."""
+    with db:
+        db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
+        db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((completion,) for completion in keep))
 
 
 def _delete_oldest(db: sqlite3.Connection, before: float, most: int, by: str = "created") -> int:
@@ -252,7 +253,7 @@ def _row(completion: Completion) -> tuple[object, ...]:
 
 
 class OldMonth:
-    """See `Month`.
+    """The oldest month of a ledger in SQLite: `Month`.
 
     Args:
         db: A connection without a transaction, of which nobody else uses the temporary tables.
@@ -262,10 +263,8 @@ class OldMonth:
 
     def __init__(self, db: sqlite3.Connection, before: float, keep: Collection[str]) -> None:
         self._db = db
-        with db:
-            db.execute("CREATE TEMP TABLE keep (id TEXT PRIMARY KEY)")
-            db.executemany("INSERT OR IGNORE INTO keep VALUES (?)", ((kept,) for kept in keep))
-            db.execute("CREATE TEMP TABLE leaving (id TEXT PRIMARY KEY)")
+        _write_keep(db, keep)
+        db.execute("CREATE TEMP TABLE leaving (id TEXT PRIMARY KEY)")
         oldest = "SELECT created FROM completions WHERE created < ? AND id NOT IN keep ORDER BY created LIMIT 1"
         row = db.execute(oldest, (before,)).fetchone()
         self.name = None if row is None else month_of(row[0])
@@ -299,7 +298,7 @@ class OldMonth:
 
 
 def keep_place(db: sqlite3.Connection) -> None:
-    """Notes the place of a ledger's newest row, before it may be deleted. In a transaction."""
+    """Writes down the place of a ledger's newest row, before it may be deleted. In a transaction."""
     (last,) = db.execute("SELECT max(rowid) FROM completions").fetchone()
     if last is not None:
         db.execute("DELETE FROM places WHERE last < ?", (last,))
@@ -394,8 +393,8 @@ CREATE INDEX IF NOT EXISTS runs_outcomes ON runs (policy, evaluation, version, s
 def _add_owners(db: sqlite3.Connection) -> None:
     """The name of the token that used a rollout first, NULL for rollouts of earlier releases; and whether the ledger
     says that a version answered in a run, or a client."""
-    added = {"rollouts": "owner TEXT", "run_versions": "recorded INTEGER NOT NULL DEFAULT 0"}
-    for table, column in added.items():
+    columns = {"rollouts": "owner TEXT", "run_versions": "recorded INTEGER NOT NULL DEFAULT 0"}
+    for table, column in columns.items():
         if column.split()[0] not in {name for _, name, *_ in db.execute(f"PRAGMA table_info({table})")}:
             db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
     db.execute("UPDATE run_versions SET recorded = 1 WHERE run IN (SELECT number FROM runs WHERE trajectory IS NULL)")

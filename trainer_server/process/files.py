@@ -38,11 +38,20 @@ def may_pass(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
+def caused_by(error: BaseException | None, *numbers: int) -> bool:
+    """Whether an error, or one that led to it, is an OSError of one of these numbers."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in numbers:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class FileReader:
     """Reads small files, and parses each again only after it has changed."""
 
     def __init__(self) -> None:
-        self._parsed: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+        self._cache: dict[Path, tuple[tuple[int, int, int], Any]] = {}
         """By path: inode, time and size of the file that was read, and what it says or why it says nothing."""
 
     def read(self, path: Path, parse: Callable[[str], T]) -> T:
@@ -61,14 +70,14 @@ class FileReader:
         try:
             about = path.stat()
             signature = (about.st_ino, about.st_mtime_ns, about.st_size)
-            entry = self._parsed.get(path)
+            entry = self._cache.get(path)
             if stat.S_ISFIFO(about.st_mode) or stat.S_ISCHR(about.st_mode):  # it may never end
                 raise OSError(errno.EINVAL, "it is no file")
             if entry is None or entry[0] != signature:
                 entry = signature, _try_parse(path.read_text(encoding="utf-8", errors="replace"), parse)
-                self._parsed[path] = entry
+                self._cache[path] = entry
         except OSError as error:
-            self._parsed.pop(path, None)
+            self._cache.pop(path, None)
             if error.errno in _MISSING:
                 raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
             if may_pass(error):
@@ -81,8 +90,8 @@ class FileReader:
 
     def forget(self, directory: Path) -> None:
         """Forgets the files below a directory that is deleted."""
-        for path in [path for path in self._parsed if path.is_relative_to(directory)]:
-            del self._parsed[path]
+        for path in [path for path in self._cache if path.is_relative_to(directory)]:
+            del self._cache[path]
 
 
 def _try_parse(text: str, parse: Callable[[str], T]) -> T | ValueError:
@@ -190,7 +199,7 @@ def publish_directory(aside: Path, final: Path) -> None:
 
 
 def server_id(home: Home) -> str:
-    """The id of the server of this home; its completions carry it. It is made when it is asked for first.
+    """The id of the server of this home; its completions carry it. The first call makes it.
 
     Raises:
         ConfigError: Its file is damaged.

@@ -82,14 +82,14 @@ class LogSettings:
 
 
 class Secrets:
-    """Takes keys out of texts: those that it was told, and whatever looks like one."""
+    """Takes keys out of texts: those that were registered (`keep`), and whatever looks like one."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
         self._lock = threading.Lock()
 
     def keep(self, *secrets: str | None) -> None:
-        """Tells it keys that must not be logged. None and what is too short to be one are left out."""
+        """Registers keys that must not be logged. None and what is too short to be one are left out."""
         with self._lock:
             self._secrets |= {secret for secret in secrets if secret and len(secret) >= 6}
 

@@ -284,13 +284,11 @@ class VLLMClient:
 
     @asynccontextmanager
     async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[VLLMReply]:
-        """See Engine.chat."""
         async with self._generation("/v1/chat/completions", request) as response:
             yield VLLMReply(response, self.url)
 
     @asynccontextmanager
     async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[TextReply]:
-        """See Engine.complete."""
         body = {name: value for name, value in request.items() if name != "top_logprobs"}
         body |= {"logprobs": request.get("top_logprobs", 0), "return_tokens_as_token_ids": False}
         async with self._generation("/v1/completions", body) as response:
@@ -318,7 +316,6 @@ class VLLMClient:
             yield answer
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
-        """See Engine.render."""
         body = {**chat, "messages": [_rename_thought(message) for message in chat["messages"]]}
         if self._harmony and generation:  # /tokenize renders with the chat template, which chat requests do not use
             body |= {"max_tokens": 1, "return_token_ids": True}
@@ -327,12 +324,10 @@ class VLLMClient:
         return list((await self._query_tokenizer("/tokenize", body, TextTokens))["tokens"])
 
     async def tokenize(self, text: str) -> list[int]:
-        """See Engine.tokenize."""
         body = {"prompt": text, "add_special_tokens": False}
         return list((await self._query_tokenizer("/tokenize", body, TextTokens))["tokens"])
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """See Engine.detokenize."""
         return str((await self._query_tokenizer("/detokenize", {"tokens": list(tokens)}, TokenText))["prompt"])
 
     async def prompt_logprobs(self, tokens: Sequence[int], count: int) -> list[float | None]:
@@ -444,7 +439,7 @@ def _most_bytes(request: Mapping[str, Any]) -> int:
 
 
 async def _read(answer: Answer, form: type[BaseModel]) -> dict[str, Any]:
-    """See `read`."""
+    """An answer of a form, read on a thread where it is large. Raises what `read` raises."""
     return await off_loop(len(answer.content), partial(read, answer.content, form))
 
 

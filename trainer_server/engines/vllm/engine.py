@@ -25,9 +25,9 @@ from trainer_server.engines.base import (
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
-from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
-from trainer_server.engines.vllm.process import PATIENCE, HealthFailures, VLLMProcess, crash_reason
-from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
+from trainer_server.engines.vllm.parsers import Parsers, no_tools_reason, parsers_of
+from trainer_server.engines.vllm.process import PATIENCE, HealthFailures, VLLMProcess, crash_phrase, start_failure
+from trainer_server.engines.vllm.registry import check_whole_adapters
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
 
@@ -43,8 +43,6 @@ _STEADY = 300.0
 """Seconds that an engine must be ready until earlier tries and deaths no longer count."""
 _FUTILE = 3
 """Deaths without one answered request in between, after which requests do not wait for the next start any more."""
-_LOG_LINES = 1000
-"""Lines of vLLM's log in which the cause of its end is looked for."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
@@ -56,11 +54,6 @@ def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
     base = settings.base
     speaks_harmony = ModelFiles(Path(base.path)).model_type == harmony.MODEL_TYPE
     return VLLMClient(url, key, base=base.name, cpu=settings.cpu, revision=base.revision, harmony=speaks_harmony)
-
-
-def _reason(log_end: str) -> str:
-    """The error in a log, as the end of a phrase; empty: the log has none."""
-    return f": {reason}" if (reason := crash_reason(log_end)) else ""
 
 
 class VLLMEngine:
@@ -167,17 +160,7 @@ class VLLMEngine:
 
     @property
     def no_tools(self) -> str | None:
-        if self._parses_tools is not False:
-            return None
-        if self._parsers is None:
-            return (
-                f"the vLLM at {self.url} reads no tool calls: start it with --enable-auto-tool-choice {TOOL_FLAG} "
-                "NAME. `art-langgraph engine command` prints the line for this model"
-            )
-        return (
-            f"the server reads no tool calls of this model, since {self._parsers.tools.why}. Start `art-langgraph "
-            f"serve` with {TOOL_FLAG} NAME; `art-langgraph doctor` says more about the model"
-        )
+        return no_tools_reason(self.url, self._parsers) if self._parses_tools is False else None
 
     @property
     def constrains_calls(self) -> bool:
@@ -189,14 +172,14 @@ class VLLMEngine:
         After a failure, `failure` says why, with the end of vLLM's log if it died. The supervisor then starts it again,
         or waits until it answers, as for an engine that goes away later.
         """
-        started = time.monotonic()
+        start_time = time.monotonic()
         for reason in self._parsers.lines() if self._parsers else ():
             progress(reason)
         try:
             async with self._lock:
                 await self._start_child()
                 await self._make_ready()
-            progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
+            progress(f"vLLM at {self.url} is ready ({time.monotonic() - start_time:.0f} s)")
         except Exception as error:  # of any kind: the supervisor tries again
             self._record_failure(error)
         self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
@@ -321,12 +304,7 @@ class VLLMEngine:
                 )
             if missing:
                 log.warning("the vLLM at %s goes without %s", self.url, missing_text(missing))
-        if lacking := [part for feature in WHOLE_ADAPTERS for part in (missing or {}).get(feature, [])]:
-            raise EngineError(
-                f"the vLLM at {self.url} cannot check whether it applies all of an adapter, and would train on half of "
-                f"one unseen: it has not {', '.join(lacking)}. Start a version that has "
-                "(docs: scaling/engines, Versions of vLLM); `art-langgraph engine install` installs one"
-            )
+        check_whole_adapters(self.url, missing or {})
 
     @contextmanager
     def _suspected_when_lost(self) -> Iterator[None]:
@@ -385,7 +363,7 @@ class VLLMEngine:
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
-                raise EngineError(self._why_ended(self._child))
+                raise EngineError(start_failure(self._child, self._base))
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
@@ -416,17 +394,9 @@ class VLLMEngine:
         self._futile.clear()
         self._ready.set()
 
-    def _why_ended(self, child: Child) -> str:
-        """What is known of a vLLM that ended before it was ready."""
-        log_end = child.tail(_LOG_LINES)
-        return (
-            f"vLLM ended while starting{_reason(log_end)}{self._base.code_hint(log_end)}. The end of {child.log}:\n"
-            f"{child.tail()}"
-        )
-
     def _count_death(self, child: Child) -> str:
         """Counts the death of vLLM. Returns what it died of, as the end of a phrase; empty: the log does not say."""
-        why = _reason(child.tail(_LOG_LINES))
+        why = crash_phrase(child)
         if not self._idle:
             self._deaths += 1
             self._idle = True  # the same death is counted once

@@ -148,6 +148,24 @@ def check_parser_names(cache: Path, *, tools: str, reasoning: str) -> None:
             _check(flag, name, names.tool_parsers if flag == TOOL_FLAG else names.reasoning_parsers)
 
 
+def no_tools_reason(url: str, parsers: Parsers | None) -> str:
+    """Why a vLLM without a parser of tool calls answers no requests with tools, with the remedy.
+
+    Args:
+        url: Its address.
+        parsers: The parsers that it was started with; None: it runs elsewhere.
+    """
+    if parsers is None:
+        return (
+            f"the vLLM at {url} reads no tool calls: start it with --enable-auto-tool-choice {TOOL_FLAG} NAME. "
+            "`art-langgraph engine command` prints the line for this model"
+        )
+    return (
+        f"the server reads no tool calls of this model, since {parsers.tools.why}. Start `art-langgraph serve` with "
+        f"{TOOL_FLAG} NAME; `art-langgraph doctor` says more about the model"
+    )
+
+
 def argument(args: Sequence[str], flag: str) -> str | None:
     """The value of a flag in a command line, `--flag value` or `--flag=value`; None: it is not there."""
     for at, word in reversed(list(enumerate(args))):
@@ -160,7 +178,7 @@ def argument(args: Sequence[str], flag: str) -> str | None:
 def _explicit_choice(
     flag: str, name: str, args: Sequence[str], parser_tokens: ParserTokens | None, files: ModelFiles
 ) -> Choice | None:
-    """What the user said; None: the choice is ours."""
+    """The choice of the user; None: there is none, and the model's files decide."""
     if in_args := argument(args, flag):
         name, why = in_args, "--engine-args name it"
     elif name == AUTO:

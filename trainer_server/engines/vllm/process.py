@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import (
     child_environment,
     command,
@@ -28,6 +29,8 @@ PATIENCE = 60.0
 hundreds of requests is slow to answer a check too, and a restart would break all of them off."""
 PATIENT_CHECKS = 5
 """Health checks that must fail in that time, one after another."""
+_LOG_LINES = 1000
+"""Lines of vLLM's log in which the cause of its end is looked for."""
 _ERROR = re.compile(r"^(?:\([^)]*\) )?(?:ERROR [^\]]*\] )?((?:\w+\.)*\w+(?:Error|Exception)): +(\S.*)$")
 """A traceback's last line, as `ValueError: …`, perhaps after the process's name and the log's time and place."""
 _FOLLOWING = ("initialization failed", "root cause above", "EngineCore encountered an issue")
@@ -108,6 +111,17 @@ def crash_reason(log: str) -> str | None:
         if (error := _ERROR.match(line)) and not any(words in line for words in _FOLLOWING):
             return f"{error[1]}: {error[2]}"
     return None
+
+
+def crash_phrase(child: Child) -> str:
+    """The reason in a child's log, as the end of a phrase, `: ValueError: …`; empty: the log has none."""
+    return f": {reason}" if (reason := crash_reason(child.tail(_LOG_LINES))) else ""
+
+
+def start_failure(child: Child, base: ServedModel) -> str:
+    """The message about a vLLM that ended before it was ready: the reason, a remedy if there is one, the log's end."""
+    hint = base.code_hint(child.tail(_LOG_LINES))
+    return f"vLLM ended while starting{crash_phrase(child)}{hint}. The end of {child.log}:\n{child.tail()}"
 
 
 def _new_socket() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,21 @@ def registry(cache: Path) -> Registry:
     content = _REGISTRY.validate_python(_query_vllm(python))
     write_atomic(file, json.dumps({"installed": key, **asdict(content)}))
     return content
+
+
+def check_whole_adapters(url: str, missing: Mapping[str, Sequence[str]]) -> None:
+    """Raises EngineError for a vLLM that applies adapters without seeing whether it applies all of them.
+
+    Args:
+        url: Its address.
+        missing: By feature of the plugins: what it lacks.
+    """
+    if parts := [part for feature in WHOLE_ADAPTERS for part in missing.get(feature, [])]:
+        raise EngineError(
+            f"the vLLM at {url} cannot check whether it applies all of an adapter, and would train on half of one "
+            f"unseen: it has not {', '.join(parts)}. Start a version that has (docs: scaling/engines, Versions of "
+            "vLLM); `art-langgraph engine install` installs one"
+        )
 
 
 def installed_key(cache: Path) -> list[str]:

@@ -184,7 +184,7 @@ class _ScoredChoice(_Form):
 
 
 class PromptScores(_Form):
-    """A text completion that was asked for the log-probabilities of its prompt."""
+    """A text completion with the log-probabilities of its prompt."""
 
     choices: Items[_ScoredChoice] = Field(min_length=1, max_length=1)
 
@@ -196,7 +196,7 @@ class TextTokens(_Form):
 
 
 class PromptTokens(_Form):
-    """A chat completion that was asked for the token ids of its prompt."""
+    """A chat completion with the token ids of its prompt."""
 
     prompt_token_ids: Items[TokenId]
 
@@ -304,7 +304,6 @@ class VLLMReply:
         self._response, self._url = response, url
 
     async def whole(self) -> dict[str, Any]:
-        """See Reply.whole."""
         return await self.read(self._whole)
 
     async def read(self, form: type[BaseModel]) -> dict[str, Any]:
@@ -320,7 +319,6 @@ class VLLMReply:
             return await off_loop(len(raw), partial(read, raw, form, most))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """See Reply.chunks."""
         started = False
         with self._errors_as_lost():
             async for line in lines_of(self._response.chunks(), most_bytes=MOST_BYTES):
@@ -363,13 +361,11 @@ class TextReply(VLLMReply):
     _whole = _chunk = TextAnswer
 
     async def whole(self) -> dict[str, Any]:
-        """See Reply.whole."""
         body = await super().whole()
         choices = [_as_chat(choice, "message") for choice in body["choices"]]
         return {**body, "choices": choices, **_prompt_of(body)}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """See Reply.chunks."""
         async for chunk in super().chunks():
             choices = [_as_chat(choice, "delta") for choice in chunk["choices"]]
             yield {**chunk, "choices": choices, **_prompt_of(chunk)}

@@ -235,7 +235,7 @@ def _file_lock(path: Path) -> Iterator[None]:
 
 
 class Fetched:
-    """Gives vLLM a directory of this machine in place of the server's own, for each version that it is told to load.
+    """Gives vLLM a directory of this machine in place of the server's own, for each version that it is to load.
 
     What has another name than a version's passes as it is.
 
@@ -248,7 +248,7 @@ class Fetched:
         key = os.environ.get("ART_API_KEY") or os.environ["VLLM_API_KEY"]
         self._adapters = Adapters(Path(os.environ["ART_ADAPTERS"]), os.environ["ART_ADAPTERS_FROM"], key)
         self._open_adapters: dict[str, OpenAdapter] = {}
-        """By name: the adapters that vLLM may read again at any time, because it was told to load them."""
+        """By name: the adapters that vLLM may read again at any time, because it has loaded them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in (LOAD, UNLOAD):

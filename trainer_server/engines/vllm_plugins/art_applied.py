@@ -61,14 +61,14 @@ def check_applied(manager: Any, adapter: Any) -> None:
         adapter: Its LoRAModel, with weights packed as the model's modules are.
     """
     looked_up = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
-    used = {id(weights) for weights in looked_up if weights is not None}
+    whole = {id(weights) for weights in looked_up if weights is not None}
     elsewhere = _elsewhere(manager.model)
     left_out = [
         name
         for name, weights in adapter.loras.items()
-        if id(weights) not in used
+        if id(weights) not in whole
         # The first half of stacked experts, which vLLM keeps beside the second.
-        and id(adapter.loras.get(name.removesuffix(".base_layer"))) not in used
+        and id(adapter.loras.get(name.removesuffix(".base_layer"))) not in whole
         and not name.startswith(elsewhere)
     ]
     if not left_out:

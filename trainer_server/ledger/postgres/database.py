@@ -147,11 +147,11 @@ class Database:
             LedgerError: The database fails, or another transaction still sees what was deleted.
         """
         with self.connection("changed; ask again") as db:
-            left = rewrite(db, tables)
-        if left:
-            told = "; ".join(f"{table}: {why}" for table, why in left.items())
+            obstacles = rewrite(db, tables)
+        if obstacles:
+            reasons = "; ".join(f"{table}: {why}" for table, why in obstacles.items())
             raise LedgerError(
-                f"what was deleted is not yet gone from all files of {self.label}. {told}. Ask again when that has "
+                f"what was deleted is not yet gone from all files of {self.label}. {reasons}. Ask again when that has "
                 "ended"
             )
 
@@ -165,11 +165,11 @@ class AsyncTransactions:
 
     Args:
         url: `postgresql://…`, as libpq reads it.
-        part: As `Database` has it.
-        migrations: As `Database` has it.
+        part: Names the tables that are used, for their schema number.
+        migrations: The changes of these tables, oldest first.
 
     Raises:
-        ConfigError, LedgerError, NewerSchema: See `Database`.
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
     """
 
     def __init__(self, url: str, part: str, migrations: Sequence[str]) -> None:

@@ -12,8 +12,8 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.fleet import Beat, Claim, Fleet, Key
@@ -60,26 +60,51 @@ _FRESH = 0.75
 """A lease that has this part of its time left is not renewed: then a call writes nothing."""
 _SLOTS = 0x6172_7404
 """Key of the advisory lock that is held while slots change."""
-_LEASED = (
+_HAS_LEASE = (
     "EXISTS (SELECT 1 FROM leases WHERE leases.policy = slots.policy AND leases.version = slots.version "
     "AND leases.expires > clock_timestamp())"
 )
-_NAMED = (
+_HAS_NAME = (
     "EXISTS (SELECT 1 FROM meanings WHERE meanings.policy = slots.policy AND slots.version::text IN "
     "(meaning::jsonb->>'newest', meaning::jsonb->>'promoted', meaning::jsonb->'candidate'->>'version'))"
 )
 _BUSY = "EXISTS (SELECT 1 FROM holds WHERE (holds.policy, holds.version) = (slots.policy, slots.version) AND busy)"
-_HELD = "EXISTS (SELECT 1 FROM holds WHERE (holds.policy, holds.version) = (slots.policy, slots.version))"
+_HAS_HOLD = "EXISTS (SELECT 1 FROM holds WHERE (holds.policy, holds.version) = (slots.policy, slots.version))"
 _LEAST_NEEDED = f"""
 UPDATE slots SET cleared_by = %s WHERE (policy, version) = (
-    SELECT policy, version FROM slots WHERE cleared_by IS NULL ORDER BY {_BUSY}, {_LEASED}, {_NAMED}, used LIMIT 1
+    SELECT policy, version FROM slots WHERE cleared_by IS NULL ORDER BY {_BUSY}, {_HAS_LEASE}, {_HAS_NAME}, used LIMIT 1
 )
 """
 """The order is that of `LocalSlots`: idle ones first, of these the ones that no rollout is pinned to, then old ones."""
 
 
-class PostgresGateways:
-    """See `SharedGateways`.
+class _Rows:
+    """Rows that servers share.
+
+    Args:
+        transactions: The database.
+    """
+
+    def __init__(self, transactions: AsyncTransactions) -> None:
+        self.transactions = transactions
+
+
+H = TypeVar("H", bound=_Rows)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _transaction(work: Callable[Concatenate[H, Db, P], T]) -> Callable[Concatenate[H, P], Coroutine[Any, Any, T]]:
+    """Makes a coroutine method of one that is called with a connection in a transaction, on a thread."""
+
+    async def run(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self.transactions.run(lambda db: work(self, db, *args, **kwargs))
+
+    return run
+
+
+class PostgresGateways(_Rows):
+    """Servers and the slots that they hold: `SharedGateways`.
 
     Args:
         transactions: The database.
@@ -89,121 +114,104 @@ class PostgresGateways:
     term = _TERM
 
     def __init__(self, transactions: AsyncTransactions, name: str) -> None:
-        self._transactions, self._name, self._id = transactions, name, uuid.uuid4()
+        super().__init__(transactions)
+        self._name, self._id = name, uuid.uuid4()
 
-    async def beat(self, busy: Collection[Key]) -> Beat:
-        def work(db: Db) -> Beat:
-            db.execute("SET LOCAL synchronous_commit TO off")  # a beat that is lost is followed by another one
-            alive = (
-                "UPDATE gateways SET seen = clock_timestamp(), since = CASE WHEN seen < clock_timestamp() - "
-                "%s * interval '1 second' THEN clock_timestamp() ELSE since END WHERE id = %s"
-            )
-            expelled = db.execute(alive, (_GAP, self._id)).rowcount == 0
-            if expelled:
-                db.execute("INSERT INTO gateways (id, name) VALUES (%s, %s)", (self._id, self._name))
-            keys = _arrays(busy)
+    @_transaction
+    def beat(self, db: Db, busy: Collection[Key]) -> Beat:
+        db.execute("SET LOCAL synchronous_commit TO off")  # a beat that is lost is followed by another one
+        alive = (
+            "UPDATE gateways SET seen = clock_timestamp(), since = CASE WHEN seen < clock_timestamp() - "
+            "%s * interval '1 second' THEN clock_timestamp() ELSE since END WHERE id = %s"
+        )
+        expelled = db.execute(alive, (_GAP, self._id)).rowcount == 0
+        if expelled:
+            db.execute("INSERT INTO gateways (id, name) VALUES (%s, %s)", (self._id, self._name))
+        keys = _arrays(busy)
+        inside = "(policy, version) IN (SELECT * FROM unnest(%s::text[], %s::integer[]))"
+        db.execute(f"UPDATE holds SET busy = NOT busy WHERE gateway = %s AND busy <> ({inside})", (self._id, *keys))
+        db.execute(f"UPDATE slots SET used = clock_timestamp() WHERE {inside}", keys)
+        rows = db.execute(
+            "SELECT slots.policy, slots.version, cleared_by IS NOT NULL, number FROM slots "
+            "LEFT JOIN holds ON (holds.policy, holds.version) = (slots.policy, slots.version) AND gateway = %s",
+            (self._id,),
+        ).fetchall()
+        slots = frozenset((policy, version) for policy, version, _, _ in rows)
+        back = {(policy, version): number for policy, version, cleared, number in rows if cleared and number}
+        return Beat(expelled, slots, back)
+
+    @_transaction
+    def claim(self, db: Db, key: Key, capacity: int, *, clear: bool) -> Claim:
+        if not self._lock_slots(db):
+            return Claim(expelled=True)
+        row = db.execute("SELECT cleared_by FROM slots WHERE (policy, version) = (%s, %s)", key).fetchone()
+        if row is not None and row[0] is not None:
+            return Claim()  # once it is cleared, it can be made again
+        if row is not None:
+            db.execute("UPDATE slots SET used = clock_timestamp() WHERE (policy, version) = (%s, %s)", key)
+            return self._hold(db, key)
+        if _number(db, "SELECT count(*) FROM slots") < capacity:
+            db.execute("INSERT INTO slots (policy, version) VALUES (%s, %s)", key)
+            return self._hold(db, key)
+        empty = db.execute(f"SELECT policy, version FROM slots WHERE cleared_by = %s AND NOT {_HAS_HOLD}", (self._id,))
+        if empty_slots := empty.fetchall():
+            return Claim(empty_slots=tuple((policy, version) for policy, version in empty_slots))
+        if clear:
+            db.execute(_LEAST_NEEDED, (self._id,))
+        return Claim()
+
+    @_transaction
+    def settle(self, db: Db, closed_keys: Collection[Key]) -> None:
+        if self._lock_slots(db):
             inside = "(policy, version) IN (SELECT * FROM unnest(%s::text[], %s::integer[]))"
-            db.execute(f"UPDATE holds SET busy = NOT busy WHERE gateway = %s AND busy <> ({inside})", (self._id, *keys))
-            db.execute(f"UPDATE slots SET used = clock_timestamp() WHERE {inside}", keys)
-            rows = db.execute(
-                "SELECT slots.policy, slots.version, cleared_by IS NOT NULL, number FROM slots "
-                "LEFT JOIN holds ON (holds.policy, holds.version) = (slots.policy, slots.version) AND gateway = %s",
-                (self._id,),
-            ).fetchall()
-            slots = frozenset((policy, version) for policy, version, _, _ in rows)
-            back = {(policy, version): number for policy, version, cleared, number in rows if cleared and number}
-            return Beat(expelled, slots, back)
+            values = (self._id, *_arrays(closed_keys))
+            db.execute(f"UPDATE slots SET cleared_by = NULL WHERE cleared_by = %s AND NOT {inside}", values)
 
-        return await self._transactions.run(work)
+    @_transaction
+    def give_back(self, db: Db, key: Key, number: int) -> None:
+        self._lock_slots(db)
+        query = "DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s) AND number = %s"
+        db.execute(query, (self._id, *key, number))
 
-    async def claim(self, key: Key, capacity: int, *, clear: bool) -> Claim:
-        def work(db: Db) -> Claim:
-            if not self._locked(db):
-                return Claim(expelled=True)
-            row = db.execute("SELECT cleared_by FROM slots WHERE (policy, version) = (%s, %s)", key).fetchone()
-            if row is not None and row[0] is not None:
-                return Claim()  # once it is cleared, it can be made again
-            if row is not None:
-                db.execute("UPDATE slots SET used = clock_timestamp() WHERE (policy, version) = (%s, %s)", key)
-                return self._hold(db, key)
-            if _number(db, "SELECT count(*) FROM slots") < capacity:
-                db.execute("INSERT INTO slots (policy, version) VALUES (%s, %s)", key)
-                return self._hold(db, key)
-            empty = db.execute(f"SELECT policy, version FROM slots WHERE cleared_by = %s AND NOT {_HELD}", (self._id,))
-            if emptied := empty.fetchall():
-                return Claim(empty_slots=tuple((policy, version) for policy, version in emptied))
-            if clear:
-                db.execute(_LEAST_NEEDED, (self._id,))
-            return Claim()
+    @_transaction
+    def drop(self, db: Db, key: Key) -> None:
+        self._lock_slots(db)
+        db.execute("DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s)", (self._id, *key))
 
-        return await self._transactions.run(work)
+    @_transaction
+    def close(self, db: Db, key: Key) -> str | None:
+        if not self._lock_slots(db):
+            return "this server was away from the database; ask again"
+        leases = "SELECT count(*) FROM leases WHERE (policy, version) = (%s, %s) AND expires > clock_timestamp()"
+        if _number(db, leases, key):
+            return "it is in use by a rollout; delete it when that has ended"
+        insert = (
+            "INSERT INTO slots (policy, version, cleared_by) VALUES (%s, %s, %s) ON CONFLICT (policy, version) "
+            "DO UPDATE SET cleared_by = excluded.cleared_by "
+            "WHERE slots.cleared_by IS NULL OR slots.cleared_by = excluded.cleared_by"
+        )
+        if db.execute(insert, (*key, self._id)).rowcount == 0:
+            return "another server is unloading it; ask again"
+        return None
 
-    async def settle(self, closed_keys: Collection[Key]) -> None:
-        def work(db: Db) -> None:
-            if self._locked(db):
-                inside = "(policy, version) IN (SELECT * FROM unnest(%s::text[], %s::integer[]))"
-                values = (self._id, *_arrays(closed_keys))
-                db.execute(f"UPDATE slots SET cleared_by = NULL WHERE cleared_by = %s AND NOT {inside}", values)
+    @_transaction
+    def holders(self, db: Db, key: Key) -> int:
+        self._lock_slots(db)
+        return _number(db, "SELECT count(*) FROM holds WHERE (policy, version) = (%s, %s)", key)
 
-        await self._transactions.run(work)
-
-    async def give_back(self, key: Key, number: int) -> None:
-        def work(db: Db) -> None:
-            self._locked(db)
-            query = "DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s) AND number = %s"
-            db.execute(query, (self._id, *key, number))
-
-        await self._transactions.run(work)
-
-    async def drop(self, key: Key) -> None:
-        def work(db: Db) -> None:
-            self._locked(db)
-            db.execute("DELETE FROM holds WHERE gateway = %s AND (policy, version) = (%s, %s)", (self._id, *key))
-
-        await self._transactions.run(work)
-
-    async def close(self, key: Key) -> str | None:
-        def work(db: Db) -> str | None:
-            if not self._locked(db):
-                return "this server was away from the database; ask again"
-            leased = "SELECT count(*) FROM leases WHERE (policy, version) = (%s, %s) AND expires > clock_timestamp()"
-            if _number(db, leased, key):
-                return "it is in use by a rollout; delete it when that has ended"
-            insert = (
-                "INSERT INTO slots (policy, version, cleared_by) VALUES (%s, %s, %s) ON CONFLICT (policy, version) "
-                "DO UPDATE SET cleared_by = excluded.cleared_by "
-                "WHERE slots.cleared_by IS NULL OR slots.cleared_by = excluded.cleared_by"
+    @_transaction
+    def delete_slot(self, db: Db, key: Key) -> None:
+        if self._lock_slots(db):
+            values = (*key, self._id)
+            db.execute(
+                f"DELETE FROM slots WHERE (policy, version) = (%s, %s) AND cleared_by = %s AND NOT {_HAS_HOLD}", values
             )
-            if db.execute(insert, (*key, self._id)).rowcount == 0:
-                return "another server is unloading it; ask again"
-            return None
 
-        return await self._transactions.run(work)
-
-    async def holders(self, key: Key) -> int:
-        def work(db: Db) -> int:
-            self._locked(db)
-            return _number(db, "SELECT count(*) FROM holds WHERE (policy, version) = (%s, %s)", key)
-
-        return await self._transactions.run(work)
-
-    async def delete_slot(self, key: Key) -> None:
-        def work(db: Db) -> None:
-            if self._locked(db):
-                values = (*key, self._id)
-                db.execute(
-                    f"DELETE FROM slots WHERE (policy, version) = (%s, %s) AND cleared_by = %s AND NOT {_HELD}", values
-                )
-
-        await self._transactions.run(work)
-
-    async def clear(self) -> None:
-        def work(db: Db) -> None:
-            db.execute("SELECT pg_advisory_xact_lock(%s)", (_SLOTS,))
-            db.execute("DELETE FROM gateways")
-            db.execute("DELETE FROM slots")
-
-        await self._transactions.run(work)
+    @_transaction
+    def clear(self, db: Db) -> None:
+        db.execute("SELECT pg_advisory_xact_lock(%s)", (_SLOTS,))
+        db.execute("DELETE FROM gateways")
+        db.execute("DELETE FROM slots")
 
     async def leave(self) -> None:
         def work(db: Db) -> None:
@@ -211,13 +219,13 @@ class PostgresGateways:
             db.execute("DELETE FROM gateways WHERE id = %s", (self._id,))
 
         try:
-            await self._transactions.run(work)
+            await self.transactions.run(work)
         except LedgerError as error:
             log.warning("the others have to wait until they notice that this server has ended: %s", error)
         finally:
-            self._transactions.close()
+            self.transactions.close()
 
-    def _locked(self, db: Db) -> bool:
+    def _lock_slots(self, db: Db) -> bool:
         """Slots change in this transaction alone, and dead servers hold none. Returns whether this server is counted
         among the living."""
         db.execute("SELECT pg_advisory_xact_lock(%s)", (_SLOTS,))
@@ -238,17 +246,11 @@ class PostgresGateways:
         return Claim(granted=True)
 
 
-class PostgresPins:
-    """See `SharedPins`.
+class PostgresPins(_Rows):
+    """Leases and the meanings of names: `SharedPins`."""
 
-    Args:
-        transactions: The database.
-    """
-
-    def __init__(self, transactions: AsyncTransactions) -> None:
-        self._transactions = transactions
-
-    async def pin(self, rollout: str, name: str, key: Key, seconds: float) -> int:
+    @_transaction
+    def pin(self, db: Db, rollout: str, name: str, key: Key, seconds: float) -> int:
         fresh = (
             "SELECT version FROM leases WHERE rollout = %s AND name = %s "
             "AND expires > clock_timestamp() + %s * interval '1 second'"
@@ -259,49 +261,41 @@ class PostgresPins:
             "CASE WHEN leases.expires < clock_timestamp() THEN excluded.version ELSE leases.version END "
             "RETURNING version"
         )
+        row = db.execute(fresh, (_id(rollout), name, seconds * _FRESH)).fetchone()
+        row = row or db.execute(renew, (_id(rollout), name, *key, seconds)).fetchone()
+        assert row is not None
+        return int(row[0])
 
-        def work(db: Db) -> int:
-            row = db.execute(fresh, (_id(rollout), name, seconds * _FRESH)).fetchone()
-            row = row or db.execute(renew, (_id(rollout), name, *key, seconds)).fetchone()
-            assert row is not None
-            return int(row[0])
-
-        return await self._transactions.run(work)
-
-    async def held_version(self, rollout: str, name: str) -> int | None:
+    @_transaction
+    def held_version(self, db: Db, rollout: str, name: str) -> int | None:
         query = "SELECT version FROM leases WHERE rollout = %s AND name = %s AND expires >= clock_timestamp()"
-        row = await self._transactions.run(lambda db: db.execute(query, (_id(rollout), name)).fetchone())
+        row = db.execute(query, (_id(rollout), name)).fetchone()
         return int(row[0]) if row else None
 
-    async def release(self, rollouts: Collection[str]) -> None:
-        ids = [_id(rollout) for rollout in rollouts]
-        await self._transactions.run(lambda db: db.execute("DELETE FROM leases WHERE rollout = ANY(%s)", (ids,)))
+    @_transaction
+    def release(self, db: Db, rollouts: Collection[str]) -> None:
+        db.execute("DELETE FROM leases WHERE rollout = ANY(%s)", ([_id(rollout) for rollout in rollouts],))
 
-    async def purge(self) -> None:
-        await self._transactions.run(lambda db: db.execute("DELETE FROM leases WHERE expires < clock_timestamp()"))
+    @_transaction
+    def purge(self, db: Db) -> None:
+        db.execute("DELETE FROM leases WHERE expires < clock_timestamp()")
 
-    async def publish(self, meanings: Mapping[str, str | None]) -> None:
-        gone = [policy for policy, meaning in meanings.items() if meaning is None]
-        known = [(policy, meaning) for policy, meaning in meanings.items() if meaning is not None]
+    @_transaction
+    def publish(self, db: Db, meanings: Mapping[str, str | None]) -> None:
+        removals = [policy for policy, meaning in meanings.items() if meaning is None]
+        db.execute("DELETE FROM meanings WHERE policy = ANY(%s)", (removals,))
+        query = "INSERT INTO meanings VALUES (%s, %s) ON CONFLICT (policy) DO UPDATE SET meaning = excluded.meaning"
+        with db.cursor() as cursor:
+            cursor.executemany(query, [entry for entry in meanings.items() if entry[1] is not None])
 
-        def work(db: Db) -> None:
-            db.execute("DELETE FROM meanings WHERE policy = ANY(%s)", (gone,))
-            with db.cursor() as cursor:
-                query = (
-                    "INSERT INTO meanings VALUES (%s, %s) ON CONFLICT (policy) DO UPDATE SET meaning = excluded.meaning"
-                )
-                cursor.executemany(query, known)
-
-        await self._transactions.run(work)
-
-    async def meaning(self, policy: str) -> str | None:
-        query = "SELECT meaning FROM meanings WHERE policy = %s"
-        row = await self._transactions.run(lambda db: db.execute(query, (_id(policy),)).fetchone())
+    @_transaction
+    def meaning(self, db: Db, policy: str) -> str | None:
+        row = db.execute("SELECT meaning FROM meanings WHERE policy = %s", (_id(policy),)).fetchone()
         return str(row[0]) if row else None
 
-    async def meanings(self) -> dict[str, str]:
-        rows = await self._transactions.run(lambda db: db.execute("SELECT policy, meaning FROM meanings").fetchall())
-        return {str(policy): str(meaning) for policy, meaning in rows}
+    @_transaction
+    def meanings(self, db: Db) -> dict[str, str]:
+        return {str(policy): str(meaning) for policy, meaning in db.execute("SELECT policy, meaning FROM meanings")}
 
 
 def _id(text: str) -> str:
@@ -315,7 +309,7 @@ def postgres_fleet(url: str) -> Fleet:
         url: `postgresql://…`, as libpq reads it.
 
     Raises:
-        ConfigError, LedgerError, NewerSchema: See `Database`.
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
     """
     transactions = AsyncTransactions(url, "gateways", [_FIRST])
     return Fleet(

@@ -72,7 +72,7 @@ class PostgresLedger:
         url: `postgresql://…`, as libpq reads it.
 
     Raises:
-        ConfigError, LedgerError, NewerSchema: See `Database`.
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
     """
 
     def __init__(self, url: str) -> None:
@@ -107,26 +107,25 @@ class PostgresLedger:
         return None if created is None else float(created)
 
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
-        kept = _texts(keep)
+        keep_ids = _texts(keep)
         before = time.time() - days * 86400
         with self._database.connection("purged") as db:
-            deleted = delete_in_slices(lambda rows: len(_delete_oldest(db, kept, before, rows)))
+            count = delete_in_slices(lambda rows: len(_delete_oldest(db, keep_ids, before, rows)))
             if most_bytes is not None:
                 size = f"SELECT coalesce(sum(pg_column_size(record) + {_OVERHEAD}), 0) FROM completions"
                 excess = int((db.execute(size).fetchone() or (0,))[0]) - most_bytes
 
                 def delete(rows: int) -> int:
                     nonlocal excess
-                    sizes = _delete_oldest(db, kept, float("inf"), rows, "place") if excess > 0 else []
+                    sizes = _delete_oldest(db, keep_ids, float("inf"), rows, "place") if excess > 0 else []
                     excess -= sum(sizes)
                     return len(sizes)
 
-                deleted += delete_in_slices(delete)
-            return deleted
+                count += delete_in_slices(delete)
+            return count
 
     @contextmanager
     def oldest_month(self, before: float, keep: Collection[str] = ()) -> Iterator[OldMonth]:
-        """See `GivesMonths`."""
         with self._database.errors("archived"), self._database.connect() as db:
             db.execute("SET idle_in_transaction_session_timeout TO 0")  # rows are written to a file meanwhile
             yield OldMonth(db, before, _texts(keep))
@@ -138,8 +137,8 @@ class PostgresLedger:
             "SELECT id, rollout FROM completions WHERE rollout = ANY(%s) OR id = ANY(%s) OR policy = %s "
             "ORDER BY created, place"
         )
-        named = None if policy is None else _text(policy)
-        return dict[str, str | None](self._rows(query, _texts(rollouts), _texts(completions), named))
+        policy_name = None if policy is None else _text(policy)
+        return dict[str, str | None](self._rows(query, _texts(rollouts), _texts(completions), policy_name))
 
     def erase(self, completions: Sequence[str]) -> bool:
         with self._database.connection("changed; ask again") as db:
@@ -181,7 +180,7 @@ class PostgresLedger:
 
 
 class OldMonth:
-    """See `Month`.
+    """The oldest month of a ledger in PostgreSQL: `Month`.
 
     Args:
         db: A connection in autocommit mode that nobody else uses. Its temporary table is dropped when it is closed.
