@@ -41,6 +41,7 @@ from rich.table import Table
 from art_langgraph import TrainerClient
 from testbed.running import running
 from trainer_server.common import Connection, Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 
@@ -143,9 +144,12 @@ def measured(side: str, base: ServedModel, scratch: Path, options: argparse.Name
         for number, flags in enumerate(SIDES[side]):
             port = free_port()
             extra = ("--max-model-len", "2048", "--max-num-seqs", str(options.rollouts), *flags)
-            line = command(base, home, port, max_loras=SLOTS, max_rank=8, cpu=True, extra=extra)
+            settings = EngineSettings(
+                base=base, home=home, cpu=True, adapter_slots=SLOTS, max_rank=8, args=extra, kv_cache_gib=1
+            )
+            line = command(settings, port)
             urls.append(f"http://127.0.0.1:{port}")
-            started = running(line, environment(base, KEY, kv_cache_gib=1), scratch / f"{side}-{number}.log", urls[-1])
+            started = running(line, environment(settings, KEY), scratch / f"{side}-{number}.log", urls[-1])
             starting.append(started)
         _enter_all(stack, starting)
         ready, memory = time.perf_counter() - began, resident()

@@ -38,6 +38,7 @@ from art_langgraph import ChatART, TrainerClient, gather
 from art_mcp import connect
 from testbed.running import running
 from trainer_server.common import Connection, Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.vllm.command import environment, free_port
 from trainer_server.engines.vllm.install import engine_python
@@ -136,7 +137,8 @@ def main() -> None:
         with trainer_server(home / "home", home / "server.log", tell, "--max-rank", "8") as connection:
             ours = asyncio.run(product(connection, options.rounds, options.runs))
         port = free_port()
-        own = environment(base, KEY, kv_cache_gib=2) | {"ART_CPU_LORA": "0", "ART_PRECISION": "0", "PYTHONPATH": ""}
+        settings = EngineSettings(base=base, home=Home.find(), cpu=flavour() == "cpu")
+        own = environment(settings, KEY) | {"ART_CPU_LORA": "0", "ART_PRECISION": "0", "PYTHONPATH": ""}
         url = f"http://127.0.0.1:{port}"
         with running(raw_line(base, cache, port), own, home / "vllm.log", url):
             theirs = asyncio.run(raw(url, base.name, [calls for calls, _ in ours]))

@@ -21,7 +21,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("art_langgraph", "art_mcp", "trainer_server")
-TABLES = {"trainer_server/process/environment.py"}
+TABLES = {"trainer_server/process/child.py"}
 """Files that keep a table from the formatter."""
 WHERE = ROOT / "docs" / "contributing" / "folders.md"
 CLIENT_ROOM, SERVER_ROOM = "art_langgraph/client/planted.py", "trainer_server/jobs/planted.py"
@@ -46,7 +46,7 @@ def module_name(path: Path) -> str:
 
 def modules() -> dict[str, Path]:
     found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    return {module_name(path): path for path in found if "plugins" not in path.parts}  # those are vLLM's modules
+    return {module_name(path): path for path in found if "vllm_plugins" not in path.parts}  # those are vLLM's modules
 
 
 def imported(source: str, known: set[str]) -> set[str]:
@@ -148,7 +148,7 @@ def test_what_is_where_names_every_folder_of_the_packages() -> None:
 
 def test_every_package_says_what_it_is() -> None:
     for folder in folders(*PACKAGES):
-        if folder.name == "plugins":
+        if folder.name == "vllm_plugins":
             continue
         assert (folder / "__init__.py").exists(), f"{folder} holds Python files and is no package"
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), f"{folder} has no docstring"

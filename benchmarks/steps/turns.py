@@ -49,6 +49,7 @@ from testbed.running import running
 from testbed.scripted_turns import HERMES, LLAMA, FileVocabulary, RealTemplate, trl_template
 from testbed.scripted_turns import agent as scripted_agent
 from trainer_server.common import Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.command import command, environment, free_port
 from trainer_server.engines.vllm.parsers import parsers_of
@@ -138,10 +139,11 @@ def servers(model: str, modes: list[str], scratch: Path, extra: list[str]) -> It
     port, sides = free_port(), []
     flags = ["--structured-outputs-config", '{"enable_in_reasoning": true}', *extra]
     parsers = parsers_of(base.path, home.cache, tools="auto", reasoning="auto", args=flags)
-    line = command(base, home, port, max_loras=6, max_rank=8, cpu=True, extra=flags, parsers=parsers)
+    settings = EngineSettings(base=base, home=home, cpu=True, max_rank=8, args=tuple(flags))
+    line = command(settings, port, parsers=parsers)
     with ExitStack() as stack:
         engine = f"http://127.0.0.1:{port}"
-        stack.enter_context(running(line, environment(base, KEY, kv_cache_gib=2), scratch / "vllm.log", engine))
+        stack.enter_context(running(line, environment(settings, KEY), scratch / "vllm.log", engine))
         for mode in modes:
             own = free_port()
             words = ["--model", model, "--home", str(scratch / mode), "--port", str(own), "--engine-url", engine]

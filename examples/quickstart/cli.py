@@ -47,7 +47,7 @@ def quickstart_command(
     require_linux("`art-langgraph quickstart`")
     from trainer_server.common import Home
     from trainer_server.engines.vllm import install as engine_install
-    from trainer_server.process.extras import SERVER, require
+    from trainer_server.process.cpu_torch import SERVER, require
 
     require(*SERVER, "matplotlib", extra="server,quickstart")
     from art_examples.quickstart.quickstart import run

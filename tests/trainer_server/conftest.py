@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers.postgres import DATABASES, PostgresServer, open_books, postgres_server
-from trainer_server.ledger.storage.books import Books
+from trainer_server.ledger.books import Books
 
 pytest.register_assert_rewrite("tests.support.homes.ledger_tests")
 

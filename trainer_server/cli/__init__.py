@@ -22,7 +22,7 @@ from trainer_server.cli.plan import plan_command
 from trainer_server.cli.tokens import app as tokens_app
 from trainer_server.common import Home
 from trainer_server.common.options import help_of, with_flags
-from trainer_server.process.extras import SERVER, require
+from trainer_server.process.cpu_torch import SERVER, require
 from trainer_server.server.config import ServerConfig
 
 _MEANINGS = help_of(ServerConfig)
@@ -104,6 +104,7 @@ def command_command(
     Its key is taken from ART_ENGINE_API_KEY, which `serve` reads too. Without a key the line starts nothing. Which
     parsers it has, and why, is printed to the standard error.
     """
+    from trainer_server.engines.base import EngineSettings
     from trainer_server.engines.served_model import resolve
     from trainer_server.engines.vllm.command import command, environment, fetching
     from trainer_server.engines.vllm.parsers import parsers_of
@@ -115,20 +116,17 @@ def command_command(
     parsers = parsers_of(base.path, home.cache, tools=tool_call_parser, reasoning=reasoning_parser, args=words)
     for reason in parsers.lines():
         print(reason, file=sys.stderr)
-    line = command(
-        base,
-        home,
-        port,
-        host=host,
-        max_loras=adapter_slots,
-        max_rank=max_rank,
+    settings = EngineSettings(
+        base=base,
+        home=home,
         cpu=flavour() == "cpu",
-        extra=words,
-        media_domains=allowed_media_domain or (),
-        parsers=parsers,
-        fetches=adapters_from is not None,
+        args=tuple(words),
+        adapter_slots=adapter_slots,
+        max_rank=max_rank,
+        media_domains=tuple(allowed_media_domain or ()),
     )
-    variables = environment(base, "", kv_cache_gib=2, gpus=gpus)
+    line = command(settings, port, host=host, parsers=parsers, fetches=adapters_from is not None)
+    variables = environment(settings, "", gpus)
     del variables["VLLM_API_KEY"]
     if adapters_from is not None:
         variables |= fetching(adapters_from, home.cache)

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action
 from trainer_server.common import Home
-from trainer_server.process.extras import require
+from trainer_server.process.cpu_torch import require
 from trainer_server.wire import ConfigError
 
 app = typer.Typer(help="The ledger of a server's home.", no_args_is_help=True)
@@ -44,8 +44,8 @@ def archive_command(
     from trainer_server.jobs.board import JobBoard
     from trainer_server.jobs.open_jobs import OpenJobs
     from trainer_server.ledger.archive import Archive, archive_months
+    from trainer_server.ledger.base import GivesMonths, beginning, month_of
     from trainer_server.ledger.registry import open_ledger
-    from trainer_server.ledger.storage.months import GivesMonths, beginning, month_of
 
     paths = Home.find(home)
     if name == "sqlite" and not paths.ledger.exists():
@@ -83,15 +83,13 @@ def move_command(
 
     Example: ART_LEDGER=postgresql://art:secret@db.example.com/art art-langgraph ledger move
     """
-    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock
+    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock, postgres
 
     ledger_factory(to)  # says what is wrong with the address, or what is not installed
     if not is_address(to):
         raise ConfigError(f"--to {to}: name a database by its address, postgresql://USER@HOST:PORT/DATABASE")
-    from trainer_server.ledger.postgres.move import move, put_away
     from trainer_server.process import faults
-    from trainer_server.process.files import fsync_directory
-    from trainer_server.process.identity import server_id
+    from trainer_server.process.files import fsync_directory, server_id
 
     paths = Home.find(home)
     if not paths.root.is_dir():
@@ -117,9 +115,9 @@ def move_command(
                     if rows_done:
                         faults.point("moved")
 
-                moved = move(paths, server_id(paths), to, show_progress)
+                moved = postgres().move(paths, server_id(paths), to, show_progress)
             faults.point("compared")
-            put_away(paths)
+            postgres().put_away(paths)
             fsync_directory(paths.root)
         finally:
             trainer_lock.release()

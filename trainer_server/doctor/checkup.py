@@ -19,7 +19,7 @@ from trainer_server.doctor.model import (
 )
 from trainer_server.doctor.training import check_training
 from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
-from trainer_server.process.extras import pip_command
+from trainer_server.process.cpu_torch import pip_command
 from trainer_server.wire import ConfigError, EngineError
 
 

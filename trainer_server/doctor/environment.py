@@ -7,10 +7,11 @@ from pathlib import Path
 
 from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
+from trainer_server.engines.base import missing_text
 from trainer_server.engines.vllm import install
-from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS, Registry, in_words, registry
-from trainer_server.process.extras import SERVER, pip_command
-from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
+from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS, Registry, registry
+from trainer_server.process.cpu_torch import SERVER, pip_command
+from trainer_server.process.hardware import GIB, free_disk, gpu_memory, main_memory
 from trainer_server.wire import EngineError
 
 _SUBJECT = "environment"
@@ -53,7 +54,7 @@ def _plugins(vllm_registry: Registry) -> list[Finding]:
             )
         ]
     fatal = any(feature in vllm_registry.missing for feature in WHOLE_ADAPTERS)
-    text, remedy = in_words(vllm_registry.missing), "art-langgraph engine install"
+    text, remedy = missing_text(vllm_registry.missing), "art-langgraph engine install"
     if fatal:
         text = (
             f"vLLM {vllm_registry.version} is not used, as it could apply half of an adapter unseen. "

@@ -11,7 +11,7 @@ from typing import Any
 from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm.parsers import Parsers
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import inherited_environment
 
 _TRAIN = "train"
 _TIMEOUT = 600.0

@@ -34,6 +34,10 @@ class AdapterLost(EngineLost):
     """The engine does not hold the adapter that a request names, for example because somebody restarted the engine."""
 
 
+class TeacherLost(EngineLost):
+    """A teacher does not answer, or went away in the middle of an answer."""
+
+
 class MalformedAnswer(EngineError):
     """The engine answered a request with something that is no answer to it. It may answer others."""
 
@@ -174,7 +178,7 @@ class Engine(Protocol):
         ...
 
     def suspect(self, failure: str | None = None) -> None:
-        """Tells the engine that something went wrong with it. The engine is not `ready` until it has checked itself.
+        """Reports that something went wrong with the engine. It is not `ready` until it has checked itself.
 
         Args:
             failure: What went wrong, where the caller knows it.
@@ -329,8 +333,16 @@ class EngineSettings:
     reasoning_parser: str = "auto"
 
 
+UNKNOWN = "unknown"
+"""What `Engine.describe` says of a parser, or of missing parts, where the engine does not tell."""
+
 EngineFactory = Callable[[EngineSettings], Sequence[Engine]]
 """Makes the engines of a server, without starting them. Raises ConfigError for settings that it does not support."""
+
+
+def missing_text(missing: Mapping[str, Sequence[str]]) -> str:
+    """The `missing` of `Engine.describe` in words: each feature, and what it lacks."""
+    return "; ".join(f"{feature} (it has not {', '.join(parts)})" for feature, parts in missing.items())
 
 
 def readable(adapter: Path) -> bool:

@@ -20,10 +20,11 @@ import aiohttp
 import httpx
 
 from trainer_server.common import tracing
+from trainer_server.process.files import caused_by
 
 _CONNECT_TIMEOUT = 10.0
 """Seconds for a new connection."""
-_KEPT = 2.0
+_IDLE_SECONDS = 2.0
 """Seconds for which an idle connection is kept. vLLM closes one that was idle for 5 s; a request that is sent in this
 moment is lost."""
 _TCP = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
@@ -55,7 +56,7 @@ class RequestFailure(Exception):
         super().__init__(f"{type(error).__name__}: {error}")  # aiohttp's repr has the request's headers, and so the key
         self.reached = not isinstance(error, _NOT_REACHED)
         self.timed_out = isinstance(error, TimeoutError)
-        self.out_of_files = _out_of_files(error)
+        self.out_of_files = caused_by(error, errno.EMFILE, errno.ENFILE)
 
 
 class Unreadable(RequestFailure):
@@ -228,10 +229,10 @@ class EngineConnection:
         """The session, which belongs to the running event loop."""
         if self._session is None:
             connector = (
-                aiohttp.UnixConnector(self._socket, limit=0, keepalive_timeout=_KEPT)
+                aiohttp.UnixConnector(self._socket, limit=0, keepalive_timeout=_IDLE_SECONDS)
                 if self._socket
                 else aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=_KEPT, socket_factory=_watched_socket, ssl=self._ssl_context()
+                    limit=0, keepalive_timeout=_IDLE_SECONDS, socket_factory=_watched_socket, ssl=self._ssl_context()
                 )
             )
             self._session = aiohttp.ClientSession(
@@ -255,10 +256,10 @@ def _encode_body(body: Mapping[str, Any]) -> bytes:
 def _watched_socket(address: Any) -> socket.socket:
     """A socket that notices when the other machine is gone. address: an entry of getaddrinfo."""
     family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
+    endpoint = socket.socket(family, kind, protocol)
     for option in KEEPALIVE:
-        made.setsockopt(*option)
-    return made
+        endpoint.setsockopt(*option)
+    return endpoint
 
 
 @contextmanager
@@ -268,12 +269,3 @@ def _translate_errors() -> Iterator[None]:
         yield
     except (aiohttp.ClientError, TimeoutError) as error:
         raise RequestFailure(error) from error
-
-
-def _out_of_files(error: BaseException) -> bool:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OSError) and seen.errno in (errno.EMFILE, errno.ENFILE):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False

@@ -1,7 +1,7 @@
 """Downloads models of the Hugging Face hub, and says of each failure what to do.
 
 Tokens are those of huggingface_hub: `HF_TOKEN`, or the file `token` in `HF_HOME`. Only the download uses them: engine
-and trainer read the downloaded files, and get no token (see `process.environment`).
+and trainer read the downloaded files, and get no token (see `process.child`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from trainer_server.process.extras import require
+from trainer_server.process.cpu_torch import require
+from trainer_server.process.files import caused_by
 from trainer_server.wire import ARTError, ConfigError, EngineError
 
 SCHEME = "hf://"
@@ -80,17 +81,17 @@ def snapshot(
 
     failures: tuple[type[Exception], ...] = (OSError, ValueError, *_http_errors())
     progress(f"looking for {model} on the hub; what is missing here is downloaded")
-    wanted = _WEIGHTS if weights else ()
+    patterns = _WEIGHTS if weights else ()
     try:
-        directory = download(*wanted)
+        directory = download(*patterns)
         if weights and not any(directory.glob("*.safetensors")):
             directory = download(*_OTHER_WEIGHTS)
     except failures as error:
         failure = _failure(error, model, revision)
-        if isinstance(failure, ConfigError) or _is_disk_full(error):
+        if isinstance(failure, ConfigError) or caused_by(error, errno.ENOSPC, errno.EDQUOT):
             raise failure from error
         try:
-            directory = download(*wanted, local=True)
+            directory = download(*patterns, local=True)
         except OSError:
             raise failure from error
         progress(f"{model}: taken from this machine, since the hub cannot be reached")
@@ -137,7 +138,7 @@ def _failure(error: Exception, model: str, revision: str | None) -> ARTError:
         return ConfigError(f"--model {model}: the hub refuses your token: HF_TOKEN, or the file `token` in HF_HOME")
     if isinstance(error, errors.HFValidationError):
         return ConfigError(f"--model {model}: neither a directory nor a hub id: {error}")
-    if _is_disk_full(error):
+    if caused_by(error, errno.ENOSPC, errno.EDQUOT):
         from huggingface_hub import constants
 
         return EngineError(
@@ -160,14 +161,6 @@ def _http_errors() -> tuple[type[Exception], ...]:
     """Errors of requests. huggingface_hub is made with httpx, and with httpx2 from its version 2 on."""
     libraries: list[Any] = [import_module(name) for name in ("httpx", "httpx2") if importlib.util.find_spec(name)]
     return tuple(library.HTTPError for library in libraries)
-
-
-def _is_disk_full(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def _cause(error: BaseException) -> str:

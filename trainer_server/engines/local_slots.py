@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name
+from trainer_server.engines.slots import Key, adapter_name, no_free_slot, version_in_use
 from trainer_server.process import faults
 
 
 class LocalSlots:
-    """LRU cache of adapters on the engines: each wanted adapter is loaded on every engine, at most `capacity` at once.
+    """The `Slots` of one server: an LRU cache of adapters, each on every engine, at most `capacity` at once.
 
     Requests for loaded adapters do not wait. Requests for one other adapter share one place in the queue. When all
-    slots are in use, the adapter that was asked for longest ago takes no new requests and drains. So policies take
+    slots are in use, the adapter whose last request is the oldest takes no new requests and drains. So policies take
     turns when there are more policies than slots.
 
     Args:
@@ -44,81 +44,62 @@ class LocalSlots:
     ) -> None:
         self._engines = engines
         self._capacity = capacity
-        self._directory, self._pinned, self._is_named = directory, pinned_versions, is_named
+        self._directory, self._pinned_versions, self._is_named = directory, pinned_versions, is_named
         self._wait, self._patience = wait, patience
-        self._loaded: OrderedDict[Key, None] = OrderedDict()  # least recently used first
+        self._adapters: OrderedDict[Key, None] = OrderedDict()  # least recently used first
         self._in_use: Counter[Key] = Counter()
         self._queue = asyncio.Lock()  # first come, first served
         self._loads: dict[Key, asyncio.Task[None]] = {}
         self._waiting: Counter[Key] = Counter()
         self._loading: Key | None = None
         self._draining: set[Key] = set()
-        self._freed = asyncio.Event()
+        self._slot_free = asyncio.Event()
 
     def holds(self, key: Key) -> bool:
-        """Whether a version is loaded."""
-        return key in self._loaded
+        return key in self._adapters
 
     def in_use(self, key: Key) -> bool:
-        """Whether a request uses a version or waits for it, or a rollout is pinned to it."""
-        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned()
+        return self._in_use[key] > 0 or self._waiting[key] > 0 or key in self._pinned_versions()
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
-        """Keeps an adapter loaded for the duration of a request. Loads it first if needed.
-
-        Yields:
-            The adapter's name on the engines.
-
-        Raises:
-            NoFreeSlot: All slots stayed in use.
-            EngineError: No engine loaded the adapter.
-        """
-        if key in self._loaded and key not in self._draining:
+        if key in self._adapters and key not in self._draining:
             self._in_use[key] += 1
         else:
             await self._wait_for_slot(key)
         try:
-            if key in self._loaded:  # else an engine lost it just now
-                self._loaded.move_to_end(key)
+            if key in self._adapters:  # else an engine lost it just now
+                self._adapters.move_to_end(key)
             yield adapter_name(key)
         finally:
             self._leave(key)
 
     async def forget(self, key: Key) -> None:
-        """Unloads a version whose files will be deleted.
-
-        Raises:
-            NoFreeSlot: The version is in use.
-        """
-        in_use = NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
         try:
             async with asyncio.timeout(self._wait), self._queue:
                 if self.in_use(key):
-                    raise in_use
+                    raise version_in_use(key)
                 await self._unload(key)
         except TimeoutError:
-            raise in_use from None
+            raise version_in_use(key) from None
 
     async def reopen(self, key: Key) -> None:
-        """See `Slots`. Nothing is closed: what follows `forget` without waiting cannot be overtaken."""
+        pass  # nothing is closed: what follows `forget` without waiting cannot be overtaken
 
     async def start(self) -> None:
-        """See `Slots`."""
+        pass
 
     async def stop(self) -> None:
-        """See `Slots`."""
+        pass
 
     async def drop(self, policy: str) -> None:
-        """Unloads all versions of a policy, which is created again after its files were deleted by hand."""
         async with self._queue:
-            for key in [key for key in self._loaded if key[0] == policy]:
+            for key in [key for key in self._adapters if key[0] == policy]:
                 await self._unload(key)
 
     def mark_lost(self, key: Key) -> None:
-        """Notes that an engine no longer holds an adapter. The next request loads it again."""
-        self._loaded.pop(key, None)
-        self._freed.set()
+        self._adapters.pop(key, None)
+        self._slot_free.set()
 
     async def _wait_for_slot(self, key: Key) -> None:
         """Returns once the adapter is loaded and counted as in use."""
@@ -129,10 +110,7 @@ class LocalSlots:
         try:
             while not (await asyncio.wait({loading}, timeout=self._wait))[0]:
                 if key != self._loading and not self._engines.resting:
-                    raise NoFreeSlot(
-                        f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
-                        "with more --adapter-slots"
-                    )
+                    raise no_free_slot(self._capacity, self._wait)
             await loading
         except BaseException:
             if loading.done() and not loading.cancelled() and not loading.exception():
@@ -148,7 +126,7 @@ class LocalSlots:
         """Loads an adapter when its turn comes, and counts all requests that wait for it as using it."""
         try:
             async with self._queue:
-                if key not in self._loaded:
+                if key not in self._adapters:
                     await self._make_room()
                     await self._load(key)
                 self._in_use[key] += self._waiting[key]
@@ -162,7 +140,7 @@ class LocalSlots:
             faults.point("loading")
             await self._engines.load(adapter_name(key), self._directory(*key))
             faults.point("loaded")
-            self._loaded[key] = None
+            self._adapters[key] = None
         finally:
             self._loading = None
 
@@ -170,27 +148,27 @@ class LocalSlots:
         self._in_use[key] -= 1
         if not self._in_use[key]:
             del self._in_use[key]
-            self._freed.set()
+            self._slot_free.set()
 
     async def _make_room(self) -> None:
         try:
-            while len(self._loaded) >= self._capacity:
-                if (unneeded := self._least_needed()) is not None:
-                    await self._unload(unneeded)
+            while len(self._adapters) >= self._capacity:
+                if (victim := self._least_needed()) is not None:
+                    await self._unload(victim)
                     continue
-                others = [key for key in self._loaded if key not in self._draining]
+                others = [key for key in self._adapters if key not in self._draining]
                 self._draining.update(others[:1])
-                self._freed.clear()
+                self._slot_free.clear()
                 try:
-                    await asyncio.wait_for(self._freed.wait(), self._patience)
+                    await asyncio.wait_for(self._slot_free.wait(), self._patience)
                 except TimeoutError:
                     pass
         finally:
             self._draining.clear()
 
     async def _unload(self, key: Key) -> None:
-        if key in self._loaded:
-            del self._loaded[key]
+        if key in self._adapters:
+            del self._adapters[key]
             await self._engines.unload(adapter_name(key))
 
     def _least_needed(self) -> Key | None:
@@ -199,6 +177,6 @@ class LocalSlots:
         Of the idle adapters, those that no rollout is pinned to come first, then old versions, then the least recently
         used. A pinned adapter is loaded again at its rollout's next call: a pin protects files, not slots.
         """
-        pinned = self._pinned()
-        idle = [key for key in self._loaded if not self._in_use[key]]
-        return min(idle, key=lambda key: (key in pinned, self._is_named(key)), default=None)
+        pins = self._pinned_versions()
+        idle = [key for key in self._adapters if not self._in_use[key]]
+        return min(idle, key=lambda key: (key in pins, self._is_named(key)), default=None)

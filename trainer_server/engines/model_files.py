@@ -100,11 +100,11 @@ class ModelFiles:
     @property
     def end_tokens(self) -> frozenset[int]:
         """Ids of the tokens with which the model ends an answer."""
-        named = [self._json(name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
-        named.append(self.text_config.get("eos_token_id"))
+        values = [self._json(name).get("eos_token_id") for name in ("generation_config.json", "config.json")]
+        values.append(self.text_config.get("eos_token_id"))
         return frozenset(
             int(token)
-            for value in named
+            for value in values
             for token in (value if isinstance(value, list) else [value])
             if isinstance(token, int)
         )
@@ -130,8 +130,8 @@ class ModelFiles:
 
     @cached_property
     def _vocabulary(self) -> frozenset[str] | None:
-        added = self._json("tokenizer_config.json").get("added_tokens_decoder") or {}
-        names = {str(token.get("content")) for token in added.values() if isinstance(token, dict)}
+        extra_tokens = self._json("tokenizer_config.json").get("added_tokens_decoder") or {}
+        names = {str(token.get("content")) for token in extra_tokens.values() if isinstance(token, dict)}
         tokenizer = self._json("tokenizer.json")
         if not tokenizer:
             return None

@@ -81,8 +81,8 @@ class Engines(Sequence[Engine]):
             while pending and not self.live:  # one that gives up early says nothing of the others
                 _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             if not self.live:
-                known = [engine.failure for engine in self._engines if engine.failure]
-                raise EngineError("; ".join(known) or f"no engine is ready after {timeout:.0f} s")
+                failures = [engine.failure for engine in self._engines if engine.failure]
+                raise EngineError("; ".join(failures) or f"no engine is ready after {timeout:.0f} s")
         finally:
             for wait in waits:
                 wait.cancel()
@@ -181,8 +181,8 @@ class Engines(Sequence[Engine]):
 
 
 async def _failure(work: Coroutine[Any, Any, None]) -> EngineError | None:
-    """How an engine failed to load or unload. Only `AdapterRefused` keeps its kind: the kinds of error that a chat
-    request can have would be read as said of the request that waits for the adapter."""
+    """How an engine failed to load or unload. Only `AdapterRefused` keeps its kind: an error of a kind
+    that a chat request can have would be taken for one of the request that waits for the adapter."""
     try:
         await work
     except AdapterRefused as error:

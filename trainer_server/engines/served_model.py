@@ -16,8 +16,8 @@ from pathlib import Path
 
 from trainer_server.common.home import make_directory
 from trainer_server.engines.hub import SCHEME, hub_name, snapshot
-from trainer_server.process.environment import inherited_environment
-from trainer_server.process.extras import pip_command
+from trainer_server.process.child import inherited_environment
+from trainer_server.process.cpu_torch import pip_command
 from trainer_server.wire import ConfigError, EngineError
 
 EMBEDDED = "SmolLM2-135M-Instruct"
@@ -119,7 +119,7 @@ def resolve(
         cache: Where the converted embedded model is kept. Hub models are in the cache of huggingface_hub.
         progress: Is called with lines to show to the user.
         revision: Branch, tag or commit of a hub model; None: its main branch.
-        trust_remote_code: See ServedModel.
+        trust_remote_code: Whether Python code in its directory may run.
 
     Raises:
         ConfigError: There is no such directory, model or revision, or it may not be used.
@@ -208,9 +208,9 @@ def _convert_embedded(final: Path, progress: Callable[[str], None]) -> None:
 
 
 def _run(command: list[str], env: dict[str, str] | None = None) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-    if done.returncode:
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+    if result.returncode:
         raise EngineError(
-            f"`{' '.join(command[:5])} …` failed:\n{done.stderr[-2000:]}\n"
+            f"`{' '.join(command[:5])} …` failed:\n{result.stderr[-2000:]}\n"
             f"The server side is needed for this, and a package index in reach: {pip_command('server')}"
         )

@@ -1,6 +1,6 @@
 """The slots of a fleet: several servers load and unload adapters on the same engines, and none of them is in charge.
 
-What is loaded, and which server holds what, is in the database (`ledger/storage/fleet.py`). A server may send requests
+What is loaded, and which server holds what, is in the database (`ledger/fleet.py`). A server may send requests
 for a version while it holds the version's slot. It keeps the slot until another one wants it cleared, so that a request
 for a version that is held asks the database nothing. Loading twice, or unloading what is not there, does nothing. So
 every server that holds a slot loads the adapter by itself, and nobody has to know how far another one came before it
@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name
+from trainer_server.engines.slots import Key, NoFreeSlot, adapter_name, no_free_slot, version_in_use
 from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.storage.fleet import SharedGateways
+from trainer_server.ledger.fleet import SharedGateways
 from trainer_server.process import faults
 from trainer_server.process.tasks import PeriodicTask
 
@@ -30,7 +30,7 @@ _POLL_INTERVAL = 0.1
 
 
 class SharedSlots:
-    """See `Slots`.
+    """The `Slots` of one server of a fleet.
 
     Args:
         gateways: The servers of the fleet and their slots.
@@ -56,11 +56,11 @@ class SharedSlots:
         self._gateways, self._engines = gateways, engines
         self._capacity, self._directory = capacity, directory
         self._alone, self._wait, self._patience = alone, wait, patience
-        self._loaded: frozenset[Key] = frozenset()
+        self._slots: frozenset[Key] = frozenset()
         """All slots, by the last beat."""
-        self._held: set[Key] = set()
+        self._holds: set[Key] = set()
         self._wanted_back: set[Key] = set()
-        self._closed: set[Key] = set()
+        self._deletions: set[Key] = set()
         """Versions whose files this server deletes."""
         self._in_use: Counter[Key] = Counter()
         self._waiting: Counter[Key] = Counter()
@@ -71,10 +71,10 @@ class SharedSlots:
         self._claiming: defaultdict[Key, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._queue = asyncio.Lock()
         """Held while a slot is cleared for this server: one at a time, first come, first served."""
-        self._unsettled = False
+        self._needs_settling = False
         """Whether slots may be marked for this server that it does not need any more."""
         self._beating = asyncio.Lock()
-        self._heard = float("-inf")
+        self._last_beat = float("-inf")
         """When the last beat that the database took was sent."""
         self._beats = PeriodicTask("the exchange with the other servers", self._next_beat)
 
@@ -90,16 +90,14 @@ class SharedSlots:
         await self._beats.stop()
 
     def holds(self, key: Key) -> bool:
-        """See `Slots`."""
-        return key in self._loaded or key in self._held
+        return key in self._slots or key in self._holds
 
     def in_use(self, key: Key) -> bool:
-        """See `Slots`."""
         return self._in_use[key] > 0 or self._waiting[key] > 0
 
     @asynccontextmanager
     async def use(self, key: Key) -> AsyncIterator[str]:
-        """See `Slots`. Raises LedgerError if a slot is needed and the database is away."""
+        """Raises LedgerError too: a slot is needed, and the database is away."""
         if not self._at_hand(key):
             await self._take(key)
         self._in_use[key] += 1
@@ -111,11 +109,9 @@ class SharedSlots:
                 del self._in_use[key]
 
     async def forget(self, key: Key) -> None:
-        """See `Slots`."""
-        in_use = f"{adapter_name(key)} is in use by a rollout; delete it when that has ended"
         if self.in_use(key):
-            raise NoFreeSlot(in_use)
-        self._closed.add(key)
+            raise version_in_use(key)
+        self._deletions.add(key)
         try:
             if (why := await self._gateways.close(key)) is not None:
                 raise NoFreeSlot(f"{adapter_name(key)} cannot be deleted now: {why}")
@@ -123,35 +119,33 @@ class SharedSlots:
             await self._beat()
             while await self._gateways.holders(key):
                 if self.in_use(key) or time.monotonic() > deadline:
-                    raise NoFreeSlot(in_use)
+                    raise version_in_use(key)
                 await asyncio.sleep(_POLL_INTERVAL)
                 await self._beat()
             await self._engines.unload(adapter_name(key))
         except BaseException:
-            self._closed.discard(key)
+            self._deletions.discard(key)
             await self._settle()
             raise
 
     async def reopen(self, key: Key) -> None:
-        """See `Slots`."""
-        self._closed.discard(key)
+        self._deletions.discard(key)
         await self._gateways.delete_slot(key)
 
     async def drop(self, policy: str) -> None:
-        """See `Slots`."""
         await self._beat()
-        for key in [key for key in self._loaded if key[0] == policy]:
+        for key in [key for key in self._slots if key[0] == policy]:
             await self.forget(key)
             await self.reopen(key)
 
     def mark_lost(self, key: Key) -> None:
-        """See `Slots`."""
-        self._held.discard(key)
+        self._holds.discard(key)
 
     def _at_hand(self, key: Key) -> bool:
         """Whether requests for a version may be sent without asking the database."""
-        alive = time.monotonic() - self._heard < self._gateways.term / 2  # before the others take this server for dead
-        return alive and key in self._held and key not in self._wanted_back
+        # Not after the others may have taken this server for dead.
+        alive = time.monotonic() - self._last_beat < self._gateways.term / 2
+        return alive and key in self._holds and key not in self._wanted_back
 
     async def _take(self, key: Key) -> None:
         """Returns once this server holds a slot, and the engines the adapter."""
@@ -159,12 +153,12 @@ class SharedSlots:
         self._waiting[key] += 1
         try:
             async with self._claiming[key]:
-                held = self._at_hand(key)
-                while not held:
+                ready = self._at_hand(key)
+                while not ready:
                     if not await self._claim(key):
                         async with self._queue:
                             await self._clear_for(key, deadline)
-                    held = await self._load(key)
+                    ready = await self._load(key)
         finally:
             self._waiting[key] -= 1
             if not self._waiting[key]:
@@ -180,7 +174,7 @@ class SharedSlots:
             faults.point("loaded")
             if life != self._lives:
                 return False
-            self._held.add(key)
+            self._holds.add(key)
             return True
         except BaseException:
             with suppress(LedgerError):  # then it is given back when another server wants it
@@ -191,15 +185,15 @@ class SharedSlots:
 
     async def _claim(self, key: Key, *, clear: bool = False) -> bool:
         """One try to hold a slot. Returns whether this server does."""
-        if key in self._closed:
+        if key in self._deletions:
             return False
         claim = await self._gateways.claim(key, self._capacity, clear=clear)
         if claim.expelled:
             await self._beat()
-        for emptied in claim.empty_slots:
-            if emptied not in self._closed:
-                await self._engines.unload(adapter_name(emptied))
-                await self._gateways.delete_slot(emptied)
+        for empty_slot in claim.empty_slots:
+            if empty_slot not in self._deletions:
+                await self._engines.unload(adapter_name(empty_slot))
+                await self._gateways.delete_slot(empty_slot)
         if claim.granted:
             self._loading.add(key)
             self._wanted_back.discard(key)  # it was cleared and made again, or need not be cleared any more
@@ -219,45 +213,42 @@ class SharedSlots:
                 if await self._claim(key):
                     return
                 if time.monotonic() > deadline and not self._engines.resting:
-                    raise NoFreeSlot(
-                        f"all {self._capacity} adapter slots were in use for {self._wait:.0f} s; try again, or serve "
-                        "with more --adapter-slots"
-                    )
+                    raise no_free_slot(self._capacity, self._wait)
                 await asyncio.sleep(_POLL_INTERVAL)
         finally:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Slots need not be cleared any more. If the database is away, a later beat says so."""
-        self._unsettled = True
+        """Slots need not be cleared any more. If the database is away, a later beat does it."""
+        self._needs_settling = True
         with suppress(LedgerError):
-            await asyncio.shield(self._gateways.settle(self._closed))
-            self._unsettled = False
+            await asyncio.shield(self._gateways.settle(self._deletions))
+            self._needs_settling = False
 
     async def _next_beat(self) -> None:
         await self._beat()
-        if self._unsettled and not self._queue.locked():
+        if self._needs_settling and not self._queue.locked():
             await self._settle()
         await asyncio.sleep(_BEAT)
 
     async def _beat(self) -> None:
-        """Says that this server is alive, and gives back what others want and no request here needs."""
+        """Reports that this server is alive, and gives back the slots that others want and no request here needs."""
         async with self._beating:
-            sent = time.monotonic()
+            now = time.monotonic()
             beat = await self._gateways.beat({*self._in_use, *self._loading})
-            self._heard = sent
+            self._last_beat = now
             if beat.expelled:
                 self._release_all()
-            self._loaded, self._wanted_back = beat.slots, set(beat.wanted_back)
+            self._slots, self._wanted_back = beat.slots, set(beat.wanted_back)
             for key, number in beat.wanted_back.items():
                 if not self._in_use[key] and key not in self._loading:
-                    self._held.discard(key)
+                    self._holds.discard(key)
                     self._engines.let_go(adapter_name(key))
                     await self._gateways.give_back(key, number)
 
     def _release_all(self) -> None:
         """The others took this server for dead, and may have unloaded what it held."""
-        for key in self._held:
+        for key in self._holds:
             self._engines.let_go(adapter_name(key))
-        self._held.clear()
+        self._holds.clear()
         self._lives += 1

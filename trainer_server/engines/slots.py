@@ -15,13 +15,25 @@ class NoFreeSlot(ARTError):
     """All adapter slots are in use."""
 
 
+def no_free_slot(capacity: int, seconds: float) -> NoFreeSlot:
+    """The error of a request that waited for a slot so long."""
+    return NoFreeSlot(
+        f"all {capacity} adapter slots were in use for {seconds:.0f} s; try again, or serve with more --adapter-slots"
+    )
+
+
+def version_in_use(key: Key) -> NoFreeSlot:
+    """The error of a deletion."""
+    return NoFreeSlot(f"{adapter_name(key)} is in use by a rollout; delete it when that has ended")
+
+
 def adapter_name(key: Key) -> str:
     """The name of a version on the engines. It is never reused: vLLM's prefix cache is keyed by name and path."""
     return f"{key[0]}@{key[1]}"
 
 
 class Slots(Protocol):
-    """The adapters on the engines. They are loaded when they are asked for, at most so many at once.
+    """The adapters on the engines. They are loaded when a request needs them, at most so many at once.
 
     `LocalSlots` is for one server, which is all that uses its engines. `SharedSlots` is for the servers of a fleet.
     """
@@ -32,7 +44,7 @@ class Slots(Protocol):
 
     def in_use(self, key: Key) -> bool:
         """Whether a request of this server uses a version or waits for it, or a rollout that it knows is pinned to it.
-        What others do, only `forget` knows."""
+        Other servers may use it too: `forget` asks them."""
         ...
 
     def use(self, key: Key) -> AbstractAsyncContextManager[str]:
@@ -64,13 +76,13 @@ class Slots(Protocol):
         ...
 
     def mark_lost(self, key: Key) -> None:
-        """Notes that an engine no longer holds an adapter. The next request loads it again."""
+        """Called when an engine turned out not to hold an adapter. The next request loads it again."""
         ...
 
     async def start(self) -> None:
-        """Begins to take part."""
+        """Joins the servers that use the engines."""
         ...
 
     async def stop(self) -> None:
-        """Ends it."""
+        """Leaves them."""
         ...

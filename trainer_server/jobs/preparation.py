@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 
+from trainer_server.engines.base import TeacherLost
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.vllm.teacher import TeacherLost
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.jobs.rendering import Renderer

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from trainer_server.engines import harmony
 from trainer_server.engines.base import Engine, RequestRefused
-from trainer_server.engines.vllm import harmony
 from trainer_server.jobs.demonstrations import Collection, Demonstrations, Turn
 from trainer_server.ledger.base import Ledger
 from trainer_server.wire import Conversation, SFTRequest, TrainingError, TrajectoryRef

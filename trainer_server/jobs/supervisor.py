@@ -22,8 +22,7 @@ from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.ledger.registry import ADDRESS, is_address
 from trainer_server.policies.store import AdapterStore
-from trainer_server.process.child import Child
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import Child, inherited_environment
 from trainer_server.process.hardware import flavour
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.wire import ConfigError

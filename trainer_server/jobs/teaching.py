@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field
 
 from trainer_server.engines.base import Engine, RequestRefused
-from trainer_server.engines.vllm.teacher import VLLMTeacher
+from trainer_server.engines.registry import Teacher
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -110,7 +110,7 @@ class Teachers:
             log.warning("%d of %d prompts cannot have their hint, and are not trained", missing, len(prompts))
         distill = request.config.distill
         if distill is not None and distill.url is not None:
-            teacher = VLLMTeacher(distill.url, self._api_key, distill.model)
+            teacher = Teacher(distill.url, self._api_key, distill.model)
             try:
                 teaching.scores = await self._scores(teacher, list(completions.values()), engine)
             finally:
@@ -119,7 +119,7 @@ class Teachers:
         return teaching
 
     async def _scores(
-        self, teacher: VLLMTeacher, completions: Sequence[Completion], engine: Engine
+        self, teacher: Teacher, completions: Sequence[Completion], engine: Engine
     ) -> dict[str, list[float | None]]:
         await teacher.check(engine, completions)
         results = await _each(teacher.scores(completion) for completion in completions)

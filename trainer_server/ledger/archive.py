@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.common.jsonl import from_json
-from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.storage.months import COLUMNS, GivesMonths, Month, Row
+from trainer_server.ledger.base import COLUMNS, GivesMonths, LedgerError, Month, Row
 from trainer_server.wire import Completion
 
 _SUFFIX, _PARTIAL = ".parquet", ".partial"
@@ -25,7 +24,7 @@ _AT_ONCE = 1000
 class Archive:
     """The months that were archived: `archive/2026-08.parquet` has the completions of August 2026 (UTC).
 
-    Whoever reads and changes it holds the lock meanwhile (`hold_lock`), because rows come from the ledger while the
+    A caller that reads and changes it holds the lock meanwhile (`hold_lock`): rows come from the ledger while the
     server runs.
 
     Args:
@@ -86,22 +85,21 @@ class Archive:
 
     def completions(self, ids: Collection[str]) -> Iterator[Completion]:
         """The same, one after another."""
-        wanted = set(ids)
-        for month in self.months() if wanted else ():
-            yield from (from_json(Completion, row[-1]) for row in self.rows(month) if row[0] in wanted)
+        id_set = set(ids)
+        for month in self.months() if id_set else ():
+            yield from (from_json(Completion, row[-1]) for row in self.rows(month) if row[0] in id_set)
 
     def matching(
         self, *, rollouts: Collection[str] = (), completions: Collection[str] = (), policy: str | None = None
     ) -> dict[str, str | None]:
-        """See ErasesCompletions.matching."""
-        matched: dict[str, str | None] = {}
+        matches: dict[str, str | None] = {}
         of_rollouts, with_ids = set(rollouts), set(completions)
         for month in self.months():
             for completion_id, of_policy, rollout in _read(self.path(month), ("id", "policy", "rollout")):
-                named = policy is not None and of_policy == policy
-                if named or completion_id in with_ids or (rollout is not None and rollout in of_rollouts):
-                    matched[completion_id] = rollout
-        return matched
+                of_the_policy = policy is not None and of_policy == policy
+                if of_the_policy or completion_id in with_ids or (rollout is not None and rollout in of_rollouts):
+                    matches[completion_id] = rollout
+        return matches
 
     def erase(self, completions: Collection[str]) -> None:
         """Deletes completions: the files that have them are written anew without them. Unknown ids are ignored.
@@ -131,10 +129,10 @@ class Archive:
         path = self.path(month)
         aside = self.directory / f".{path.name}{_PARTIAL}"
         try:
-            written = _write(aside, rows)
-            if _digest(_read(aside)) != written:
+            count_and_digest = _write(aside, rows)
+            if _digest(_read(aside)) != count_and_digest:
                 raise LedgerError(f"{aside} was not written as it should: is the disk {self.directory} damaged?")
-            if written[0]:
+            if count_and_digest[0]:
                 os.replace(aside, path)
             else:
                 path.unlink(missing_ok=True)
@@ -143,7 +141,7 @@ class Archive:
             raise LedgerError(f"{path} cannot be written: {error}") from error
         finally:
             aside.unlink(missing_ok=True)
-        return written[0]
+        return count_and_digest[0]
 
 
 def archive_months(
@@ -171,8 +169,8 @@ def archive_months(
             if month.name is None:
                 return
             archive.write(month.name, _merge_rows(month, archive))
-            moved = month.delete()
-        yield month.name, moved
+            count = month.delete()
+        yield month.name, count
 
 
 def _merge_rows(month: Month, archive: Archive) -> Iterator[Row]:
@@ -188,10 +186,10 @@ def _write(path: Path, rows: Iterable[Row]) -> tuple[int, str]:
     kinds = (text, arrow.float64(), text, arrow.int64(), text, text, text)
     schema = arrow.schema(list(zip(COLUMNS, kinds, strict=True)))
     count, digest = 0, hashlib.sha256()
-    left = iter(rows)
+    remaining = iter(rows)
     with open(os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "wb") as file:
         with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            while chunk := list(islice(left, _AT_ONCE)):
+            while chunk := list(islice(remaining, _AT_ONCE)):
                 columns = dict(zip(COLUMNS, map(list, zip(*chunk, strict=True)), strict=True))
                 writer.write_table(arrow.table(columns, schema=schema))
                 count += len(chunk)
@@ -230,8 +228,8 @@ def _pyarrow() -> tuple[Any, Any]:
 
 def _flush(directory: Path) -> None:
     """Makes renames inside a directory durable."""
-    opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(opened)
+        os.fsync(descriptor)
     finally:
-        os.close(opened)
+        os.close(descriptor)

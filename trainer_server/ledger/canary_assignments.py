@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from trainer_server.ledger.base import RETENTION_DAYS
-from trainer_server.ledger.storage.books import Books, Connection, chunks
-from trainer_server.ledger.storage.slices import delete_in_slices
+from trainer_server.ledger.books import Books, Connection, chunks
+from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.wire import Candidate
 from trainer_server.wire.text import writable
 
@@ -53,9 +53,9 @@ class CanaryAssignments:
         with self._books.writing() as db:
             if (earlier := _version(db, policy, rollout)) is not None:
                 return earlier
-            taken = takes(*_counts(db, policy, candidate))
-            version = candidate.version if taken else candidate.beside
-            row = (policy, writable(rollout), candidate.since, version, int(taken), time.time())
+            is_candidate = takes(*_counts(db, policy, candidate))
+            version = candidate.version if is_candidate else candidate.beside
+            row = (policy, writable(rollout), candidate.since, version, int(is_candidate), time.time())
             db.execute("INSERT INTO draws VALUES (?, ?, ?, ?, ?, ?)", row)
             return version
 
@@ -91,5 +91,5 @@ def _version(db: Connection, policy: str, rollout: str) -> int | None:
 
 def _counts(db: Connection, policy: str, candidate: Candidate) -> tuple[int, int]:
     query = "SELECT count(*), coalesce(sum(taken), 0) FROM draws WHERE policy = ? AND trial = ?"
-    drawn, taken = db.execute(query, (policy, candidate.since)).fetchone()
-    return int(drawn), int(taken)
+    rollouts, candidates = db.execute(query, (policy, candidate.since)).fetchone()
+    return int(rollouts), int(candidates)

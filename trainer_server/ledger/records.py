@@ -52,10 +52,10 @@ def rows_of(
     rows: list[Completion] = []
     first, size = None, 0
     for row in _read(ledger, rollout_id):
-        asked = {name: row.request[name] for name in ("messages", "prompt") if name in row.request}
+        request = {name: row.request[name] for name in ("messages", "prompt") if name in row.request}
         first = row if first is None or row.created < first.created else first
         numbers = {"prompt_token_ids": range(len(row.prompt_token_ids)), "token_ids": range(len(row.token_ids))}
-        rows.append(row.model_copy(update={**numbers, "logprobs": [], "request": asked if requests else {}}))
+        rows.append(row.model_copy(update={**numbers, "logprobs": [], "request": request if requests else {}}))
         size += len(to_json([rows[-1].request, row.message]).encode())
         if size > most_bytes:
             return None
@@ -95,7 +95,7 @@ def record_of(
         rewards: Its rewards, oldest first.
     """
     last = rewards[-1] if rewards else None
-    started = completions[0].created if completions else rewards[0].time if rewards else 0.0
+    start = completions[0].created if completions else rewards[0].time if rewards else 0.0
     versions: dict[str, set[int]] = {}
     for row in completions:
         if row.policy is not None and row.version is not None:
@@ -118,8 +118,8 @@ def record_of(
         temperature=spec.temperature,
         requested_version=spec.version,
         metadata=spec.metadata,
-        started=started,
-        seconds=completions[-1].created - started if completions else 0.0,
+        started=start,
+        seconds=completions[-1].created - start if completions else 0.0,
     )
 
 
@@ -135,11 +135,11 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
     requests = [_messages(row) for row in completions]
     calls = []
     for at, row in enumerate(completions):
-        made = (row.message or {}).get("tool_calls") or []
-        if row.status != CompletionStatus.complete or not made:
+        answer_calls = (row.message or {}).get("tool_calls") or []
+        if row.status != CompletionStatus.complete or not answer_calls:
             continue
-        results = _results(len(requests[at]), {str(call.get("id")) for call in made}, requests[at + 1 :])
-        for call in made:
+        results = _results(len(requests[at]), {str(call.get("id")) for call in answer_calls}, requests[at + 1 :])
+        for call in answer_calls:
             function = call.get("function") or {}
             calls.append(
                 RolloutToolCall(

@@ -1,7 +1,6 @@
 """What is stored of texts under `serve --redact`: what the user's function makes of them.
 
-Token ids are stored as they are, because training needs them. Whoever has them and the model's tokenizer can decode
-them.
+Token ids are stored as they are, because training needs them. The model's tokenizer decodes them.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Redaction:
         return self._redact_fields(reward, "reason", "scenario")
 
     def trace(self, trace: RunTrace) -> RunTrace:
-        """What a client told of a run."""
+        """The report of a client on a run."""
         return self._redact_fields(trace, *RunTrace.model_fields)
 
     def text(self, text: str) -> str:

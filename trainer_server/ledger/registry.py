@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from trainer_server.common import Home
 from trainer_server.common.plugins import check_members, factory_named
 from trainer_server.ledger.base import Ledger, LedgerFactory
+from trainer_server.ledger.books import Books
+from trainer_server.ledger.fleet import Fleet
 from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
-from trainer_server.ledger.storage.books import Books
-from trainer_server.ledger.storage.fleet import Fleet
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:
@@ -40,11 +40,11 @@ def ledger_factory(name: str) -> LedgerFactory:
         ConfigError: There is no such ledger, its module cannot be imported, or its address cannot be read.
     """
     if is_address(name):
-        postgres = _postgres()
-        postgres.database_label(name)
+        package = postgres()
+        package.database_label(name)
 
         def connect(_home: Home) -> Ledger:
-            ledger: Ledger = postgres.PostgresLedger(name)
+            ledger: Ledger = package.PostgresLedger(name)
             return ledger
 
         return connect
@@ -77,7 +77,7 @@ def open_books(name: str, home: Home) -> Books:
         NewerSchema: A newer release wrote it.
     """
     if is_address(name):
-        books: Books = _postgres().PostgresBooks(name)
+        books: Books = postgres().PostgresBooks(name)
         return books
     return SQLiteBooks(home.rollouts)
 
@@ -95,7 +95,7 @@ def open_trainer_lock(name: str, home: Home) -> TrainerLock | None:
     """
     if not is_address(name):
         return None
-    lock: TrainerLock = _postgres().TrainerLock(name, str(home.root))
+    lock: TrainerLock = postgres().TrainerLock(name, str(home.root))
     return lock
 
 
@@ -111,7 +111,7 @@ def open_fleet(name: str) -> Fleet | None:
     """
     if not is_address(name):
         return None
-    fleet: Fleet = _postgres().postgres_fleet(name)
+    fleet: Fleet = postgres().postgres_fleet(name)
     return fleet
 
 
@@ -132,10 +132,15 @@ def secrets_of(name: str) -> list[str]:
     return [name, *passwords, *map(unquote, passwords)]
 
 
-def _postgres() -> ModuleType:
+def postgres() -> ModuleType:
+    """The package of PostgreSQL, which is imported here alone: a server without such a ledger does not need it.
+
+    Raises:
+        ConfigError: psycopg is not installed.
+    """
     try:
-        from trainer_server.ledger import postgres
+        from trainer_server.ledger import postgres as package
     except ImportError as error:
         message = f"--ledger postgresql://… needs psycopg ({error}): pip install 'art-langgraph[postgres]'"
         raise ConfigError(message) from None
-    return postgres
+    return package

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from trainer_server.ledger.base import DatesCompletions, Ledger
-from trainer_server.ledger.storage.books import Books
+from trainer_server.ledger.books import Books
+from trainer_server.ledger.run_rows import set_source_place, source_place
 
 log = logging.getLogger("trainer_server")
 
@@ -43,7 +44,7 @@ class RetentionClock:
         uptime: Callable[[], float] = lambda: time.monotonic(),
     ) -> None:
         self._books, self._ledger, self._clock, self._uptime = books, ledger, clock, uptime
-        self._looked = uptime()
+        self._last_uptime = uptime()
         self._behind = False
 
     def lag(self) -> float:
@@ -53,20 +54,18 @@ class RetentionClock:
         Raises:
             LedgerError: The database cannot be read or written.
         """
-        now, looked = self._clock(), self._uptime()
+        now, uptime = self._clock(), self._uptime()
         with self._books.writing() as db:
-            row = db.execute("SELECT place FROM run_sources WHERE source = ?", (_SOURCE,)).fetchone()
-            confirmed = float(row[0]) if row else min(now, self._newest(now))
-            confirmed += looked - self._looked
-            if now - confirmed <= _AGREES:
-                confirmed = max(confirmed, now)  # a clock that was set back confirms no later jump
+            reference_time = float(source_place(db, _SOURCE) or min(now, self._newest(now)))
+            reference_time += uptime - self._last_uptime
+            if now - reference_time <= _AGREES:
+                reference_time = max(reference_time, now)  # a clock that was set back confirms no later jump
             else:
-                confirmed = min(now, confirmed + (looked - self._looked) * (_CATCH_UP - 1))
-            query = "INSERT INTO run_sources VALUES (?, ?) ON CONFLICT (source) DO UPDATE SET place = excluded.place"
-            db.execute(query, (_SOURCE, repr(confirmed)))
-        self._looked = looked
-        self._warn(now, confirmed)
-        return max(0.0, now - confirmed)
+                reference_time = min(now, reference_time + (uptime - self._last_uptime) * (_CATCH_UP - 1))
+            set_source_place(db, _SOURCE, repr(reference_time))
+        self._last_uptime = uptime
+        self._warn(now, reference_time)
+        return max(0.0, now - reference_time)
 
     def _newest(self, now: float) -> float:
         """When something was recorded last, Unix time; `now` where nothing is."""

@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.ledger.base import RETENTION_DAYS
+from trainer_server.ledger.books import Books, Connection, chunks
+from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.run_rows import note_reward, note_spec
-from trainer_server.ledger.storage.books import Books, Connection, chunks
-from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import GivenReward, Reward, RolloutListed, RolloutSpec
 from trainer_server.wire.text import writable
 
-_REMEMBERED = 10_000
+_CACHE_SIZE = 10_000
 """Rollouts whose registration and owner are kept in memory, so that a request of theirs reads no file."""
 
 
@@ -52,8 +52,8 @@ class RolloutRepository:
 
     def spec(self, rollout_id: str) -> RolloutSpec | None:
         """What a rollout was registered with; None where it was not."""
-        known, spec = self.known_spec(rollout_id)
-        if known:
+        hit, spec = self.known_spec(rollout_id)
+        if hit:
             return spec
         with self._lock:
             with self._books.reading() as db:
@@ -84,8 +84,8 @@ class RolloutRepository:
         owners: dict[str, str | None] = {}
         with self._lock, self._books.writing() as db:
             for rollout_id in rollout_ids:
-                known, owner = _owner(db, rollout_id)
-                if not known:
+                exists, owner = _owner(db, rollout_id)
+                if not exists:
                     _touch(db, rollout_id)
                     owner = None if rollout_id in earlier else token
                     db.execute("UPDATE rollouts SET owner = ? WHERE id = ?", (owner, writable(rollout_id)))
@@ -98,8 +98,8 @@ class RolloutRepository:
         owners: dict[str, str | None] = {}
         with self._books.reading() as db:
             for rollout_id in rollout_ids:
-                known, owner = _owner(db, rollout_id)
-                if known:
+                exists, owner = _owner(db, rollout_id)
+                if exists:
                     owners[rollout_id] = owner
         self._remember_owners(owners)
         return owners
@@ -120,24 +120,24 @@ class RolloutRepository:
             reward: The reward. Its scenario becomes the rollout's, where it has one.
             policies: The policies that answered in the rollout until now.
         """
-        given = GivenReward(**self._redaction.reward(reward).model_dump(), time=time.time())
+        record = GivenReward(**self._redaction.reward(reward).model_dump(), time=time.time())
         with self._lock:
             with self._books.writing() as db:
                 spec = _spec(db, rollout_id)
                 if reward.scenario is not None:
-                    spec = (spec or RolloutSpec()).model_copy(update={"scenario": given.scenario})
+                    spec = (spec or RolloutSpec()).model_copy(update={"scenario": record.scenario})
                 _touch(db, rollout_id)
                 if spec is not None:
                     db.execute("UPDATE rollouts SET spec = ? WHERE id = ?", (to_json(spec), writable(rollout_id)))
                     note_spec(db, rollout_id, spec)
-                note_reward(db, rollout_id, given.reward, given.source)
+                note_reward(db, rollout_id, record.reward, record.source)
                 db.execute(
-                    "INSERT INTO rewards (rollout, record) VALUES (?, ?)", (writable(rollout_id), to_json(given))
+                    "INSERT INTO rewards (rollout, record) VALUES (?, ?)", (writable(rollout_id), to_json(record))
                 )
-                answered = [(writable(rollout_id), name) for name in policies]
-                db.executemany("INSERT INTO policies VALUES (?, ?) ON CONFLICT DO NOTHING", answered)
+                answers = [(writable(rollout_id), name) for name in policies]
+                db.executemany("INSERT INTO policies VALUES (?, ?) ON CONFLICT DO NOTHING", answers)
             self._remember(rollout_id, spec)
-        return given
+        return record
 
     def evaluations(self, rollout_ids: Sequence[str]) -> set[str]:
         """Those of the rollouts that evaluate a version, as they were registered or reported."""
@@ -176,7 +176,7 @@ class RolloutRepository:
         if policy is not None:
             query += " AND EXISTS (SELECT 1 FROM policies WHERE rollout = id AND policy = ?)"
             values.append(writable(policy))
-        listed: list[RolloutListed] = []
+        rollouts: list[RolloutListed] = []
         with self._books.reading() as db:
             rows = db.execute(f"{query} ORDER BY number LIMIT ?", [*values, limit + 1]).fetchall()
             for _, rollout_id, created, record in rows[:limit]:
@@ -185,7 +185,7 @@ class RolloutRepository:
                     "SELECT record FROM rewards WHERE rollout = ? ORDER BY rowid DESC LIMIT 1", (rollout_id,)
                 ).fetchone()
                 names = db.execute("SELECT policy FROM policies WHERE rollout = ? ORDER BY policy", (rollout_id,))
-                listed.append(
+                rollouts.append(
                     RolloutListed(
                         id=rollout_id,
                         scenario=spec.scenario.id or None if spec.scenario else None,
@@ -195,7 +195,7 @@ class RolloutRepository:
                         created=created,
                     )
                 )
-        return listed, rows[limit - 1][0] if len(rows) > limit else None
+        return rollouts, rows[limit - 1][0] if len(rows) > limit else None
 
     def purge(self, days: float = RETENTION_DAYS) -> int:
         """Deletes rollouts that nothing was recorded of for so many days: their completions are gone from the ledger.
@@ -213,10 +213,10 @@ class RolloutRepository:
         def delete(most: int) -> int:
             with self._lock:
                 with self._books.writing() as db:
-                    deleted = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, before, most))])
+                    count = _delete(db, [rollout_id for (rollout_id,) in db.execute(old, (before, before, most))])
                 self._specs.clear()
                 self._owners.clear()
-            return deleted
+            return count
 
         return delete_in_slices(delete)
 
@@ -231,17 +231,17 @@ class RolloutRepository:
         """Deletes what rollouts were registered with, and their rewards. Returns how many were there."""
         with self._lock:
             with self._books.writing() as db:
-                deleted = _delete(db, [writable(rollout_id) for rollout_id in rollout_ids])
+                count = _delete(db, [writable(rollout_id) for rollout_id in rollout_ids])
             self._specs.clear()
             self._owners.clear()
-        return deleted
+        return count
 
     def _remember(self, rollout_id: str, spec: RolloutSpec | None) -> None:
         if self._books.shared:  # another server may change it
             return
         self._specs[rollout_id] = spec
         self._specs.move_to_end(rollout_id)
-        while len(self._specs) > _REMEMBERED:
+        while len(self._specs) > _CACHE_SIZE:
             self._specs.popitem(last=False)
 
     def _remember_owners(self, owners: Mapping[str, str | None]) -> None:
@@ -249,7 +249,7 @@ class RolloutRepository:
             for rollout_id, owner in owners.items():
                 self._owners[rollout_id] = owner
                 self._owners.move_to_end(rollout_id)
-            while len(self._owners) > _REMEMBERED:
+            while len(self._owners) > _CACHE_SIZE:
                 self._owners.popitem(last=False)
 
 
@@ -268,12 +268,12 @@ def _spec(db: Connection, rollout_id: str) -> RolloutSpec | None:
 
 def _delete(db: Connection, rollout_ids: Sequence[str]) -> int:
     """Deletes rollouts with all that is known of them. Returns how many were there."""
-    deleted = 0
+    count = 0
     for marks, ids in chunks(rollout_ids):
         for table in ("rewards", "policies"):
             db.execute(f"DELETE FROM {table} WHERE rollout IN ({marks})", ids)
-        deleted += db.execute(f"DELETE FROM rollouts WHERE id IN ({marks})", ids).rowcount
-    return deleted
+        count += db.execute(f"DELETE FROM rollouts WHERE id IN ({marks})", ids).rowcount
+    return count
 
 
 def _touch(db: Connection, rollout_id: str) -> None:

@@ -8,14 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from trainer_server.ledger.books import Books, words_of
 from trainer_server.ledger.run_repository import RunRepository
-from trainer_server.ledger.storage.books import Books, words_of
 from trainer_server.wire.text import writable
 
-_COLUMNS = (
-    "number, id, started, seconds, trajectory, policy, version, several, scenario, reward, rewarded_by, failed, "
-    "evaluation, traced, graph, calls, tokens"
-)
 _TRUTHS = ("several", "evaluation", "traced")
 _CURSOR = re.compile(r"(-?(?:inf|[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-][0-9]{1,3})?))-([0-9]{1,18})")
 MOST_OF_A_GROUP = 64
@@ -37,7 +33,7 @@ class RunRow:
     started: float
     seconds: float
     trajectory: str | None
-    """Id of its trajectory; None: no client told of the run."""
+    """Id of its trajectory; None: no client reported the run."""
     policy: str | None
     version: int | None
     """The first version that answered; None: none did until now."""
@@ -50,12 +46,15 @@ class RunRow:
     """What it raised, or what is wrong with an answer; None: nothing is."""
     evaluation: bool
     traced: bool
-    """Whether its client told what it did."""
+    """Whether its client reported what it did."""
     graph: str | None
     calls: int
     """Completions in the ledger."""
     tokens: int
     """Sampled tokens."""
+
+
+_COLUMNS = ", ".join(field.name for field in fields(RunRow))
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,9 +265,8 @@ class RunList:
         return [(int(a), int(b), int(c), int(d)) for a, b, c, d in self._all(query, int(since // 60))]
 
     def _rows(self, query: str, *values: Any) -> list[RunRow]:
-        rows = self._all(query, *values)
         names = [field.name for field in fields(RunRow)]
-        records = [dict(zip(names, row, strict=True)) for row in rows]
+        records = [dict(zip(names, row, strict=True)) for row in self._all(query, *values)]
         return [RunRow(**record | {name: bool(record[name]) for name in _TRUTHS}) for record in records]
 
     def _all(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -291,17 +289,17 @@ def _clauses(run_filter: RunFilter, books: Books) -> tuple[list[str], list[Any]]
     clauses: list[str] = []
     values: list[Any] = []
 
-    def add(clause: str, *given: Any) -> None:
+    def add(clause: str, *parameters: Any) -> None:
         clauses.append(clause)
-        values.extend(given)
+        values.extend(parameters)
 
-    answered = {"policy": writable(run_filter.policy) or None, "version": run_filter.version}
-    asked = {name: value for name, value in answered.items() if value is not None}
-    if asked:
-        own = " AND ".join(f"runs.{name} = ?" for name in asked)
-        other = " AND ".join(f"one.{name} = ?" for name in asked)
+    columns = {"policy": writable(run_filter.policy) or None, "version": run_filter.version}
+    conditions = {name: value for name, value in columns.items() if value is not None}
+    if conditions:
+        own = " AND ".join(f"runs.{name} = ?" for name in conditions)
+        other = " AND ".join(f"one.{name} = ?" for name in conditions)
         inner = f"several = 1 AND EXISTS (SELECT 1 FROM run_versions AS one WHERE one.run = number AND {other})"
-        add(f"(({own}) OR ({inner}))", *asked.values(), *asked.values())
+        add(f"(({own}) OR ({inner}))", *conditions.values(), *conditions.values())
     if run_filter.scenario:
         add("scenario = ?", writable(run_filter.scenario))
     for clause, value in (

@@ -15,10 +15,18 @@ from dataclasses import dataclass
 
 from trainer_server.common.jsonl import explain, from_json, to_json
 from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary
+from trainer_server.ledger.books import Books, Connection, chunks
+from trainer_server.ledger.commits import delete_in_slices
 from trainer_server.ledger.redaction import Redaction
-from trainer_server.ledger.run_rows import change, note_text, note_trace, note_version, row_of
-from trainer_server.ledger.storage.books import Books, Connection, chunks
-from trainer_server.ledger.storage.slices import delete_in_slices
+from trainer_server.ledger.run_rows import (
+    change,
+    note_text,
+    note_trace,
+    note_version,
+    row_of,
+    set_source_place,
+    source_place,
+)
 from trainer_server.wire import CompletionStatus, Gone, RunTrace
 from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import writable
@@ -44,7 +52,7 @@ class SentReference:
 
 @dataclass(frozen=True, slots=True)
 class ReportedRun:
-    """What a client told of a run that has ended."""
+    """The report of a client on a run that has ended."""
 
     run: str
     """Id of the rollout."""
@@ -71,7 +79,7 @@ class RunRepository:
         self._redaction = redaction or Redaction()
 
     def trace(self, run_id: str, trace: RunTrace, answer: str = "") -> None:
-        """Records what a client told of a run, in place of what it told before. When this returns, it survives a crash.
+        """Records the report of a client on a run, in place of an earlier one. When this returns, it survives a crash.
 
         Args:
             run_id: Id of the rollout.
@@ -85,7 +93,7 @@ class RunRepository:
             raise Gone(f"rollout {run_id!r} was deleted: what is told of it now is not kept", code="deleted")
 
     def traces(self, reports: Sequence[ReportedRun]) -> list[str]:
-        """Records what clients told of several runs, in one transaction. When this returns, it survives a crash.
+        """Records reports of clients on several runs, in one transaction. When this returns, it survives a crash.
 
         Args:
             reports: The runs.
@@ -93,24 +101,24 @@ class RunRepository:
         Returns:
             Those that a user deleted. Nothing is kept of them.
         """
-        redacted = [
+        entries = [
             ReportedRun(report.run, self._redaction.trace(report.trace), self._redaction.text(report.answer))
             for report in reports
         ]
-        records = [zlib.compress(to_json(report.trace).encode(), 6) for report in redacted]
-        deleted = []
+        records = [zlib.compress(to_json(report.trace).encode(), 6) for report in entries]
+        refusals = []
         query = "INSERT INTO run_traces VALUES (?, ?) ON CONFLICT (run) DO UPDATE SET record = excluded.record"
         with self.books.writing() as db:
-            for report, record in zip(redacted, records, strict=True):
+            for report, record in zip(entries, records, strict=True):
                 if db.execute("SELECT 1 FROM erased WHERE rollout = ?", (writable(report.run),)).fetchone():
-                    deleted.append(report.run)
+                    refusals.append(report.run)
                 else:
                     number = note_trace(db, report.run, report.trace, report.answer)
                     db.execute(query, (number, record))
-        return deleted
+        return refusals
 
     def find_trace(self, run_id: str) -> RunTrace | None:
-        """What a client told of a run; None: nothing."""
+        """The report of a client on a run; None: there is none."""
         query = "SELECT record FROM run_traces JOIN runs ON number = run WHERE id = ?"
         with self.books.reading() as db:
             row = db.execute(query, (writable(run_id),)).fetchone()
@@ -123,8 +131,7 @@ class RunRepository:
     def place(self, source: str) -> str:
         """How far a source was read; empty: it was not."""
         with self.books.reading() as db:
-            row = db.execute("SELECT place FROM run_sources WHERE source = ?", (source,)).fetchone()
-        return str(row[0]) if row else ""
+            return source_place(db, source)
 
     def follow(self, completions: Sequence[CompletionSummary]) -> None:
         """Takes completions into the list that the ledger has recorded since the last call, in their order. Those that
@@ -132,7 +139,7 @@ class RunRepository:
         if not completions:
             return
         with self.books.writing() as db:
-            place = int(_place(db, "ledger") or 0)
+            place = int(source_place(db, "ledger") or 0)
             _follow(db, [completion for completion in completions if completion.place > place])
 
     def loose(self) -> int:
@@ -159,10 +166,10 @@ class RunRepository:
                 if entry.whole and entry.reward is not None and abs(entry.reward) <= MOST_REWARD:
                     query = "UPDATE runs SET reward = ?, rewarded_by = 'step' WHERE number = ? AND reward IS NULL"
                     db.execute(query, (entry.reward, number))
-            _set_place(db, "jobs", job)
+            set_source_place(db, "jobs", job)
 
     def purge(self, days: float = RETENTION_DAYS) -> int:
-        """Deletes runs that nothing was recorded of for so many days, with all that clients told of them.
+        """Deletes runs that nothing was recorded of for so many days, with the reports of clients on them.
 
         Returns:
             How many.
@@ -179,11 +186,11 @@ class RunRepository:
         return delete_in_slices(delete)
 
     def shed(self, most_bytes: int, keep: Collection[str] = ()) -> int:
-        """Deletes what clients told of runs, that of the runs that began first, until the rest is small enough. The
+        """Deletes reports of clients, those on the runs that began first, until the rest is small enough. The
         runs stay in the list.
 
         Args:
-            most_bytes: Size of all that clients told, compressed.
+            most_bytes: Size of all reports, compressed.
             keep: Ids of runs of which nothing is deleted.
 
         Returns:
@@ -199,27 +206,27 @@ class RunRepository:
 
         def delete(most: int) -> int:
             nonlocal excess
-            chosen: list[int] = []
+            numbers_of_runs: list[int] = []
             with self.books.writing() as db:
                 for number, run_id, length in db.execute(oldest, (most + len(keep),)).fetchall():
-                    if excess > 0 and len(chosen) < most and run_id not in keep:
-                        chosen.append(number)
+                    if excess > 0 and len(numbers_of_runs) < most and run_id not in keep:
+                        numbers_of_runs.append(number)
                         excess -= length
-                for marks, numbers in chunks(chosen):
+                for marks, numbers in chunks(numbers_of_runs):
                     db.execute(f"DELETE FROM run_traces WHERE run IN ({marks})", numbers)
                     db.execute(f"UPDATE runs SET traced = 0 WHERE number IN ({marks})", numbers)
-            return len(chosen)
+            return len(numbers_of_runs)
 
         return delete_in_slices(delete) if excess > 0 else 0
 
     def of_policy(self, policy: str) -> set[str]:
-        """Ids of the runs in which a policy answered, as the ledger recorded it. What clients said does not count."""
+        """Ids of the runs in which a policy answered, as the ledger recorded it. Reports of clients do not count."""
         query = "SELECT id FROM runs JOIN run_versions ON run = number WHERE run_versions.policy = ? AND recorded = 1"
         with self.books.reading() as db:
             return {run_id for (run_id,) in db.execute(query, (policy,))}
 
     def erase(self, run_ids: Sequence[str], policy: str | None = None) -> int:
-        """Deletes runs, with all that clients told of them. A trace of one that still comes is refused.
+        """Deletes runs, with the reports of clients on them. A trace of one that still comes is refused.
 
         Args:
             run_ids: Ids of rollouts.
@@ -228,17 +235,17 @@ class RunRepository:
         Returns:
             How many runs were there.
         """
-        names, deleted = [writable(run_id) for run_id in run_ids], 0
+        names, count = [writable(run_id) for run_id in run_ids], 0
         with self.books.writing() as db:
             for marks, ids in chunks(names):
                 rows = db.execute(f"SELECT number FROM runs WHERE id IN ({marks})", ids)
-                deleted += _delete(db, [number for (number,) in rows])
+                count += _delete(db, [number for (number,) in rows])
             db.executemany("INSERT INTO erased VALUES (?) ON CONFLICT DO NOTHING", [(name,) for name in names])
             if policy is not None:
                 for table in ("run_minutes", "run_steps", "run_versions"):
                     db.execute(f"DELETE FROM {table} WHERE policy = ?", (policy,))
                 _name_another(db, policy)
-        return deleted
+        return count
 
     def overwrite(self) -> bool:
         """Leaves nothing of what was deleted in the files of the database; see `Books.overwrite`."""
@@ -260,18 +267,18 @@ def _follow(db: Connection, completions: Sequence[CompletionSummary]) -> None:
         counts[2] += completion.status != CompletionStatus.complete
     for run_id, calls in runs.items():
         _note_calls(db, run_id, calls)
-    added = ", ".join(f"{name} = run_minutes.{name} + excluded.{name}" for name in ("completions", "tokens", "failed"))
+    sums = ", ".join(f"{name} = run_minutes.{name} + excluded.{name}" for name in ("completions", "tokens", "failed"))
     db.executemany(
-        f"INSERT INTO run_minutes VALUES (?, ?, ?, ?, ?) ON CONFLICT (minute, policy) DO UPDATE SET {added}",
+        f"INSERT INTO run_minutes VALUES (?, ?, ?, ?, ?) ON CONFLICT (minute, policy) DO UPDATE SET {sums}",
         [(*key, *counts) for key, counts in minutes.items()],
     )
     loose = sum(completion.rollout is None for completion in completions)
-    _set_place(db, _LOOSE, str(loose + int(_place(db, _LOOSE) or 0)))
-    _set_place(db, "ledger", str(completions[-1].place))
+    set_source_place(db, _LOOSE, str(loose + int(source_place(db, _LOOSE) or 0)))
+    set_source_place(db, "ledger", str(completions[-1].place))
 
 
 def _name_another(db: Connection, policy: str) -> None:
-    """Runs that stay, where a client said that a deleted policy answered in them: their rows name another one."""
+    """Runs that stay, where a client reported that a deleted policy answered in them: their rows name another one."""
     first = "(SELECT {} FROM run_versions WHERE run = number ORDER BY policy, version LIMIT 1)"
     query = f"UPDATE runs SET policy = {first.format('policy')}, version = {first.format('version')} WHERE policy = ?"
     db.execute(query, (policy,))
@@ -279,13 +286,13 @@ def _name_another(db: Connection, policy: str) -> None:
 
 def _delete(db: Connection, numbers: Sequence[int]) -> int:
     """Deletes runs with all that is known of them. Returns how many were there."""
-    deleted = 0
+    count = 0
     for marks, runs in chunks(numbers):
         for table in _TABLES:
             db.execute(f"DELETE FROM {table} WHERE run IN ({marks})", runs)
         db.execute(f"DELETE FROM run_texts WHERE rowid IN ({marks})", runs)
-        deleted += db.execute(f"DELETE FROM runs WHERE number IN ({marks})", runs).rowcount
-    return deleted
+        count += db.execute(f"DELETE FROM runs WHERE number IN ({marks})", runs).rowcount
+    return count
 
 
 def _note_calls(db: Connection, run_id: str, calls: Sequence[CompletionSummary]) -> None:
@@ -301,17 +308,7 @@ def _note_calls(db: Connection, run_id: str, calls: Sequence[CompletionSummary])
     for policy, version in dict.fromkeys((call.policy, call.version) for call in calls):
         if policy is not None and version is not None:
             note_version(db, number, policy, version, recorded=True)
-    broken = [call.status for call in calls if call.status != CompletionStatus.complete]
-    if broken and not earlier:  # a client that told of the run knows better whether it failed
-        change(db, number, failed=f"an answer is {broken[-1]}")
+    failures = [call.status for call in calls if call.status != CompletionStatus.complete]
+    if failures and not earlier:  # a client that reported the run knows better whether it failed
+        change(db, number, failed=f"an answer is {failures[-1]}")
     note_text(db, number, calls[0].text, only_first=True)
-
-
-def _place(db: Connection, source: str) -> str:
-    row = db.execute("SELECT place FROM run_sources WHERE source = ?", (source,)).fetchone()
-    return str(row[0]) if row else ""
-
-
-def _set_place(db: Connection, source: str, place: str) -> None:
-    query = "INSERT INTO run_sources VALUES (?, ?) ON CONFLICT (source) DO UPDATE SET place = excluded.place"
-    db.execute(query, (source, place))

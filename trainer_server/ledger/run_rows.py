@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainer_server.common.jsonl import to_json
-from trainer_server.ledger.storage.books import Connection, words_of
+from trainer_server.ledger.books import Connection, words_of
 from trainer_server.wire import NAME_PATTERN, RolloutScenario, RolloutSpec, RunTrace
 from trainer_server.wire.numbers import MOST_REWARD
 from trainer_server.wire.text import storable, writable
@@ -68,8 +68,8 @@ def note_scenario(db: Connection, number: int, scenario: RolloutScenario, answer
 
 def note_text(db: Connection, number: int, text: str, *, only_first: bool = False) -> None:
     """What a search looks at. only_first: what is known already stays."""
-    known = db.execute("SELECT 1 FROM run_texts WHERE rowid = ?", (number,)).fetchone()
-    if text.strip() and not (known and only_first):
+    exists = db.execute("SELECT 1 FROM run_texts WHERE rowid = ?", (number,)).fetchone()
+    if text.strip() and not (exists and only_first):
         db.execute("DELETE FROM run_texts WHERE rowid = ?", (number,))
         words = " ".join(word for word, _ in words_of(writable(text)))
         db.execute("INSERT INTO run_texts (rowid, text) VALUES (?, ?)", (number, words))
@@ -78,13 +78,13 @@ def note_text(db: Connection, number: int, text: str, *, only_first: bool = Fals
 def note_version(db: Connection, number: int, policy: str, version: int, *, recorded: bool) -> None:
     """A version of a policy answered in a run. The first one is in the row, all are in a table of their own.
 
-    recorded: whether the ledger says so; else a client does, which decides no deletion.
+    recorded: whether the ledger has it; else a client reported it, which decides no deletion.
     """
-    noted = (
+    insert = (
         "INSERT INTO run_versions (run, policy, version, recorded) VALUES (?, ?, ?, ?) ON CONFLICT (run, policy, "
         "version) DO UPDATE SET recorded = 1 WHERE excluded.recorded = 1 AND run_versions.recorded = 0"
     )
-    db.execute(noted, (number, policy, version, int(recorded)))
+    db.execute(insert, (number, policy, version, int(recorded)))
     query = (
         "UPDATE runs SET several = CASE WHEN policy <> ? OR version <> ? THEN 1 ELSE several END, "
         "version = CASE WHEN policy IS NULL THEN ? ELSE version END, policy = coalesce(policy, ?) WHERE number = ?"
@@ -93,21 +93,21 @@ def note_version(db: Connection, number: int, policy: str, version: int, *, reco
 
 
 def note_nodes(db: Connection, number: int, rewards: Mapping[str, float]) -> None:
-    """A client told the rewards of nodes, in place of those that it told before."""
+    """A client reported the rewards of nodes, in place of those that it reported before."""
     db.execute("DELETE FROM run_nodes WHERE run = ?", (number,))
     # PostgreSQL's books replace a NUL, which could make two names one, and its index takes no name of kilobytes.
-    named = {storable(writable(node))[:200]: reward for node, reward in rewards.items()}
-    finite = {node: reward for node, reward in named.items() if abs(reward) <= MOST_REWARD}
+    by_name = {storable(writable(node))[:200]: reward for node, reward in rewards.items()}
+    finite = {node: reward for node, reward in by_name.items() if abs(reward) <= MOST_REWARD}
     db.executemany("INSERT INTO run_nodes VALUES (?, ?, ?)", [(number, *row) for row in finite.items()])
 
 
 def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int:
-    """A client told what a run did. Returns the number of its row.
+    """A client reported what a run did. Returns the number of its row.
 
     Args:
         db: A connection in a transaction.
         run_id: Id of the rollout.
-        trace: What the client told.
+        trace: The report.
         answer: The beginning of what the run answered.
     """
     number = row_of(db, run_id, trace.started)
@@ -129,3 +129,14 @@ def note_trace(db: Connection, run_id: str, trace: RunTrace, answer: str) -> int
         if call.id is not None and call.version is not None and re.fullmatch(NAME_PATTERN, policy):
             note_version(db, number, policy, call.version, recorded=False)
     return number
+
+
+def source_place(db: Connection, source: str) -> str:
+    """How far a source of runs was read; empty: it was not."""
+    row = db.execute("SELECT place FROM run_sources WHERE source = ?", (source,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def set_source_place(db: Connection, source: str, place: str) -> None:
+    query = "INSERT INTO run_sources VALUES (?, ?) ON CONFLICT (source) DO UPDATE SET place = excluded.place"
+    db.execute(query, (source, place))

@@ -59,9 +59,9 @@ class StepTokens(BaseModel):
     def reasons(self, trajectory: str, completion: str | None = None) -> list[str]:
         """Why the step left out a trajectory, or one of its completions. For a completion, reasons for the whole
         trajectory count too."""
-        wanted = (None, completion)
+        scopes = (None, completion)
         return [
-            entry.reason for entry in self.left_out if entry.trajectory == trajectory and entry.completion in wanted
+            entry.reason for entry in self.left_out if entry.trajectory == trajectory and entry.completion in scopes
         ]
 
 

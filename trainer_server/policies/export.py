@@ -17,8 +17,7 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.policies.model_card import model_card
 from trainer_server.policies.retention import Retention
 from trainer_server.policies.store import AdapterStore
-from trainer_server.process.child import Child
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import Child, inherited_environment
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ARTError, ExportFormat, NotFound
 

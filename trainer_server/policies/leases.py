@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from trainer_server.ledger.storage.fleet import SharedPins
+from trainer_server.ledger.fleet import SharedPins
 
 _SPANS = 16
 """Spans in the length of a lease."""

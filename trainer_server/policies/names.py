@@ -8,7 +8,7 @@ import logging
 import re
 
 from trainer_server.engines.slots import Key, adapter_name
-from trainer_server.ledger.storage.fleet import SharedPins
+from trainer_server.ledger.fleet import SharedPins
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import NAME_PATTERN, Candidate
 

@@ -1,4 +1,6 @@
-"""torch for CPUs: `python -m trainer_server.process.cpu_torch` installs it. Needs the standard library and pip alone.
+"""What must be installed: torch for CPUs, and the extras of this project.
+
+`python -m trainer_server.process.cpu_torch` installs torch for CPUs. That needs the standard library and pip alone.
 
 The public package index has builds of torch for CUDA only, of several GB with their libraries. vLLM for CPUs requires
 the build for CPUs by its local version, `+cpu`, which is on PyTorch's own index alone. That index also has old releases
@@ -12,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from urllib.parse import urlsplit, urlunsplit
 
 from trainer_server.process.hardware import flavour
@@ -20,6 +23,8 @@ VERSION = "2.13.0"  # the release that vLLM for CPUs requires
 INDEX = "https://download.pytorch.org/whl/cpu"
 PIP_COMMAND = f"pip install torch=={VERSION} --index-url {INDEX}"
 """For people who call pip themselves."""
+SERVER = ("fastapi", "uvicorn", "torch", "transformers", "peft", "safetensors", "gguf")
+"""Modules of the extra `server`."""
 _TIME_LIMIT = ("--timeout", "10", "--retries", "1")
 """With pip's own limits, an index that does not answer takes minutes."""
 
@@ -66,8 +71,8 @@ def _installed_version(python: str) -> str:
 
 
 def _run(command: list[str]) -> tuple[int, str]:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-    return done.returncode, done.stdout.decode(errors="replace")
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return result.returncode, result.stdout.decode(errors="replace")
 
 
 def _errors(output: str) -> str:
@@ -80,6 +85,22 @@ def _errors(output: str) -> str:
 def _without_password(address: str) -> str:
     parts = urlsplit(address)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def pip_command(extra: str) -> str:
+    """The shell line that installs an extra. Without a GPU and without torch, torch for CPUs comes first."""
+    command = f"pip install 'art-langgraph[{extra}]'"
+    if find_spec("torch") is None and flavour() == "cpu" and sys.platform == "linux":
+        return f"{PIP_COMMAND} && {command}"
+    return command
+
+
+def require(*modules: str, extra: str) -> None:
+    """Raises ConfigError with the command that helps when a module is not installed. Imports nothing."""
+    from trainer_server.wire import ConfigError  # needs pydantic, which may not be installed yet; see above
+
+    if missing := [module for module in modules if find_spec(module) is None]:
+        raise ConfigError(f"not installed: {', '.join(missing)}. Install them: {pip_command(extra)}")
 
 
 def main() -> None:

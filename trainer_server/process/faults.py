@@ -46,8 +46,8 @@ def point(name: Point) -> None:
     if not file:
         return
     try:
-        asked, _, how = Path(file).read_text().partition(":")
-        if asked != name:
+        target, _, how = Path(file).read_text().partition(":")
+        if target != name:
             return
         Path(file).unlink()
     except FileNotFoundError:

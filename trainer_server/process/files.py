@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
+import secrets
 import stat
 import tempfile
 import time
@@ -11,8 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trainer_server.common import Home
+from trainer_server.wire import ConfigError
+
 T = TypeVar("T")
 
+_MOST_ID = 200
+"""Characters of a server's id."""
 _WRITING = 1.0
 """Seconds that a file which another process creates in place may be empty."""
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -31,11 +38,20 @@ def may_pass(error: OSError) -> bool:
     return error.errno in _PASSING
 
 
+def caused_by(error: BaseException | None, *numbers: int) -> bool:
+    """Whether an error, or one that led to it, is an OSError of one of these numbers."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in numbers:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 class FileReader:
     """Reads small files, and parses each again only after it has changed."""
 
     def __init__(self) -> None:
-        self._parsed: dict[Path, tuple[tuple[int, int, int], Any]] = {}
+        self._cache: dict[Path, tuple[tuple[int, int, int], Any]] = {}
         """By path: inode, time and size of the file that was read, and what it says or why it says nothing."""
 
     def read(self, path: Path, parse: Callable[[str], T]) -> T:
@@ -54,28 +70,28 @@ class FileReader:
         try:
             about = path.stat()
             signature = (about.st_ino, about.st_mtime_ns, about.st_size)
-            known = self._parsed.get(path)
+            entry = self._cache.get(path)
             if stat.S_ISFIFO(about.st_mode) or stat.S_ISCHR(about.st_mode):  # it may never end
                 raise OSError(errno.EINVAL, "it is no file")
-            if known is None or known[0] != signature:
-                known = signature, _try_parse(path.read_text(encoding="utf-8", errors="replace"), parse)
-                self._parsed[path] = known
+            if entry is None or entry[0] != signature:
+                entry = signature, _try_parse(path.read_text(encoding="utf-8", errors="replace"), parse)
+                self._cache[path] = entry
         except OSError as error:
-            self._parsed.pop(path, None)
+            self._cache.pop(path, None)
             if error.errno in _MISSING:
                 raise FileNotFoundError(error.errno, error.strerror, str(path)) from None
             if may_pass(error):
                 raise
             raise ValueError(str(error)) from None
-        if isinstance(known[1], ValueError):
-            raise ValueError(*known[1].args)
-        result: T = known[1]
+        if isinstance(entry[1], ValueError):
+            raise ValueError(*entry[1].args)
+        result: T = entry[1]
         return result
 
     def forget(self, directory: Path) -> None:
         """Forgets the files below a directory that is deleted."""
-        for path in [path for path in self._parsed if path.is_relative_to(directory)]:
-            del self._parsed[path]
+        for path in [path for path in self._cache if path.is_relative_to(directory)]:
+            del self._cache[path]
 
 
 def _try_parse(text: str, parse: Callable[[str], T]) -> T | ValueError:
@@ -103,15 +119,19 @@ def flush(path: Path) -> None:
         os.fsync(file.fileno())
 
 
+def _write_durably(fd: int, text: str) -> None:
+    with os.fdopen(fd, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_atomic(path: Path, text: str) -> None:
     """Replaces `path` by `text`, with mode 0600; a reader sees the old or the new content, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_durably(fd, text)
         os.replace(aside, path)
     except BaseException:
         Path(aside).unlink(missing_ok=True)
@@ -131,10 +151,7 @@ def create_exclusive(path: Path, text: str) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     fd, aside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_durably(fd, text)
         try:
             os.link(aside, path)
         except OSError as error:
@@ -154,10 +171,7 @@ def _create_in_place(path: Path, text: str) -> None:
     """Creates a file where there are no hard links. Raises FileExistsError if it exists."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
     try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        _write_durably(fd, text)
     except BaseException:
         path.unlink(missing_ok=True)
         raise
@@ -176,13 +190,31 @@ def publish_directory(aside: Path, final: Path) -> None:
     All files in it are fsynced first, so that after a power cut the directory is whole or absent.
     """
     for file in aside.iterdir():
-        fd = os.open(file, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        flush(file)
     fsync_directory(aside)
     if final.exists():
         raise FileExistsError(final)
     os.rename(aside, final)
     fsync_directory(final.parent)
+
+
+def server_id(home: Home) -> str:
+    """The id of the server of this home; its completions carry it. The first call makes it.
+
+    Raises:
+        ConfigError: Its file is damaged.
+    """
+    if not home.identity.exists():
+        write_atomic(home.identity, json.dumps({"server_id": f"srv-{secrets.token_hex(8)}"}))
+    try:
+        server_id = json.loads(home.identity.read_text())["server_id"]
+        if not isinstance(server_id, str) or not 0 < len(server_id) <= _MOST_ID:
+            raise ValueError(f"{server_id!r:.50} is no id")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ConfigError(
+            f"{home.identity} cannot be read as the id of this server ({type(error).__name__}: {error}). Put the file "
+            'of a backup back, or write {"server_id": "…"} into it, with the `server_id` of a completion of this '
+            "server. If the file is deleted, the server takes a new id, and does not train its earlier completions, "
+            "which are then those of another server"
+        ) from None
+    return server_id

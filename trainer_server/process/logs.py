@@ -28,7 +28,7 @@ _rollout: ContextVar[str | None] = ContextVar("art_log_rollout", default=None)
 context: list[Callable[[], dict[str, str]]] = []
 """Functions that give further facts of every line, such as the ids of a trace."""
 
-_HIDDEN = "[secret]"
+_PLACEHOLDER = "[secret]"
 _NAMES = (
     r"authorization",
     r"(?:api|access|account|private|secret|signing|encryption)[_-]?key(?:[_-]?id)?",
@@ -82,22 +82,22 @@ class LogSettings:
 
 
 class Secrets:
-    """Takes keys out of texts: those that it was told, and whatever looks like one."""
+    """Takes keys out of texts: those that were registered (`keep`), and whatever looks like one."""
 
     def __init__(self) -> None:
-        self._known: set[str] = set()
+        self._secrets: set[str] = set()
         self._lock = threading.Lock()
 
     def keep(self, *secrets: str | None) -> None:
-        """Tells it keys that must not be logged. None and what is too short to be one are left out."""
+        """Registers keys that must not be logged. None and what is too short to be one are left out."""
         with self._lock:
-            self._known |= {secret for secret in secrets if secret and len(secret) >= 6}
+            self._secrets |= {secret for secret in secrets if secret and len(secret) >= 6}
 
     def hide_secrets(self, text: str) -> str:
         """The text without keys."""
-        for secret in sorted(self._known, key=len, reverse=True):
-            text = text.replace(secret, _HIDDEN)
-        return _SECRETS.sub(lambda match: f"{match[1] or ''}{_HIDDEN}", text)
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, _PLACEHOLDER)
+        return _SECRETS.sub(lambda match: f"{match[1] or ''}{_PLACEHOLDER}", text)
 
 
 secrets = Secrets()
@@ -112,12 +112,12 @@ def about(*, request: str | None = None, rollout: str | None = None) -> Iterator
         request: Id of the request.
         rollout: Id of its rollout; None: it has none.
     """
-    asked, run = _request.set(request), _rollout.set(rollout)
+    request_token, rollout_token = _request.set(request), _rollout.set(rollout)
     try:
         yield
     finally:
-        _request.reset(asked)
-        _rollout.reset(run)
+        _request.reset(request_token)
+        _rollout.reset(rollout_token)
 
 
 def configure(settings: LogSettings) -> None:
@@ -203,7 +203,7 @@ class JSONLines(logging.Formatter):
             line["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             line["stack"] = record.stack_info
-        hidden = {
+        values = {
             name: secrets.hide_secrets(value) if isinstance(value, str) else value for name, value in line.items()
         }
-        return writable(json.dumps(hidden, ensure_ascii=False, default=lambda value: secrets.hide_secrets(str(value))))
+        return writable(json.dumps(values, ensure_ascii=False, default=lambda value: secrets.hide_secrets(str(value))))

@@ -21,7 +21,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from trainer_server.common import Home, tracing
-from trainer_server.engines.vllm.install import engine_python
+from trainer_server.engines.registry import check_installed
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.registry import open_trainer_lock, secrets_of
 from trainer_server.process import logs
@@ -65,8 +65,8 @@ def serve(config: ServerConfig) -> None:
     home = config.home
     check_names(config)  # before the model is downloaded
     check_exposure(config)
-    if config.engine == "vllm" and not config.engine_urls:
-        engine_python(home.cache)  # raises EngineError; before the model is downloaded, which may take long
+    if not config.engine_urls:
+        check_installed(config.engine, home.cache)  # before the model is downloaded, which may take long
     os.umask(0o077)  # texts of users are in the ledger, the jobs and the logs; the trainer and vLLM inherit this
     if warning := home.make_private():
         log.warning("%s", warning)

@@ -15,11 +15,10 @@ from trainer_server.common.plugins import check_losses
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.local_slots import LocalSlots
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.registry import engine_factory
+from trainer_server.engines.registry import check_parsers, engine_factory
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.engines.shared_slots import SharedSlots
 from trainer_server.engines.slots import Slots
-from trainer_server.engines.vllm.parsers import check_parser_names
 from trainer_server.gateway.gateway import Gateway
 from trainer_server.gateway.parser import Parser
 from trainer_server.gateway.recorder import Identity, Recorder
@@ -42,10 +41,9 @@ from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases, LocalLeases, SharedLeases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.process.environment import check_present
+from trainer_server.process.child import check_present, rotate_logs
+from trainer_server.process.files import server_id
 from trainer_server.process.hardware import flavour, gpu_count
-from trainer_server.process.identity import server_id
-from trainer_server.process.rotation import rotate_logs
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.connections import Limits
 from trainer_server.server.access.owners import RolloutOwners
@@ -355,8 +353,9 @@ def check_names(config: ServerConfig) -> None:
     check_losses(config.losses)
     Redaction(config.redact)
     check_trackers(config.trackers)
-    if config.engine == "vllm" and not config.engine_urls:
-        check_parser_names(config.home.cache, tools=config.tool_call_parser, reasoning=config.reasoning_parser)
+    if not config.engine_urls:
+        parsers = {"tools": config.tool_call_parser, "reasoning": config.reasoning_parser}
+        check_parsers(config.engine, config.home.cache, **parsers)
 
 
 def _check_gateway(config: ServerConfig) -> None:

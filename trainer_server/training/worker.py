@@ -22,10 +22,8 @@ from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import ADDRESS, LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
-from trainer_server.process.files import write_atomic
-from trainer_server.process.hardware import DType, cpu_dtype
-from trainer_server.process.identity import server_id
-from trainer_server.process.memory import release
+from trainer_server.process.files import server_id, write_atomic
+from trainer_server.process.hardware import DType, cpu_dtype, release_memory
 from trainer_server.training.grpo.loss import LOSSES, register_loss
 from trainer_server.training.job_runner import JobRunner
 from trainer_server.training.model.policy import PolicyModel
@@ -169,7 +167,7 @@ class Worker:
             trained = TrainingOutcome(error=f"{type(error).__name__}: {error}")
         if self.takes_turns:  # not before the error is gone, whose traceback holds what was computed
             self.model.rest()
-        release()
+        release_memory()
         trained.seconds = time.monotonic() - started
         self._report(job.id, trained)
         faults.point("trained")

@@ -25,6 +25,7 @@ from art_langgraph import TrainerClient
 from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
 from trainer_server.common import Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import EMBEDDED, resolve
 from trainer_server.engines.vllm.command import command, environment, fetching, free_port
 from trainer_server.wire import Completion
@@ -66,8 +67,11 @@ class Vllm:
         base = resolve(str(self.model), home.cache)
         ranks = ("--data-parallel-size", str(self.ranks)) if self.ranks > 1 else ()
         extra, fetches = (*SMALL, *ranks), self.adapters_from is not None
-        line = command(base, home, self.port, max_loras=SLOTS, max_rank=8, cpu=True, extra=extra, fetches=fetches)
-        env = {**os.environ, **environment(base, KEY, kv_cache_gib=1)}
+        settings = EngineSettings(
+            base=base, home=home, cpu=True, adapter_slots=SLOTS, max_rank=8, args=extra, kv_cache_gib=1
+        )
+        line = command(settings, self.port, fetches=fetches)
+        env = {**os.environ, **environment(settings, KEY)}
         if self.adapters_from is not None:
             env |= fetching(*self.adapters_from)
         with self.log.open("ab") as out:

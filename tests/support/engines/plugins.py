@@ -24,7 +24,7 @@ def engine_plugin(name: str) -> ModuleType:
 
 
 def write_vllm(where: Path, parts: Iterable[str]) -> None:
-    """Writes a package `vllm` that has these parts (plugins/art_parts.py) and nothing else: functions that raise."""
+    """Writes a package `vllm` that has these parts (see `art_parts`) and nothing else: functions that raise."""
     modules: dict[str, dict[str, dict[str, str]]] = {"vllm.platforms": {}}
     for part in parts:
         module, _, rest = part.partition(":")

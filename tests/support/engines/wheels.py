@@ -22,7 +22,6 @@ from tests.support.engines.plugins import engine_plugin
 PAGE = Path(__file__).parents[3] / "docs" / "scaling" / "vllm-versions.md"
 BEGIN, END = "<!-- versions of vLLM: `make vllm-table ARGS=--write` -->", "<!-- end of the versions -->"
 OLDEST = (0, 25)
-PLUGINS = ("art_applied", "art_precision", "art_cpu_lora", "art_elementwise", "art_linear", "art_start", "art_registry")
 SERVER = {
     "token ids in answers": (
         "vllm.entrypoints.openai.chat_completion.protocol:ChatCompletionRequest.return_token_ids",
@@ -33,13 +32,14 @@ SERVER = {
 _SURROUND = (ast.If, ast.Try, ast.With)
 """Statements around definitions of a module or class."""
 
-Found = tuple[str, ast.AST]
+Definition = tuple[str, ast.AST]
 """A definition, and the module that it is in."""
 
 
 def features() -> dict[str, dict[str, tuple[str, ...]]]:
     """By plugin, or `server`: by feature, the parts that it needs."""
-    return {"server": SERVER, **{name: dict(engine_plugin(name).PARTS) for name in PLUGINS}}
+    names = (*engine_plugin("art_parts").PLUGINS, "art_registry")
+    return {"server": SERVER, **{name: dict(engine_plugin(name).PARTS) for name in names}}
 
 
 class Sources:
@@ -59,12 +59,12 @@ class Sources:
         name, _, arguments = rest.rstrip(")").partition("(")
         owner, _, attribute = name.partition(".self.")
         first, *members = owner.split(".")
-        found = self._find(module, first)
+        definition = self._find(module, first)
         for member in members:
-            found = found and self._member(found, member)
-        if found is None or not attribute:
-            return found is not None and (not arguments or _takes(found[1], arguments))
-        return self._sets(found, attribute)
+            definition = definition and self._member(definition, member)
+        if definition is None or not attribute:
+            return definition is not None and (not arguments or _takes(definition[1], arguments))
+        return self._sets(definition, attribute)
 
     def _parse(self, module: str) -> tuple[str, ast.Module] | None:
         """The package that relative imports of a module begin at, and its tree."""
@@ -75,49 +75,49 @@ class Sources:
             return module.rpartition(".")[0], ast.parse(source)
         return None
 
-    def _find(self, module: str, name: str) -> Found | None:
+    def _find(self, module: str, name: str) -> Definition | None:
         """The definition of a name of a module, wherever it is imported from."""
-        parsed = self._tree(module)
-        if parsed is None:
+        entry = self._tree(module)
+        if entry is None:
             return None
-        package, tree = parsed
+        package, tree = entry
         for node in _statements(tree):
-            if name in _defined(node):
+            if name in _names(node):
                 return module, node
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     if alias.name == "*" or (alias.asname or alias.name) == name:
                         source = _absolute(package, node)
-                        if found := self._find(source, name if alias.name == "*" else alias.name):
-                            return found
+                        if definition := self._find(source, name if alias.name == "*" else alias.name):
+                            return definition
         return None
 
-    def _bases(self, found: Found) -> Iterator[Found]:
-        module, node = found
+    def _bases(self, definition: Definition) -> Iterator[Definition]:
+        module, node = definition
         for base in node.bases if isinstance(node, ast.ClassDef) else ():
             name = base.value if isinstance(base, ast.Subscript) else base
-            if isinstance(name, ast.Name) and (inherited := self._find(module, name.id)):
-                yield inherited
+            if isinstance(name, ast.Name) and (base_definition := self._find(module, name.id)):
+                yield base_definition
 
-    def _member(self, found: Found, name: str) -> Found | None:
-        if not isinstance(found[1], ast.ClassDef):
+    def _member(self, definition: Definition, name: str) -> Definition | None:
+        if not isinstance(definition[1], ast.ClassDef):
             return None
-        for node in _statements(found[1]):
-            if name in _defined(node):
-                return found[0], node
-        inherited = (self._member(base, name) for base in self._bases(found))
-        return next(filter(None, inherited), None)
+        for node in _statements(definition[1]):
+            if name in _names(node):
+                return definition[0], node
+        members = (self._member(base, name) for base in self._bases(definition))
+        return next(filter(None, members), None)
 
-    def _sets(self, found: Found, attribute: str) -> bool:
+    def _sets(self, definition: Definition, attribute: str) -> bool:
         own = any(
             isinstance(node, ast.Attribute)
             and node.attr == attribute
             and isinstance(node.ctx, ast.Store)
             and isinstance(node.value, ast.Name)
             and node.value.id == "self"
-            for node in ast.walk(found[1])
+            for node in ast.walk(definition[1])
         )
-        return own or any(self._sets(base, attribute) for base in self._bases(found))
+        return own or any(self._sets(base, attribute) for base in self._bases(definition))
 
 
 def _statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -128,7 +128,7 @@ def _statements(node: ast.AST) -> Iterator[ast.AST]:
             yield child
 
 
-def _defined(node: ast.AST) -> Sequence[str]:
+def _names(node: ast.AST) -> Sequence[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return (node.name,)
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
@@ -144,19 +144,17 @@ def _takes(node: ast.AST, arguments: str) -> bool:
     if not isinstance(node, ast.FunctionDef):
         return False
     names = [argument.arg for argument in (*node.args.posonlyargs, *node.args.args)]
-    wanted = [argument.strip() for argument in arguments.split(",")]
-    return names[names[:1] in (["self"], ["cls"]) :][: len(wanted)] == wanted
+    expected_names = [argument.strip() for argument in arguments.split(",")]
+    return names[names[:1] in (["self"], ["cls"]) :][: len(expected_names)] == expected_names
 
 
 def versions() -> list[str]:
     """All releases from the oldest on, that first."""
-    said = _pip("index", "versions", "vllm")
-    listed = re.search(r"^Available versions: (.*)$", said, re.MULTILINE)
-    if listed is None:
-        raise RuntimeError(f"pip lists no versions of vLLM:\n{said}")
-    numbers = {
-        name: tuple(map(int, name.split("."))) for name in listed[1].split(", ") if re.fullmatch(r"[\d.]+", name)
-    }
+    output = _pip("index", "versions", "vllm")
+    match = re.search(r"^Available versions: (.*)$", output, re.MULTILINE)
+    if match is None:
+        raise RuntimeError(f"pip lists no versions of vLLM:\n{output}")
+    numbers = {name: tuple(map(int, name.split("."))) for name in match[1].split(", ") if re.fullmatch(r"[\d.]+", name)}
     return sorted((name for name, number in numbers.items() if number >= OLDEST), key=numbers.__getitem__)
 
 
@@ -175,19 +173,22 @@ def lacking(version: str) -> dict[str, list[str]]:
             }
 
 
-def table(found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
+def table(missing_by_version: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
     """The table of the documentation: feature × version, and what is missing.
 
     Args:
         found: By version: what `lacking` answers.
     """
-    lines = ["| of | feature | " + " | ".join(found) + " |", "|---|---|" + "---|" * len(found)]
+    lines = [
+        "| of | feature | " + " | ".join(missing_by_version) + " |",
+        "|---|---|" + "---|" * len(missing_by_version),
+    ]
     for owner, by_feature in features().items():
         for feature in by_feature:
-            cells = ("–" if missing[feature] else "yes" for missing in found.values())
+            cells = ("–" if missing[feature] else "yes" for missing in missing_by_version.values())
             lines.append(f"| `{owner}` | {feature} | {' | '.join(cells)} |")
     without: dict[tuple[str, str], list[str]] = {}
-    for version, missing in found.items():
+    for version, missing in missing_by_version.items():
         for feature, parts in missing.items():
             for part in parts:
                 without.setdefault((feature, part), []).append(version)
@@ -195,26 +196,26 @@ def table(found: Mapping[str, Mapping[str, Sequence[str]]]) -> str:
     return "\n".join(lines).rstrip()
 
 
-def documented() -> str:
+def documented_table() -> str:
     """The table that the documentation has."""
     return PAGE.read_text().partition(BEGIN)[2].partition(END)[0].strip()
 
 
 def _pip(*words: str) -> str:
     line = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"`pip {' '.join(words)}` failed:\n{done.stderr[-1000:]}")
-    return done.stdout
+    result = subprocess.run(line, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(f"`pip {' '.join(words)}` failed:\n{result.stderr[-1000:]}")
+    return result.stdout
 
 
-def found() -> dict[str, dict[str, list[str]]]:
+def missing_by_version() -> dict[str, dict[str, list[str]]]:
     """By version: what it lacks."""
     return {version: lacking(version) for version in versions()}
 
 
 def main() -> None:
-    now, before = table(found()), documented()
+    now, before = table(missing_by_version()), documented_table()
     if "--write" in sys.argv[1:]:
         page = PAGE.read_text()
         head, _, rest = page.partition(BEGIN)

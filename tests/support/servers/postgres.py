@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from testbed.postgres import PASSWORD, PostgresMissing, PostgresServer, postgres_running
+from trainer_server.ledger.books import Books
 from trainer_server.ledger.postgres import PostgresBooks
 from trainer_server.ledger.sqlite import SQLiteBooks
-from trainer_server.ledger.storage.books import Books
 
 __all__ = ["DATABASES", "PASSWORD", "PostgresServer", "open_books", "postgres_server"]
 

@@ -16,7 +16,7 @@ from tests.support.servers.hub import Hub, serving_hub
 from trainer_server.doctor import checkup, environment, model
 from trainer_server.doctor.finding import Finding, State, worst
 from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
-from trainer_server.process.machine import GIB
+from trainer_server.process.hardware import GIB
 
 QWEN3 = {
     "architectures": ["Qwen3ForCausalLM"],

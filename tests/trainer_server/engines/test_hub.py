@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.servers.hub import COMMITS, GRANTED, STALE, Hub, serving_hub
 from trainer_server.engines.hub import hub_name, snapshot
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import inherited_environment
 from trainer_server.wire import ConfigError, EngineError
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_over
 from trainer_server.common import Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment, free_port
@@ -522,15 +523,16 @@ def test_what_is_passed_on_to_vllm_comes_last(
     (tmp_path / "engine" / "art-engine.json").write_text('{"flavour": "cuda", "requirement": "vllm"}')
     flags = ("--tensor-parallel-size", "2", "--data-parallel-size", "4")
     base = ServedModel("base", str(base_model))
-    line = command(base, Home(tmp_path), 8000, max_loras=4, max_rank=8, cpu=False, extra=flags)
+    settings = EngineSettings(base=base, home=Home(tmp_path), cpu=False, adapter_slots=4, args=flags)
+    line = command(settings, 8000)
     assert line[-4:] == list(flags)
     assert line[line.index("--max-loras") + 1] == "4"
     assert line[line.index("--allowed-media-domains") + 1].endswith(".invalid")
-    open_to = command(base, Home(tmp_path), 1, max_loras=4, max_rank=8, cpu=False, media_domains=["a.org", "b.org"])
+    open_to = command(replace(settings, media_domains=("a.org", "b.org")), 1)
     at = open_to.index("--allowed-media-domains") + 1
     assert open_to[at : at + 2] == ["a.org", "b.org"]
-    assert environment(base, "k", kv_cache_gib=1, gpus="2,3")["CUDA_VISIBLE_DEVICES"] == "2,3"
-    assert "CUDA_VISIBLE_DEVICES" not in environment(base, "k", kv_cache_gib=1)
+    assert environment(settings, "k", gpus="2,3")["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "CUDA_VISIBLE_DEVICES" not in environment(settings, "k")
 
     asked = ["--model", str(base_model), "--host", "0.0.0.0", "--gpus", "2,3", "--engine-args", shlex.join(flags)]
     printed = CliRunner().invoke(build(), ["engine", "command", *asked]).stdout

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on, trainer_server_over
 from trainer_server.common import Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
 from trainer_server.jobs.supervisor import TrainerSettings
@@ -256,10 +258,10 @@ def test_without_it_engines_never_sleep(tmp_path: Path, base_model: Path, monkey
         assert final(http, send_step(http))["result"]["version"] == 1
         assert server.engine["naps"] == 0
     base = ServedModel("base", str(tmp_path))
-    awake = command(base, Home(tmp_path), 1, max_loras=2, max_rank=8, cpu=False)
-    sleeps = command(base, Home(tmp_path), 1, max_loras=2, max_rank=8, cpu=False, sleeps=True)
-    assert set(sleeps) - set(awake) == {"--enable-sleep-mode"}
-    assert "VLLM_SERVER_DEV_MODE" not in environment(base, "key", kv_cache_gib=1)
-    assert environment(base, "key", kv_cache_gib=1, sleeps=True)["VLLM_SERVER_DEV_MODE"] == "1"
+    alone = EngineSettings(base=base, home=Home(tmp_path), cpu=False)
+    shares = replace(alone, share_gpu=True)
+    assert set(command(shares, 1)) - set(command(alone, 1)) == {"--enable-sleep-mode"}
+    assert "VLLM_SERVER_DEV_MODE" not in environment(alone, "key")
+    assert environment(shares, "key")["VLLM_SERVER_DEV_MODE"] == "1"
     settings = TrainerSettings(home=Home(tmp_path), base=base, tokenizer="tok", share_gpu=True)
     assert "--take-turns" in trainer_command(settings)

@@ -16,10 +16,10 @@ from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
 from tests.support.training.worker import completion
 from trainer_server.common import Home
+from trainer_server.engines.base import TeacherLost
 from trainer_server.engines.vllm import teacher
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import VLLMClient
-from trainer_server.engines.vllm.teacher import TeacherLost
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.teaching import Teachers, hinted_prompt
 from trainer_server.ledger.sqlite import SQLiteLedger

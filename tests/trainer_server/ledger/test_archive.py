@@ -21,8 +21,7 @@ from tests.support.homes.ledger_tests import Place
 from tests.support.servers.postgres import DATABASES
 from trainer_server.ledger import archive as archive_module
 from trainer_server.ledger.archive import Archive, archive_months
-from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.storage.months import beginning
+from trainer_server.ledger.base import LedgerError, beginning
 from trainer_server.wire import Completion
 
 NOW = beginning("2026-06")
@@ -40,9 +39,9 @@ def die(*_, **__):
 
 home, stage, before, name = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), os.environ["ART_LEDGER"]
 if name == "sqlite":
-    from trainer_server.ledger.sqlite.old_months import OldMonth
+    from trainer_server.ledger.sqlite import OldMonth
 else:
-    from trainer_server.ledger.postgres.old_months import OldMonth
+    from trainer_server.ledger.postgres.ledger import OldMonth
 rows, delete, deleted = OldMonth.rows, OldMonth._delete, []
 
 def some(self):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.homes.ledger_rows import row
+from trainer_server.ledger.books import Books
 from trainer_server.ledger.retention_clock import RetentionClock
 from trainer_server.ledger.sqlite import SQLiteLedger
-from trainer_server.ledger.storage.books import Books
 
 DAY = 86400.0
 NOW = 1.8e9

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.books import Books
 from trainer_server.ledger.postgres import PostgresBooks
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.sqlite import SQLiteBooks
-from trainer_server.ledger.storage.books import Books
 from trainer_server.wire import Reward, RolloutScenario, RolloutSpec
 
 

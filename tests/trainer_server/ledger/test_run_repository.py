@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from trainer_server.ledger.base import CompletionSummary
+from trainer_server.ledger.books import Books
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList, RunRow
 from trainer_server.ledger.run_repository import RunRepository, SentReference
 from trainer_server.ledger.sqlite import SQLiteBooks
-from trainer_server.ledger.storage.books import Books
 from trainer_server.wire import Gone, Reward, RolloutScenario, RolloutSpec, RunTrace
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from trainer_server.process.child import Child
-from trainer_server.process.environment import check_present, inherited_environment
+from trainer_server.process.child import Child, check_present, inherited_environment
 from trainer_server.wire import ConfigError
 
 SECRETS = (

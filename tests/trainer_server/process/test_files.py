@@ -101,7 +101,7 @@ def test_files_of_a_deleted_directory_are_forgotten(tmp_path: Path) -> None:
         (tmp_path / name / "number").write_text("1")
         reader.read(tmp_path / name / "number", int)
     reader.forget(tmp_path / "deleted")
-    assert [path.parent.name for path in reader._parsed] == ["kept"]
+    assert [path.parent.name for path in reader._cache] == ["kept"]
 
 
 def test_a_pipe_is_a_damaged_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.common import Home
-from trainer_server.process.identity import server_id
+from trainer_server.process.files import server_id
 from trainer_server.wire import ConfigError
 
 

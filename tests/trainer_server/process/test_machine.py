@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trainer_server.process.machine import (
+from trainer_server.process.hardware import (
     gpu_use,
     main_memory,
     memory_in_use,

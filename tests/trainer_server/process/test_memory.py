@@ -7,7 +7,7 @@ import platform
 import psutil
 import pytest
 
-from trainer_server.process.memory import release
+from trainer_server.process.hardware import release_memory
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked")
@@ -17,6 +17,6 @@ def test_memory_between_blocks_in_use_is_given_back() -> None:
     kept = blocks[::100]
     del blocks
     before = process.memory_info().rss
-    release()
+    release_memory()
     assert len(kept) == 20
     assert process.memory_info().rss < before - 100_000_000

@@ -6,7 +6,7 @@ import os
 import time
 from pathlib import Path
 
-from trainer_server.process.rotation import rotate_logs
+from trainer_server.process.child import rotate_logs
 
 
 def test_a_log_that_is_too_large_begins_anew_and_its_process_writes_on(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from trainer_server.common import Home, tracing
-from trainer_server.engines.served_model import ServedModel
+from trainer_server.common import tracing
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import inherited_environment
 from trainer_server.process.hardware import cpu_dtype, flavour
 from trainer_server.wire import ConfigError, EngineError
 from trainer_server.wire.policies import TARGETS
@@ -33,17 +33,10 @@ to start as the engine: 12 of 32 s of two cores."""
 
 
 def command(
-    base: ServedModel,
-    home: Home,
+    settings: EngineSettings,
     listen: int | Path,
     *,
-    max_loras: int,
-    max_rank: int,
-    cpu: bool,
-    extra: Sequence[str] = (),
     host: str = "127.0.0.1",
-    sleeps: bool = False,
-    media_domains: Sequence[str] = (),
     parsers: Parsers | None = None,
     fetches: bool = False,
     traces: str | None = None,
@@ -51,16 +44,9 @@ def command(
     """The command line that starts vLLM.
 
     Args:
-        base: The model to serve.
-        home: The server's home; vLLM's environment is in its cache.
+        settings: Options of `serve`. Its `args` come last, so that they override the other flags.
         listen: Where vLLM listens: a port, or the path of a Unix socket.
-        max_loras: Adapters that vLLM holds at once.
-        max_rank: Largest LoRA rank that vLLM takes.
-        cpu: Whether vLLM computes on the CPU.
-        extra: `--engine-args`. They come last, so that they override the other flags.
         host: Address that vLLM listens on, with a port.
-        sleeps: Whether vLLM must be able to sleep; see `environment`.
-        media_domains: Domains from which vLLM may fetch images and other media; empty: it fetches nothing.
         parsers: Parsers of tool calls and thoughts; None: no parser.
         fetches: Whether vLLM fetches adapters from the trainer server; see `fetching`.
         traces: Where vLLM sends its spans; None: to none. See `traces_endpoint`.
@@ -68,23 +54,24 @@ def command(
     Raises:
         EngineError: vLLM is not installed.
     """
+    base, slots, extra = settings.base, str(settings.adapter_slots), settings.args
     address = ("--uds", str(listen)) if isinstance(listen, Path) else ("--host", host, "--port", str(listen))
     return [
-        *(str(engine_python(home.cache)), "-m", "vllm.entrypoints.openai.api_server"),
+        *(str(engine_python(settings.home.cache)), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", base.path, "--served-model-name", base.name),
         *(*address, "--api-server-count", "1"),
-        *("--enable-lora", "--max-loras", str(max_loras), "--max-cpu-loras", str(max_loras)),
-        *("--max-lora-rank", str(max_rank), "--lora-target-modules", *TARGETS),
+        *("--enable-lora", "--max-loras", slots, "--max-cpu-loras", slots),
+        *("--max-lora-rank", str(settings.max_rank), "--lora-target-modules", *TARGETS),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--uvicorn-log-level", "warning", "--enable-prompt-tokens-details"),
         *(("--middleware", "art_adapters.Fetched") if fetches else ()),
         *("--middleware", "art_key.KeyOnly"),  # the last is the first to be asked
-        *("--allowed-media-domains", *(media_domains or (NO_DOMAIN,))),
-        *(("--enable-sleep-mode",) if sleeps else ()),
+        *("--allowed-media-domains", *(settings.media_domains or (NO_DOMAIN,))),
+        *(("--enable-sleep-mode",) if settings.share_gpu else ()),
         # vLLM's prefix cache keeps whole blocks only: on CPUs of 128 tokens by default, and 32 is the least it takes.
-        *(("--block-size", "32") if cpu else ()),
-        *(("--dtype", cpu_dtype()) if cpu and cpu_dtype() != "bfloat16" else ()),
-        *(IN_ENGINE if cpu and small_machine() and not shares_model(extra) else ()),
+        *(("--block-size", "32") if settings.cpu else ()),
+        *(("--dtype", cpu_dtype()) if settings.cpu and cpu_dtype() != "bfloat16" else ()),
+        *(IN_ENGINE if settings.cpu and small_machine() and not shares_model(extra) else ()),
         # The context of the model's configuration, or what the KV cache holds where that is less.
         *(() if argument(extra, "--max-model-len") else ("--max-model-len", "auto")),
         *(("--trust-remote-code",) if base.trust_remote_code else ()),
@@ -103,18 +90,13 @@ def child_environment(names: Iterable[str] = ()) -> dict[str, str]:
     return inherited_environment(names, ("VLLM_*", "FLASHINFER_*", "DG_*"))
 
 
-def environment(
-    base: ServedModel, api_key: str, *, kv_cache_gib: int, gpus: str | None = None, sleeps: bool = False
-) -> dict[str, str]:
+def environment(settings: EngineSettings, api_key: str, gpus: str | None = None) -> dict[str, str]:
     """Environment variables with which vLLM starts, besides those that it inherits.
 
     Args:
-        base: The model to serve.
+        settings: Options of `serve`.
         api_key: Its key. It is not on the command line, which every user of the machine can read.
-        kv_cache_gib: Memory for the KV cache on CPUs, GiB.
         gpus: Value of CUDA_VISIBLE_DEVICES, `0` or `2,3`; None: not set, so that all GPUs are used.
-        sleeps: Whether vLLM must be able to sleep, which frees its GPU memory. The routes for it are development
-            routes of vLLM; the plugin art_key.py protects them.
     """
     return {
         "VLLM_API_KEY": api_key,
@@ -122,7 +104,7 @@ def environment(
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # they would lead out of the allowed domains
         "DO_NOT_TRACK": "1",
         "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
-        "VLLM_CPU_KVCACHE_SPACE": str(kv_cache_gib),
+        "VLLM_CPU_KVCACHE_SPACE": str(settings.kv_cache_gib),
         # vLLM reserves one core for its front end, which is too much on a small machine.
         **({"VLLM_CPU_NUM_OF_RESERVED_CPU": "0"} if small_machine() else {}),
         # On CPUs vLLM compiles one small function, which ranks log-probabilities: with the first request, by a C++
@@ -131,12 +113,13 @@ def environment(
         "PYTHONPATH": str(PLUGINS),
         "HF_HUB_OFFLINE": os.environ.get("HF_HUB_OFFLINE", "1"),
         **({"CUDA_VISIBLE_DEVICES": gpus} if gpus is not None else {}),
-        **({"VLLM_SERVER_DEV_MODE": "1"} if sleeps else {}),
+        # vLLM's routes to sleep, which frees its GPU memory, are for its developers; the plugin art_key protects them.
+        **({"VLLM_SERVER_DEV_MODE": "1"} if settings.share_gpu else {}),
     }
 
 
 def fetching(url: str, cache: Path) -> dict[str, str]:
-    """Environment variables with which vLLM fetches adapters from the trainer server (plugins/art_adapters.py).
+    """Environment variables with which vLLM fetches adapters from the trainer server (vllm_plugins/art_adapters.py).
 
     Args:
         url: The trainer server's address, as vLLM's machine sees it.

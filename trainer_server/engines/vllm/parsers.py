@@ -21,6 +21,11 @@ NONE = "none"
 """Value of the flags for no parser."""
 TOOL_FLAG = "--tool-call-parser"
 REASONING_FLAG = "--reasoning-parser"
+_PLUGINS = ("--tool-parser-plugin", "--reasoning-parser-plugin")
+"""Flags of vLLM that add parsers."""
+
+ParserTokens = Mapping[str, Sequence[str]]
+"""Names of parsers that the installed vLLM has, with the tokens that each needs. None instead: they are not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +96,18 @@ def choose_parsers(
     if template := argument(args, "--chat-template"):
         files = ModelFiles(files.directory, _template(template))
     family = next((family for family in FAMILIES if family.fits(files)), None)
-    chosen = _explicit_choice(TOOL_FLAG, tools, args, vllm_registry.tool_parsers if vllm_registry else None, files)
-    chosen = chosen or _tools(files, family, vllm_registry)
+    tool_names = vllm_registry.tool_parsers if vllm_registry else None
+    reasoning_names = vllm_registry.reasoning_parsers if vllm_registry else None
+    version = vllm_registry.version if vllm_registry else "?"
+    tool_choice = _explicit_choice(TOOL_FLAG, tools, args, tool_names, files)
+    tool_choice = tool_choice or _tools(files, family, tool_names, version)
+    reasoning_choice = _explicit_choice(REASONING_FLAG, reasoning, args, reasoning_names, files)
     strict = argument(args, "--tool-strict-level") in ("function", "parameter")
     return Parsers(
-        tools=chosen,
-        reasoning=_explicit_choice(
-            REASONING_FLAG, reasoning, args, vllm_registry.reasoning_parsers if vllm_registry else None, files
-        )
-        or _reasoning(files, family, vllm_registry),
+        tools=tool_choice,
+        reasoning=reasoning_choice or _reasoning(files, family, reasoning_names, version),
         family=family.name if family else None,
-        constrains_calls=strict or (vllm_registry is not None and chosen.name in vllm_registry.constraining),
+        constrains_calls=strict or (vllm_registry is not None and tool_choice.name in vllm_registry.constraining),
     )
 
 
@@ -122,24 +128,42 @@ def parsers_of(
         EngineError: A name was given, and vLLM does not say whether it knows it.
     """
     files = ModelFiles(Path(directory))
-    unchecked = choose_parsers(files, None, tools=tools, reasoning=reasoning, args=args)
-    if not unchecked.flags:
-        return unchecked
+    parsers = choose_parsers(files, None, tools=tools, reasoning=reasoning, args=args)
+    if not parsers.flags:
+        return parsers
     try:
-        known = registry(cache)
+        names = registry(cache)
     except EngineError:
         if not {tools, reasoning} <= {AUTO, NONE}:
             raise
-        return unchecked
-    return choose_parsers(files, known, tools=tools, reasoning=reasoning, args=args)
+        return parsers
+    return choose_parsers(files, names, tools=tools, reasoning=reasoning, args=args)
 
 
 def check_parser_names(cache: Path, *, tools: str, reasoning: str) -> None:
     """Raises ConfigError for a parser that the installed vLLM does not know, EngineError if it does not say."""
     for flag, name in ((TOOL_FLAG, tools), (REASONING_FLAG, reasoning)):
         if name not in (AUTO, NONE):
-            known = registry(cache)
-            _check(flag, name, known.tool_parsers if flag == TOOL_FLAG else known.reasoning_parsers)
+            names = registry(cache)
+            _check(flag, name, names.tool_parsers if flag == TOOL_FLAG else names.reasoning_parsers)
+
+
+def no_tools_reason(url: str, parsers: Parsers | None) -> str:
+    """Why a vLLM without a parser of tool calls answers no requests with tools, with the remedy.
+
+    Args:
+        url: Its address.
+        parsers: The parsers that it was started with; None: it runs elsewhere.
+    """
+    if parsers is None:
+        return (
+            f"the vLLM at {url} reads no tool calls: start it with --enable-auto-tool-choice {TOOL_FLAG} NAME. "
+            "`art-langgraph engine command` prints the line for this model"
+        )
+    return (
+        f"the server reads no tool calls of this model, since {parsers.tools.why}. Start `art-langgraph serve` with "
+        f"{TOOL_FLAG} NAME; `art-langgraph doctor` says more about the model"
+    )
 
 
 def argument(args: Sequence[str], flag: str) -> str | None:
@@ -152,9 +176,9 @@ def argument(args: Sequence[str], flag: str) -> str | None:
 
 
 def _explicit_choice(
-    flag: str, name: str, args: Sequence[str], parser_tokens: Mapping[str, Sequence[str]] | None, files: ModelFiles
+    flag: str, name: str, args: Sequence[str], parser_tokens: ParserTokens | None, files: ModelFiles
 ) -> Choice | None:
-    """What the user said; None: the choice is ours."""
+    """The choice of the user; None: there is none, and the model's files decide."""
     if in_args := argument(args, flag):
         name, why = in_args, "--engine-args name it"
     elif name == AUTO:
@@ -173,10 +197,6 @@ def _explicit_choice(
     return Choice(name, why)
 
 
-_PLUGINS = ("--tool-parser-plugin", "--reasoning-parser-plugin")
-"""Flags of vLLM that add parsers."""
-
-
 def _lacking(tokens: Sequence[str], files: ModelFiles) -> str | None:
     """The first of these tokens that the tokenizer lacks; None if it has all, or cannot be read."""
     return next((token for token in tokens if files.has_token(token) is False), None)
@@ -191,11 +211,11 @@ def _check(flag: str, name: str, parser_names: Collection[str]) -> None:
         )
 
 
-def _tools(files: ModelFiles, family: Family | None, vllm_registry: Registry | None) -> Choice:
+def _tools(files: ModelFiles, family: Family | None, names: ParserTokens | None, version: str) -> Choice:
     if family and family.tools:
-        return _first(
-            family.tools, vllm_registry.tool_parsers if vllm_registry else None, vllm_registry, files, _reason(family)
-        )
+        why = f"the chat template writes {' and '.join(text.strip() for text in family.writes)}"
+        why = f"the model is of the family {family.name}" if family.rendered_by_vllm else why
+        return _first(family.tools, names, version, files, why)
     if not files.template:
         return Choice(None, "the model has no chat template")
     if not files.shows_tools:
@@ -205,8 +225,7 @@ def _tools(files: ModelFiles, family: Family | None, vllm_registry: Registry | N
     )
 
 
-def _reasoning(files: ModelFiles, family: Family | None, vllm_registry: Registry | None) -> Choice:
-    names = vllm_registry.reasoning_parsers if vllm_registry else None
+def _reasoning(files: ModelFiles, family: Family | None, names: ParserTokens | None, version: str) -> Choice:
     if family and family.reasoning is not None:
         if not family.reasoning:
             return Choice(
@@ -215,11 +234,11 @@ def _reasoning(files: ModelFiles, family: Family | None, vllm_registry: Registry
         if family.thinks not in files.template:
             return Choice(None, f"the chat template writes no {family.thinks}")
         why = f"the chat template writes {family.thinks}" if family.thinks else f"the model is {files.model_type}"
-        return _first(family.reasoning, names, vllm_registry, files, why)
+        return _first(family.reasoning, names, version, files, why)
     for thoughts in THOUGHTS:
         if thoughts.fits(files):
             why = f"the chat template writes {' and '.join(thoughts.writes)}"
-            return _first(thoughts.reasoning, names, vllm_registry, files, why)
+            return _first(thoughts.reasoning, names, version, files, why)
     if "</think>" in files.template:
         return Choice(
             None,
@@ -228,21 +247,8 @@ def _reasoning(files: ModelFiles, family: Family | None, vllm_registry: Registry
     return Choice(None, "the chat template writes no thoughts")
 
 
-def _reason(family: Family) -> str:
-    if family.rendered_by_vllm:
-        return f"the model is of the family {family.name}"
-    return f"the chat template writes {' and '.join(text.strip() for text in family.writes)}"
-
-
-def _first(
-    preferences: Sequence[str],
-    names: Mapping[str, Sequence[str]] | None,
-    vllm_registry: Registry | None,
-    files: ModelFiles,
-    why: str,
-) -> Choice:
+def _first(preferences: Sequence[str], names: ParserTokens | None, version: str, files: ModelFiles, why: str) -> Choice:
     """The first parser that the installed vLLM has and that the tokenizer allows."""
-    version = vllm_registry.version if vllm_registry else "?"
     name = preferences[0] if names is None else next((name for name in preferences if name in names), None)
     if name is None:
         return Choice(None, f"{why}, and the installed vLLM {version} has no parser for it ({', '.join(preferences)})")

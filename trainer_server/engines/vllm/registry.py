@@ -10,8 +10,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from trainer_server.engines.vllm.install import PLUGINS, directory, engine_python
-from trainer_server.process.environment import inherited_environment
+from trainer_server.process.child import inherited_environment
 from trainer_server.process.files import write_atomic
 from trainer_server.wire import EngineError
 
@@ -42,6 +44,9 @@ class Registry:
     missing: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+_REGISTRY = TypeAdapter(Registry)
+
+
 def registry(cache: Path) -> Registry:
     """Asks the installed vLLM for its names.
 
@@ -54,31 +59,30 @@ def registry(cache: Path) -> Registry:
         EngineError: vLLM is not installed, or cannot be imported.
     """
     python = engine_python(cache)
-    kept = directory(cache) / "art-registry.json"
-    installed = installed_key(cache)
-    if kept.exists():
-        answer = json.loads(kept.read_text())
-        if answer.pop("installed") == installed:
-            return _read(answer)
-    asked = _read(_query_vllm(python))
-    write_atomic(kept, json.dumps({"installed": installed, **asdict(asked)}))
-    return asked
+    file = directory(cache) / "art-registry.json"
+    key = installed_key(cache)
+    if file.exists():
+        answer = json.loads(file.read_text())
+        if answer.pop("installed") == key:
+            return _REGISTRY.validate_python(answer)
+    content = _REGISTRY.validate_python(_query_vllm(python))
+    write_atomic(file, json.dumps({"installed": key, **asdict(content)}))
+    return content
 
 
-def in_words(missing: Mapping[str, Sequence[str]]) -> str:
-    """What is left out in a vLLM, by feature, and what it lacks for it."""
-    return "; ".join(f"{feature} (it has not {', '.join(parts)})" for feature, parts in missing.items())
+def check_whole_adapters(url: str, missing: Mapping[str, Sequence[str]]) -> None:
+    """Raises EngineError for a vLLM that applies adapters without seeing whether it applies all of them.
 
-
-def _read(answer: dict[str, Any]) -> Registry:
-    return Registry(
-        version=answer["version"],
-        tool_parsers={name: tuple(tokens) for name, tokens in answer["tool_parsers"].items()},
-        reasoning_parsers={name: tuple(tokens) for name, tokens in answer["reasoning_parsers"].items()},
-        constraining=tuple(answer["constraining"]),
-        architectures=tuple(answer["architectures"]),
-        missing={feature: tuple(parts) for feature, parts in answer.get("missing", {}).items()},
-    )
+    Args:
+        url: Its address.
+        missing: By feature of the plugins: what it lacks.
+    """
+    if parts := [part for feature in WHOLE_ADAPTERS for part in missing.get(feature, [])]:
+        raise EngineError(
+            f"the vLLM at {url} cannot check whether it applies all of an adapter, and would train on half of one "
+            f"unseen: it has not {', '.join(parts)}. Start a version that has (docs: scaling/engines, Versions of "
+            "vLLM); `art-langgraph engine install` installs one"
+        )
 
 
 def installed_key(cache: Path) -> list[str]:
@@ -96,7 +100,7 @@ def _query_vllm(python: Path) -> dict[str, Any]:
         "PYTHONPATH": str(PLUGINS),
     }
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(python), "-m", "art_registry"],
             capture_output=True,
             text=True,
@@ -104,11 +108,11 @@ def _query_vllm(python: Path) -> dict[str, Any]:
             env=variables,
             timeout=_TIMEOUT,
         )
-        lines = done.stdout.splitlines()
+        lines = result.stdout.splitlines()
         answer: dict[str, Any] = json.loads(lines[-1])
         return answer
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        tail = done.stderr[-1000:] if not isinstance(error, OSError | subprocess.TimeoutExpired) else str(error)
+        tail = result.stderr[-1000:] if not isinstance(error, OSError | subprocess.TimeoutExpired) else str(error)
         raise EngineError(
             f"vLLM in {python.parents[1]} does not say which parsers and models it knows. Install it again: "
             f"art-langgraph engine install. Its error:\n{tail}"

@@ -44,7 +44,7 @@ def _few(entries: object) -> object:
 
 
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-Listed = Annotated[list[T], Field(fail_fast=True)]
+Items = Annotated[list[T], Field(fail_fast=True)]
 """A list that is checked up to its first error: each error takes a kilobyte, and a wrong answer has millions."""
 Alternatives = Annotated[dict[str, T], BeforeValidator(_few)]
 """Log-probabilities by token. Of a dictionary all errors are collected, so it is short."""
@@ -60,11 +60,11 @@ class _TopLogprob(_Form):
 
 
 class _TokenLogprob(_TopLogprob):
-    top_logprobs: Listed[_TopLogprob] = Field(default_factory=list)
+    top_logprobs: Items[_TopLogprob] = Field(default_factory=list)
 
 
 class _Logprobs(_Form):
-    content: Listed[_TokenLogprob] | None = None
+    content: Items[_TokenLogprob] | None = None
 
 
 class _Details(_Form):
@@ -96,7 +96,7 @@ class _Call(_Form):
 
 
 class _Message(_Words):
-    tool_calls: Listed[_Call] | None = None
+    tool_calls: Items[_Call] | None = None
 
 
 class _FunctionPart(_Form):
@@ -111,13 +111,13 @@ class _CallPart(_Form):
 
 
 class _Delta(_Words):
-    tool_calls: Listed[_CallPart] | None = None
+    tool_calls: Items[_CallPart] | None = None
 
 
 class _Choice(_Form):
     index: int = Field(ge=0)
     stop_reason: int | str | None = None
-    token_ids: Listed[TokenId] | None = None
+    token_ids: Items[TokenId] | None = None
 
 
 class _WholeChoice(_Choice):
@@ -133,26 +133,26 @@ class _ChunkChoice(_Choice):
 
 
 class _Answer(_Form):
-    prompt_token_ids: Listed[TokenId] | None = None
+    prompt_token_ids: Items[TokenId] | None = None
     usage: _Usage | None = None
 
 
 class ChatAnswer(_Answer):
     """A chat completion."""
 
-    choices: Listed[_WholeChoice]
+    choices: Items[_WholeChoice]
 
 
 class ChatChunk(_Answer):
     """A chunk of a chat completion."""
 
-    choices: Listed[_ChunkChoice]
+    choices: Items[_ChunkChoice]
 
 
 class _TextLogprobs(_Form):
-    tokens: Listed[str] = Field(default_factory=list)
-    token_logprobs: Listed[float] = Field(default_factory=list)
-    top_logprobs: Listed[Alternatives[float] | None] = Field(default_factory=list)
+    tokens: Items[str] = Field(default_factory=list)
+    token_logprobs: Items[float] = Field(default_factory=list)
+    top_logprobs: Items[Alternatives[float] | None] = Field(default_factory=list)
 
     @model_validator(mode="after")
     def _of_one_length(self) -> _TextLogprobs:
@@ -166,13 +166,13 @@ class _TextChoice(_Choice):
     text: str
     finish_reason: str | None = None
     logprobs: _TextLogprobs | None = None
-    prompt_token_ids: Listed[TokenId] | None = None
+    prompt_token_ids: Items[TokenId] | None = None
 
 
 class TextAnswer(_Answer):
     """A text completion, or a chunk of one."""
 
-    choices: Listed[_TextChoice]
+    choices: Items[_TextChoice]
 
 
 class _TokenScore(_Form):
@@ -180,25 +180,25 @@ class _TokenScore(_Form):
 
 
 class _ScoredChoice(_Form):
-    prompt_logprobs: Listed[Alternatives[_TokenScore] | None] | None = None
+    prompt_logprobs: Items[Alternatives[_TokenScore] | None] | None = None
 
 
 class PromptScores(_Form):
-    """A text completion that was asked for the log-probabilities of its prompt."""
+    """A text completion with the log-probabilities of its prompt."""
 
-    choices: Listed[_ScoredChoice] = Field(min_length=1, max_length=1)
+    choices: Items[_ScoredChoice] = Field(min_length=1, max_length=1)
 
 
 class TextTokens(_Form):
     """Token ids of a text."""
 
-    tokens: Listed[TokenId]
+    tokens: Items[TokenId]
 
 
 class PromptTokens(_Form):
-    """A chat completion that was asked for the token ids of its prompt."""
+    """A chat completion with the token ids of its prompt."""
 
-    prompt_token_ids: Listed[TokenId]
+    prompt_token_ids: Items[TokenId]
 
 
 class TokenText(_Form):
@@ -217,7 +217,7 @@ class _Model(_Form):
 class Models(_Form):
     """The models that vLLM serves."""
 
-    data: Listed[_Model]
+    data: Items[_Model]
 
 
 class LeftOut(_Form):
@@ -282,8 +282,8 @@ def _streamed_error(error: object, *, begun: bool) -> EngineError:
         error: What the event has of it.
         begun: Whether a part of the answer came before it.
     """
-    said = error if isinstance(error, dict) else {}
-    message, status = beginning(str(said.get("message") or error), _MOST_MESSAGE), said.get("code")
+    fields = error if isinstance(error, dict) else {}
+    message, status = beginning(str(fields.get("message") or error), _MOST_MESSAGE), fields.get("code")
     if not begun and type(status) is int and 400 <= status < 500:
         return make_refusal(message, status)
     return EngineLost(message)
@@ -304,7 +304,6 @@ class VLLMReply:
         self._response, self._url = response, url
 
     async def whole(self) -> dict[str, Any]:
-        """See Reply.whole."""
         return await self.read(self._whole)
 
     async def read(self, form: type[BaseModel]) -> dict[str, Any]:
@@ -320,16 +319,15 @@ class VLLMReply:
             return await off_loop(len(raw), partial(read, raw, form, most))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """See Reply.chunks."""
-        begun = False
+        started = False
         with self._errors_as_lost():
             async for line in lines_of(self._response.chunks(), most_bytes=MOST_BYTES):
                 if not line.startswith("data: ") or line == "data: [DONE]":
                     continue
-                chunk = await off_loop(len(line), partial(self._read_chunk, line.removeprefix("data: "), begun=begun))
-                begun = True
+                chunk = await off_loop(len(line), partial(self._read_chunk, line.removeprefix("data: "), begun=started))
+                started = True
                 yield chunk
-        if not begun:
+        if not started:
             raise EngineLost("the stream ended before it began")
 
     def _read_chunk(self, text: str, *, begun: bool) -> dict[str, Any]:
@@ -363,13 +361,11 @@ class TextReply(VLLMReply):
     _whole = _chunk = TextAnswer
 
     async def whole(self) -> dict[str, Any]:
-        """See Reply.whole."""
         body = await super().whole()
         choices = [_as_chat(choice, "message") for choice in body["choices"]]
         return {**body, "choices": choices, **_prompt_of(body)}
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        """See Reply.chunks."""
         async for chunk in super().chunks():
             choices = [_as_chat(choice, "delta") for choice in chunk["choices"]]
             yield {**chunk, "choices": choices, **_prompt_of(chunk)}

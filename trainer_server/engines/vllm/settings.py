@@ -20,14 +20,14 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         ConfigError: Settings exclude each other, or a URL is invalid.
     """
     if settings.urls:
-        given = {
+        local_options = {
             "--engine-args": settings.args,
             "--engine-gpus": settings.gpus,
             "--engine-env": settings.env,
             TOOL_FLAG: settings.tool_call_parser != AUTO,
             REASONING_FLAG: settings.reasoning_parser != AUTO,
         }
-        if flag := next((flag for flag, value in given.items() if value), None):
+        if flag := next((flag for flag, value in local_options.items() if value), None):
             raise ConfigError(f"{flag} is for engines that are started here: give it where {settings.urls[0]} is")
         urls = [_root(url) for url in settings.urls]
         if len(set(urls)) < len(urls):
@@ -35,10 +35,10 @@ def vllm_engines(settings: EngineSettings) -> list[VLLMEngine]:
         return [VLLMEngine.at(url, settings) for url in urls]
     if settings.share_gpu and settings.cpu:
         raise ConfigError("--share-gpu needs an NVIDIA GPU: on CPUs engine and trainer share main memory anyway")
-    if taken := [word for word in settings.args if word.partition("=")[0] in _RESERVED]:
+    if reserved := [word for word in settings.args if word.partition("=")[0] in _RESERVED]:
         raise ConfigError(
-            f"--engine-args {taken[0]}: the server chooses where the vLLM that it starts listens, and its key. Start a "
-            "vLLM of your own by `art-langgraph engine command`, and name it by --engine-url"
+            f"--engine-args {reserved[0]}: the server chooses where the vLLM that it starts listens, and its key. "
+            "Start a vLLM of your own by `art-langgraph engine command`, and name it by --engine-url"
         )
     many = len(settings.gpus) > 1
     return [

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, RequestRefused
+from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, RequestRefused, TeacherLost
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.wire import Completion, EngineError, TrainingError
 from trainer_server.wire.text import beginning
@@ -22,10 +22,6 @@ ANSWER_WITHIN = 180.0
 """Seconds in which a teacher must score a completion. One that accepts requests and never answers counts as lost."""
 KEY_VARIABLE = "ART_TEACHER_API_KEY"
 """Where `serve` finds the key of its teachers."""
-
-
-class TeacherLost(EngineLost):
-    """A teacher does not answer, or went away in the middle of an answer."""
 
 
 class VLLMTeacher:
@@ -66,14 +62,14 @@ class VLLMTeacher:
             TeacherLost: It does not answer.
         """
         if self._model is None:
-            served = await self._list_models()
-            if len(served) != 1:
+            models = await self._list_models()
+            if len(models) != 1:
                 raise TrainingError(
-                    f"the teacher at {self.url} serves {', '.join(served) or 'nothing'}: name one of its models, "
+                    f"the teacher at {self.url} serves {', '.join(models) or 'nothing'}: name one of its models, "
                     'Distillation(teacher="…", model="…")'
                 )
             await self._client.close()
-            self._model, self._client = served[0], self._client_for(served[0])
+            self._model, self._client = models[0], self._client_for(models[0])
         try:
             for text in PROBES:
                 here = await engine.tokenize(text)

@@ -99,7 +99,8 @@ ALTER TABLE rollouts ADD COLUMN owner TEXT;
 ALTER TABLE run_versions ADD COLUMN recorded INTEGER NOT NULL DEFAULT 0;
 UPDATE run_versions SET recorded = 1 WHERE run IN (SELECT number FROM runs WHERE trajectory IS NULL);
 """
-"""See the books in SQLite."""
+"""The name of the token that used a rollout first; and whether the ledger says that a version answered in a run, or a
+client."""
 _LOCK = "CREATE TABLE books_lock ();"
 """It is empty: a server that writes locks it. A table with rows would not be vacuumed by itself while servers write."""
 _WITH_TEXTS = (
@@ -123,7 +124,7 @@ class PostgresBooks:
         url: `postgresql://…`, as libpq reads it.
 
     Raises:
-        ConfigError, LedgerError, NewerSchema: See `Database`.
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
     """
 
     shared = True

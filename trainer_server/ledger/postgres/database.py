@@ -5,11 +5,14 @@ All tables are in the schema `art_langgraph`. Several servers may use a database
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -20,6 +23,7 @@ from trainer_server.ledger.base import LedgerError
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
 
+T = TypeVar("T")
 Db = psycopg.Connection[tuple[Any, ...]]
 
 SCHEMA = "art_langgraph"
@@ -42,6 +46,12 @@ up: a `LOCK TABLE` that reads the catalogue first has a snapshot of it while it 
 what that sees."""
 _PORTS = re.compile(r"[0-9]*(,[0-9]*)*")
 """A port, or one for each of several hosts."""
+_THREADS = 8
+"""Transactions at once: as many as a pool has connections."""
+_PATIENCE = 15.0
+"""Seconds for which a transaction is tried again while the database is not there, as when it restarts."""
+_PAUSE = 0.2
+"""Seconds between tries."""
 _MIGRATING = 0x6172_7401
 """Key of the advisory lock that is held while tables are made."""
 
@@ -137,17 +147,63 @@ class Database:
             LedgerError: The database fails, or another transaction still sees what was deleted.
         """
         with self.connection("changed; ask again") as db:
-            left = rewrite(db, tables)
-        if left:
-            told = "; ".join(f"{table}: {why}" for table, why in left.items())
+            obstacles = rewrite(db, tables)
+        if obstacles:
+            reasons = "; ".join(f"{table}: {why}" for table, why in obstacles.items())
             raise LedgerError(
-                f"what was deleted is not yet gone from all files of {self.label}. {told}. Ask again when that has "
+                f"what was deleted is not yet gone from all files of {self.label}. {reasons}. Ask again when that has "
                 "ended"
             )
 
     def close(self) -> None:
         """Closes the connections."""
         self._pool.close()
+
+
+class AsyncTransactions:
+    """Runs transactions on threads of its own: those that wait for a database must not keep files from being read.
+
+    Args:
+        url: `postgresql://…`, as libpq reads it.
+        part: Names the tables that are used, for their schema number.
+        migrations: The changes of these tables, oldest first.
+
+    Raises:
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
+    """
+
+    def __init__(self, url: str, part: str, migrations: Sequence[str]) -> None:
+        self._database = Database(url, part, migrations)
+        self._threads = ThreadPoolExecutor(_THREADS, part)
+        self._closed = False
+
+    async def run(self, work: Callable[[Db], T]) -> T:
+        """What `work` returns, which is one transaction. It may be run again after a failure of which nobody knows
+        whether it was committed.
+
+        Raises:
+            LedgerError: The database does not answer, or refuses.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._run, work)
+
+    def close(self) -> None:
+        """Frees its resources. Transactions that are tried again and again end."""
+        self._closed = True
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._database.close()
+
+    def _run(self, work: Callable[[Db], T]) -> T:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                with self._database.connection("asked") as db, db.transaction():
+                    return work(db)
+            except LedgerError as error:
+                cause = error.__cause__
+                away = isinstance(cause, psycopg.Error) and is_away(cause)
+                if self._closed or not away or time.monotonic() > deadline:
+                    raise
+            time.sleep(_PAUSE)
 
 
 def reason(error: psycopg.Error) -> str:

@@ -10,11 +10,9 @@ from typing import Any
 import psycopg
 
 from trainer_server.common.jsonl import from_json, to_json
-from trainer_server.ledger.base import RETENTION_DAYS, CompletionSummary, LedgerError
+from trainer_server.ledger.base import COLUMNS, RETENTION_DAYS, CompletionSummary, LedgerError, Row, beginning, month_of
+from trainer_server.ledger.commits import GroupCommit, delete_in_slices
 from trainer_server.ledger.postgres.database import Database, Db, is_away, reason
-from trainer_server.ledger.postgres.old_months import OldMonth
-from trainer_server.ledger.storage.group_commit import GroupCommit
-from trainer_server.ledger.storage.slices import delete_in_slices
 from trainer_server.wire import Completion
 from trainer_server.wire.text import storable, writable
 
@@ -62,6 +60,9 @@ _PATIENCE = 15.0
 _PAUSE = 0.2
 """Seconds between tries."""
 _TEXT = 300
+"""Characters of a request that a summary has."""
+_AT_ONCE = 1000
+"""Rows of a month that are in memory at once."""
 
 
 class PostgresLedger:
@@ -71,7 +72,7 @@ class PostgresLedger:
         url: `postgresql://…`, as libpq reads it.
 
     Raises:
-        ConfigError, LedgerError, NewerSchema: See `Database`.
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
     """
 
     def __init__(self, url: str) -> None:
@@ -106,26 +107,25 @@ class PostgresLedger:
         return None if created is None else float(created)
 
     def purge(self, *, keep: Iterable[str] = (), days: float = RETENTION_DAYS, most_bytes: int | None = None) -> int:
-        kept = _texts(keep)
+        keep_ids = _texts(keep)
         before = time.time() - days * 86400
         with self._database.connection("purged") as db:
-            deleted = delete_in_slices(lambda rows: len(_delete_oldest(db, kept, before, rows)))
+            count = delete_in_slices(lambda rows: len(_delete_oldest(db, keep_ids, before, rows)))
             if most_bytes is not None:
                 size = f"SELECT coalesce(sum(pg_column_size(record) + {_OVERHEAD}), 0) FROM completions"
                 excess = int((db.execute(size).fetchone() or (0,))[0]) - most_bytes
 
                 def delete(rows: int) -> int:
                     nonlocal excess
-                    sizes = _delete_oldest(db, kept, float("inf"), rows, "place") if excess > 0 else []
+                    sizes = _delete_oldest(db, keep_ids, float("inf"), rows, "place") if excess > 0 else []
                     excess -= sum(sizes)
                     return len(sizes)
 
-                deleted += delete_in_slices(delete)
-            return deleted
+                count += delete_in_slices(delete)
+            return count
 
     @contextmanager
     def oldest_month(self, before: float, keep: Collection[str] = ()) -> Iterator[OldMonth]:
-        """See `GivesMonths`."""
         with self._database.errors("archived"), self._database.connect() as db:
             db.execute("SET idle_in_transaction_session_timeout TO 0")  # rows are written to a file meanwhile
             yield OldMonth(db, before, _texts(keep))
@@ -137,8 +137,8 @@ class PostgresLedger:
             "SELECT id, rollout FROM completions WHERE rollout = ANY(%s) OR id = ANY(%s) OR policy = %s "
             "ORDER BY created, place"
         )
-        named = None if policy is None else _text(policy)
-        return dict[str, str | None](self._rows(query, _texts(rollouts), _texts(completions), named))
+        policy_name = None if policy is None else _text(policy)
+        return dict[str, str | None](self._rows(query, _texts(rollouts), _texts(completions), policy_name))
 
     def erase(self, completions: Sequence[str]) -> bool:
         with self._database.connection("changed; ask again") as db:
@@ -177,6 +177,49 @@ class PostgresLedger:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+
+class OldMonth:
+    """The oldest month of a ledger in PostgreSQL: `Month`.
+
+    Args:
+        db: A connection in autocommit mode that nobody else uses. Its temporary table is dropped when it is closed.
+        before: Unix time from which on completions stay.
+        keep: Ids of completions that stay.
+    """
+
+    def __init__(self, db: Db, before: float, keep: Collection[str]) -> None:
+        self._db = db
+        stay = list(keep)
+        leaving = "created < %s AND id NOT IN (SELECT unnest(%s::text[]))"
+        db.execute('CREATE TEMP TABLE leaving (id TEXT COLLATE "C" PRIMARY KEY)')
+        oldest = f"SELECT created FROM completions WHERE {leaving} ORDER BY created LIMIT 1"
+        row = db.execute(oldest, (before, stay)).fetchone()
+        self.name = None if row is None else month_of(row[0])
+        if self.name is not None:
+            query = f"INSERT INTO leaving SELECT id FROM completions WHERE {leaving} AND created >= %s"
+            db.execute(query, (min(before, beginning(self.name, later=1)), stay, beginning(self.name)))
+
+    def __contains__(self, completion: object) -> bool:
+        return self._db.execute("SELECT 1 FROM leaving WHERE id = %s", (completion,)).fetchone() is not None
+
+    def rows(self) -> Iterator[Row]:
+        columns = ", ".join(f"completions.{name}" for name in COLUMNS)
+        query = f"SELECT {columns} FROM leaving JOIN completions USING (id) ORDER BY place"
+        with self._db.transaction(), self._db.cursor("rows") as cursor:
+            cursor.itersize = _AT_ONCE
+            cursor.execute(query)
+            yield from cursor
+
+    def delete(self) -> int:
+        return delete_in_slices(self._delete)
+
+    def _delete(self, most: int) -> int:
+        query = (
+            "WITH old AS (DELETE FROM leaving WHERE id = ANY(ARRAY(SELECT id FROM leaving LIMIT %s)) RETURNING id), "
+            "gone AS (DELETE FROM completions USING old WHERE completions.id = old.id) SELECT count(*) FROM old"
+        )
+        return int((self._db.execute(query, (most,)).fetchone() or (0,))[0])
 
 
 def _delete_oldest(db: Db, keep: Sequence[str], before: float, most: int, by: str = "created") -> list[int]:

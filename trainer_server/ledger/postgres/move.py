@@ -21,8 +21,7 @@ from trainer_server.common.jsonl import from_json
 from trainer_server.ledger.postgres.books import PostgresBooks
 from trainer_server.ledger.postgres.database import Database, Db
 from trainer_server.ledger.postgres.ledger import PostgresLedger, columns_of
-from trainer_server.ledger.sqlite.books import SQLiteBooks
-from trainer_server.ledger.sqlite.ledger import SQLiteLedger
+from trainer_server.ledger.sqlite import SQLiteBooks, SQLiteLedger
 from trainer_server.wire import Completion, ConfigError
 from trainer_server.wire.text import storable
 
@@ -33,11 +32,11 @@ CREATE TABLE moves (
 );
 """
 _BATCH = 500
-_MOVED = ".moved"
+_SUFFIX = ".moved"
 """End of the names that the files get."""
 
 ReportProgress = Callable[[str, int, int], None]
-"""Is told a table, how many of its rows are done, and how many there are."""
+"""Called with a table, how many of its rows are done, and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def move(
         home: The home.
         source: Its server's id, by which a move that goes on knows what it has brought.
         url: `postgresql://…`, as libpq reads it. The database must be empty, but for an earlier part of the same move.
-        on_progress: Is told of progress.
+        on_progress: Called with the progress.
 
     Returns:
         By table: what was moved.
@@ -120,8 +119,8 @@ def move(
                 for table in _BOOKS:
                     _copy(books, db, table, source, _add, on_progress)
             with database.errors("read"), database.connect() as db:
-                moved = {"completions": _compare_table(ledger, db, _COMPLETIONS, on_progress)}
-                return moved | {table.name: _compare_table(books, db, table, on_progress) for table in _BOOKS}
+                digests = {"completions": _compare_table(ledger, db, _COMPLETIONS, on_progress)}
+                return digests | {table.name: _compare_table(books, db, table, on_progress) for table in _BOOKS}
     finally:
         database.close()
 
@@ -129,14 +128,14 @@ def move(
 def put_away(home: Home) -> None:
     """Gives the files that were moved the end `.moved`, so that no server goes on with them."""
     for path in map(_file, (home.ledger, home.rollouts)):
-        if not path.name.endswith(_MOVED):
-            path.rename(path.with_name(path.name + _MOVED))
+        if not path.name.endswith(_SUFFIX):
+            path.rename(path.with_name(path.name + _SUFFIX))
 
 
 def _file(path: Path) -> Path:
-    moved = path.with_name(path.name + _MOVED)
-    if path.exists() or moved.exists():
-        return path if path.exists() else moved
+    target = path.with_name(path.name + _SUFFIX)
+    if path.exists() or target.exists():
+        return path if path.exists() else target
     raise ConfigError(f"{path.parent} has no {path.name}: name the home of a server whose ledger is in SQLite")
 
 
@@ -149,8 +148,8 @@ def _open_sqlite(path: Path) -> sqlite3.Connection:
 def _refuse_others(db: Db, source: str, label: str) -> None:
     """Raises ConfigError for a database that has rows which this move did not bring."""
     for table in (_COMPLETIONS, *_BOOKS):
-        begun = db.execute("SELECT 1 FROM moves WHERE source = %s AND rows_of = %s", (source, table.name)).fetchone()
-        if begun is None and db.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone():
+        progress = db.execute("SELECT 1 FROM moves WHERE source = %s AND rows_of = %s", (source, table.name)).fetchone()
+        if progress is None and db.execute(f"SELECT 1 FROM {table.name} LIMIT 1").fetchone():
             raise ConfigError(f"{label} has {table.name} of another server already: move to an empty database")
 
 
@@ -164,9 +163,9 @@ def _copy(
 ) -> None:
     """Copies what was not copied yet of a table."""
     row = db.execute("SELECT place, moved FROM moves WHERE source = %s AND rows_of = %s", (home, table.name)).fetchone()
-    place, moved = row or (-(2**62), 0)
+    place, copies = row or (-(2**62), 0)
     (count,) = source.execute(f"SELECT count(*) FROM {table.name}").fetchone()
-    on_progress(table.name, moved, count)
+    on_progress(table.name, copies, count)
     columns, order = ", ".join(table.columns), table.place or ", ".join(table.columns)
     while True:
         if table.place:
@@ -176,10 +175,10 @@ def _copy(
             rows = source.execute(query, (place, _BATCH)).fetchall()
         else:
             query = f"SELECT 0, {columns} FROM {table.name} ORDER BY {order} LIMIT ? OFFSET ?"
-            rows = source.execute(query, (_BATCH, moved)).fetchall()
+            rows = source.execute(query, (_BATCH, copies)).fetchall()
         if not rows:
             return
-        place, moved = rows[-1][0], moved + len(rows)
+        place, copies = rows[-1][0], copies + len(rows)
         with db.transaction():
             add(db, table, [[storable(cell) if isinstance(cell, str) else cell for cell in row[1:]] for row in rows])
             if table.number_column:
@@ -188,9 +187,9 @@ def _copy(
             db.execute(
                 "INSERT INTO moves VALUES (%s, %s, %s, %s) ON CONFLICT (source, rows_of) "
                 "DO UPDATE SET place = excluded.place, moved = excluded.moved",
-                (home, table.name, place, moved),
+                (home, table.name, place, copies),
             )
-        on_progress(table.name, moved, count)
+        on_progress(table.name, copies, count)
 
 
 def _add(db: Db, table: _Table, rows: Sequence[Any]) -> None:
@@ -201,13 +200,13 @@ def _add(db: Db, table: _Table, rows: Sequence[Any]) -> None:
 
 
 def _add_completions(db: Db, _table: _Table, rows: Sequence[Any]) -> None:
-    known = [
+    records = [
         {**columns_of(from_json(Completion, record)), "record": record, "place": place} for place, _, record in rows
     ]
-    names = list(known[0])
+    names = list(records[0])
     with db.cursor() as cursor:
         query = f"INSERT INTO completions ({', '.join(names)}) VALUES ({', '.join(f'%({name})s' for name in names)})"
-        cursor.executemany(query, known)
+        cursor.executemany(query, records)
 
 
 def _take_place(source: sqlite3.Connection, db: Db) -> None:

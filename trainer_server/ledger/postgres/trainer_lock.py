@@ -52,7 +52,7 @@ class TrainerLock:
         loss: Why this server has lost the lock; None: it has not.
 
     Raises:
-        ConfigError, LedgerError, NewerSchema: See `Database`.
+        ConfigError, LedgerError, NewerSchema: The database cannot be used; `Database` says why.
     """
 
     def __init__(self, url: str, home: str) -> None:
@@ -61,7 +61,7 @@ class TrainerLock:
         self.loss: str | None = None
         self._name = f"process {os.getpid()} on {socket.gethostname()}, home {home}"
         self._db: Db | None = None
-        self._ended = threading.Event()
+        self._end = threading.Event()
         self._watch: threading.Thread | None = None
 
     def acquire(self) -> bool:
@@ -86,15 +86,15 @@ class TrainerLock:
 
     def release(self) -> None:
         """Another server can train from now on."""
-        self._ended.set()
+        self._end.set()
         if self._watch is not None:
             self._watch.join()
         self._drop()
         self._database.close()
 
     def _watch_lock(self, on_loss: Callable[[], None]) -> None:
-        heard = time.monotonic()
-        while self.loss is None and not self._ended.wait(_POLL_INTERVAL):
+        last_answer = time.monotonic()
+        while self.loss is None and not self._end.wait(_POLL_INTERVAL):
             try:
                 if self._db is not None:
                     self._db.execute("SELECT 1")
@@ -102,10 +102,10 @@ class TrainerLock:
                     log.warning("%s is back, and this server still trains", self.label)
                 else:
                     self.loss = f"another server trains since {self.label} was away: {self.holder()}"
-                heard = time.monotonic()
+                last_answer = time.monotonic()
             except (psycopg.Error, LedgerError) as error:
                 self._drop()
-                if time.monotonic() - heard > _TERM:
+                if time.monotonic() - last_answer > _TERM:
                     why = reason(error) if isinstance(error, psycopg.Error) else str(error)
                     self.loss = f"{self.label} was away for {_TERM:.0f} s, and another server may train: {why}"
         if self.loss is not None:

@@ -19,12 +19,10 @@ from trainer_server.common.status import (
     ServerStatus,
     Traffic,
 )
-from trainer_server.engines.base import Engine
-from trainer_server.engines.vllm.engine import UNKNOWN
-from trainer_server.engines.vllm.registry import in_words
+from trainer_server.engines.base import UNKNOWN, Engine, missing_text
 from trainer_server.ledger.run_list import Outcome
-from trainer_server.process.hardware import flavour
-from trainer_server.process.machine import (
+from trainer_server.process.hardware import (
+    flavour,
     gpu_use,
     main_memory,
     memory_in_use,
@@ -176,7 +174,7 @@ def _lacks(engine: Engine) -> str | None:
     """What an engine goes without; None: nothing, or it is not known yet."""
     missing = engine.describe().get("missing")
     if isinstance(missing, dict) and missing:
-        return f"goes without {in_words(missing)}"
+        return f"goes without {missing_text(missing)}"
     return "runs without the plugins: half-applied adapters stay unseen" if missing == UNKNOWN else None
 
 

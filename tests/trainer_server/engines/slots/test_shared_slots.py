@@ -22,8 +22,8 @@ from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.shared_slots import SharedSlots
 from trainer_server.engines.slots import NoFreeSlot
 from trainer_server.engines.vllm.engine import VLLMEngine
+from trainer_server.ledger.fleet import Fleet
 from trainer_server.ledger.postgres import postgres_fleet
-from trainer_server.ledger.storage.fleet import Fleet
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import EngineError
 
@@ -127,7 +127,7 @@ async def test_a_server_that_the_others_took_for_dead_claims_its_slots_again(tmp
         await one.touch(A)
         await one.fleet.gateways.clear()
         await other.touch(B)
-        await until(lambda: not one.slots._held)
+        await until(lambda: not one.slots._holds)
         await one.touch(A)
         assert set(state["loaded"]) == {"a@0", "b@0"}
 

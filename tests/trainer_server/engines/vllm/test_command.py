@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from art_langgraph.cli.main import build
 from tests.support.homes.model_directories import installed_vllm, model_directory
 from trainer_server.common import Home
+from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import (
     IN_ENGINE,
@@ -45,17 +46,17 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def line(tmp_path: Path, **options: object) -> list[str]:
-    base = ServedModel("base", str(tmp_path))
-    given = {"listen": 8000, "max_loras": 4, "max_rank": 8, "cpu": True, **options}
-    return command(base, Home(tmp_path), **given)  # type: ignore[arg-type]
+def line(tmp_path: Path, listen: int | Path = 8000, **options: object) -> list[str]:
+    others = {name: options.pop(name) for name in ("host", "traces", "fetches") if name in options}
+    given = {"base": ServedModel("base", str(tmp_path)), "adapter_slots": 4, "max_rank": 8, "cpu": True, **options}
+    return command(EngineSettings(home=Home(tmp_path), **given), listen, **others)  # type: ignore[arg-type]
 
 
 def test_the_prefix_cache_has_small_blocks_on_cpus(tmp_path: Path, cache: Path) -> None:
     words = line(tmp_path)
     assert words[words.index("--block-size") + 1] == "32"
     assert "--block-size" not in line(tmp_path, cpu=False)
-    own = line(tmp_path, extra=("--block-size", "64"))
+    own = line(tmp_path, args=("--block-size", "64"))
     assert own[-2:] == ["--block-size", "64"], "the last one counts"
 
 
@@ -84,7 +85,7 @@ def test_a_small_machine_computes_the_model_in_the_engine_s_process(
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     assert set(IN_ENGINE) <= set(line(tmp_path))
     for extra in (("--tensor-parallel-size", "2"), ("-pp=2",), ("--distributed-executor-backend", "mp")):
-        assert IN_ENGINE[1] not in line(tmp_path, extra=extra), extra
+        assert IN_ENGINE[1] not in line(tmp_path, args=extra), extra
     assert IN_ENGINE[1] not in line(tmp_path, cpu=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert IN_ENGINE[1] not in line(tmp_path)
@@ -101,14 +102,14 @@ def test_adapters_go_where_policies_have_them_and_not_into_experts(tmp_path: Pat
 def test_the_context_fits_the_kv_cache_unless_the_user_names_one(tmp_path: Path, cache: Path) -> None:
     words = line(tmp_path)
     assert words[words.index("--max-model-len") + 1] == "auto"
-    own = line(tmp_path, extra=("--max-model-len=4096",))
+    own = line(tmp_path, args=("--max-model-len=4096",))
     assert [word for word in own if word.startswith("--max-model-len")] == ["--max-model-len=4096"]
 
 
 def test_the_models_own_code_runs_only_when_the_user_trusts_it(tmp_path: Path, cache: Path) -> None:
     assert "--trust-remote-code" not in line(tmp_path)
     base = ServedModel("base", str(tmp_path), trust_remote_code=True)
-    words = command(base, Home(tmp_path), 8000, max_loras=4, max_rank=8, cpu=True)
+    words = line(tmp_path, base=base)
     assert "--trust-remote-code" in words
 
 
@@ -181,11 +182,11 @@ def test_vllm_gets_its_own_variables_too(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_hub_is_asked_when_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = ServedModel("base", str(tmp_path))
+    settings = EngineSettings(base=ServedModel("base", str(tmp_path)), home=Home(tmp_path), cpu=True)
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    assert environment(base, "key", kv_cache_gib=1)["HF_HUB_OFFLINE"] == "1"
+    assert environment(settings, "key")["HF_HUB_OFFLINE"] == "1"
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # for a draft model of the hub, say
-    assert environment(base, "key", kv_cache_gib=1)["HF_HUB_OFFLINE"] == "0"
+    assert environment(settings, "key")["HF_HUB_OFFLINE"] == "0"
 
 
 def test_an_installation_in_a_home_is_not_used_and_that_is_said(

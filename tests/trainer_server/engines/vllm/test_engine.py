@@ -29,10 +29,10 @@ from trainer_server.common import Home
 from trainer_server.engines.base import EngineLost, EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm import engine as module
+from trainer_server.engines.vllm import process
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.engine import VLLMEngine
-from trainer_server.engines.vllm.process import health_failures
-from trainer_server.engines.vllm.process.sockets import prepare_socket
+from trainer_server.engines.vllm.process import prepare_socket
 from trainer_server.engines.vllm.settings import vllm_engines
 from trainer_server.process.child import Child
 from trainer_server.wire import ConfigError, EngineError
@@ -310,12 +310,12 @@ async def test_an_engine_that_is_slow_to_answer_checks_is_left_alone(
     vllm, state, child = engine
     pid, before = child.pid, state["looks"]
     state["deaf"] = True
-    await until(lambda: state["looks"] > before + 2 * health_failures.PATIENT_CHECKS)
+    await until(lambda: state["looks"] > before + 2 * process.PATIENT_CHECKS)
     assert vllm.ready
     vllm.suspect()  # as after a request that failed
     await until(lambda: not vllm.ready)
     before = state["looks"]
-    await until(lambda: state["looks"] > before + 2 * health_failures.PATIENT_CHECKS)
+    await until(lambda: state["looks"] > before + 2 * process.PATIENT_CHECKS)
     assert (vllm.restarts, child.pid) == (0, pid)
     state["deaf"] = False
     await until(lambda: vllm.ready)
@@ -327,7 +327,7 @@ async def test_an_engine_that_answers_no_check_for_long_is_started_again(
 ) -> None:
     vllm, state, child = engine
     pid = child.pid
-    monkeypatch.setattr(health_failures, "PATIENCE", 0.2)
+    monkeypatch.setattr(process, "PATIENCE", 0.2)
     state["deaf"] = True
     await until(lambda: vllm.restarts == 1)
     state["deaf"] = False

@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from testbed.engine_app import make_app
 from tests.support.engines.plugins import engine_plugin, write_vllm
-from tests.support.engines.wheels import Sources, documented, features
+from tests.support.engines.wheels import Sources, documented_table, features
 from tests.support.servers.serving import serving
 from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
@@ -24,7 +24,7 @@ from trainer_server.engines.vllm.install import CPU_REQUIREMENT, CUDA_REQUIREMEN
 from trainer_server.engines.vllm.registry import WHOLE_ADAPTERS
 from trainer_server.wire import EngineError
 
-NAMES = ("art_applied", "art_cpu_lora", "art_elementwise", "art_linear", "art_precision", "art_start")
+NAMES = engine_plugin("art_parts").PLUGINS
 PARTS = {name: engine_plugin(name).PARTS for name in NAMES}
 ALL = [part for features in PARTS.values() for parts in features.values() for part in parts]
 APPLY_HEAD = "vllm.model_executor.layers.logits_processor:LogitsProcessor._apply_head"
@@ -99,7 +99,7 @@ def test_a_wheel_is_read_through_imports_bases_and_conditions() -> None:
 
 
 def test_the_documented_table_has_every_feature_and_the_version_that_is_installed() -> None:
-    rows = [line.split(" | ") for line in documented().splitlines() if line.startswith("|")]
+    rows = [line.split(" | ") for line in documented_table().splitlines() if line.startswith("|")]
     named = {(row[0].strip("| `"), row[1]) for row in rows[2:]}
     assert named == {(owner, feature) for owner, by_feature in features().items() for feature in by_feature}
     for requirement in (CPU_REQUIREMENT, CUDA_REQUIREMENT):

@@ -11,8 +11,10 @@ import pytest
 from tests.support.patience import PATIENCE
 from tests.support.servers.postgres import PostgresServer, postgres_server
 from trainer_server.ledger.base import LedgerError
-from trainer_server.ledger.postgres import async_transactions, gateways, postgres_fleet
-from trainer_server.ledger.storage.fleet import Claim, Fleet
+from trainer_server.ledger.fleet import Claim, Fleet
+from trainer_server.ledger.postgres import database as transactions
+from trainer_server.ledger.postgres import fleet as module
+from trainer_server.ledger.postgres import postgres_fleet
 
 A, B, C = ("a", 0), ("b", 0), ("c", 0)
 GRANTED = Claim(granted=True)
@@ -84,8 +86,8 @@ async def test_idle_slots_go_first_then_those_without_leases_then_those_that_are
 async def test_a_dead_server_holds_nothing_and_finds_out_when_it_lives(
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways, "_TERM", 1.0)
-    monkeypatch.setattr(gateways, "_GAP", 0.7)
+    monkeypatch.setattr(module, "_TERM", 1.0)
+    monkeypatch.setattr(module, "_GAP", 0.7)
     dead, alive = join().gateways, join().gateways
     await dead.beat([])
     await dead.claim(A, 2, clear=False)
@@ -105,8 +107,8 @@ async def test_a_dead_server_holds_nothing_and_finds_out_when_it_lives(
 async def test_after_a_pause_of_its_own_a_server_takes_nobody_for_dead(
     join: Join, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways, "_TERM", 0.5)
-    monkeypatch.setattr(gateways, "_GAP", 0.3)
+    monkeypatch.setattr(module, "_TERM", 0.5)
+    monkeypatch.setattr(module, "_GAP", 0.3)
     one, two = join().gateways, join().gateways
     await one.beat([])
     await two.beat([])
@@ -140,7 +142,7 @@ async def test_a_restart_of_the_database_is_waited_for_and_takes_nothing_away(mo
         assert await fleet.gateways.holders(A) == 1
         assert await fleet.pins.pin("r", "a", A, 60) == 0
         database.stop()
-        monkeypatch.setattr(async_transactions, "_PATIENCE", 0.1)
+        monkeypatch.setattr(transactions, "_PATIENCE", 0.1)
         with pytest.raises(LedgerError, match="cannot be asked"):
             await fleet.pins.held_version("r", "a")
         await fleet.gateways.leave()

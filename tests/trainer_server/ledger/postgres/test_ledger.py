@@ -14,7 +14,7 @@ import pytest
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.ledger_tests import LedgerTests, Place, Writing, changed
 from tests.support.servers.postgres import PostgresServer, postgres_server
-from trainer_server.common.schemas import rewriting
+from trainer_server.common import postgres_files as rewriting
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.postgres import PostgresLedger
 from trainer_server.ledger.postgres import ledger as module

@@ -16,8 +16,7 @@ import pytest
 from tests.support.cli import art
 from tests.support.homes.ledger_rows import row
 from trainer_server.common import Home
-from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
-from trainer_server.ledger.postgres.move import move, put_away
+from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger, move, put_away
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import RunRepository

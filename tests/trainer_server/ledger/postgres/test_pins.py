@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
+from trainer_server.ledger.fleet import SharedPins
 from trainer_server.ledger.postgres import postgres_fleet
-from trainer_server.ledger.storage.fleet import SharedPins
 
 Two = tuple[SharedPins, SharedPins]
 

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from tests.support.servers.balancer import documented
 from trainer_server.common import Home
-from trainer_server.process.identity import server_id
+from trainer_server.process.files import server_id
 from trainer_server.server.access.auth import OPEN
 from trainer_server.server.access.layers import TrainerRoutes
 from trainer_server.server.access.scopes import RULES, answered_anywhere

@@ -103,19 +103,19 @@ class Adapters:
         final, part = self._root / digest, self._root / f"{digest}{_PART}"
         self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _file_lock(self._root / "lock"):
-            if final.exists() and not all(_sha256(final / name) == known["sha256"] for name, known in files.items()):
+            if final.exists() and not all(_sha256(final / name) == facts["sha256"] for name, facts in files.items()):
                 log.warning("%s is damaged, and is fetched again", final)
                 shutil.rmtree(final)
             if not final.exists():
                 part.mkdir(exist_ok=True)
-                for name, known in files.items():
-                    _fetch(http, f"{url}/{name}", part / name, known["size"], known["sha256"])
+                for name, facts in files.items():
+                    _fetch(http, f"{url}/{name}", part / name, facts["size"], facts["sha256"])
                 part.rename(final)
             os.utime(final)
-            held = OpenAdapter(final, os.open(final, os.O_RDONLY | os.O_DIRECTORY))
-            fcntl.flock(held.fd, fcntl.LOCK_SH)
+            adapter = OpenAdapter(final, os.open(final, os.O_RDONLY | os.O_DIRECTORY))
+            fcntl.flock(adapter.fd, fcntl.LOCK_SH)
             self._delete_idle()
-        return held
+        return adapter
 
     def _delete_idle(self) -> None:
         """Deletes what no vLLM holds, but for the newest ones."""
@@ -152,12 +152,12 @@ def _fetch(http: httpx.Client, url: str, path: Path, size: int, sha256: str) -> 
             continue
         try:
             _fetch_rest(http, url, path, have, size, sha256)
-            broken = NotFetched("the answer ended early")
+            failure = NotFetched("the answer ended early")
         except httpx.HTTPError as error:
-            broken = NotFetched(f"{error!r}")
+            failure = NotFetched(f"{error!r}")
         vain = 0 if path.exists() and path.stat().st_size > have else vain + 1
         if vain == _TRIES:
-            raise broken
+            raise failure
         if vain:
             time.sleep(_PAUSE * 2 ** (vain - 1))
     if (digest := _sha256(path)) != sha256:
@@ -198,12 +198,12 @@ def _get_answer(http: httpx.Client, url: str) -> httpx.Response:
 
 def _refusal(answer: httpx.Response) -> NotFetched:
     try:
-        said = str(answer.json()["error"]["message"])
+        message = str(answer.json()["error"]["message"])
     except (ValueError, KeyError, TypeError, RecursionError):
-        said = answer.text[:200]
+        message = answer.text[:200]
     if answer.status_code == 401:
-        said = "it does not know this engine's key: give ART_ENGINE_API_KEY the same value there and here"
-    return NotFetched(f"it answered {answer.status_code}: {said}")
+        message = "it does not know this engine's key: give ART_ENGINE_API_KEY the same value there and here"
+    return NotFetched(f"it answered {answer.status_code}: {message}")
 
 
 def _sha256(path: Path) -> str | None:
@@ -235,7 +235,7 @@ def _file_lock(path: Path) -> Iterator[None]:
 
 
 class Fetched:
-    """Gives vLLM a directory of this machine in place of the server's own, for each version that it is told to load.
+    """Gives vLLM a directory of this machine in place of the server's own, for each version that it is to load.
 
     What has another name than a version's passes as it is.
 
@@ -247,8 +247,8 @@ class Fetched:
         self._app = app
         key = os.environ.get("ART_API_KEY") or os.environ["VLLM_API_KEY"]
         self._adapters = Adapters(Path(os.environ["ART_ADAPTERS"]), os.environ["ART_ADAPTERS_FROM"], key)
-        self._held: dict[str, OpenAdapter] = {}
-        """By name: the adapters that vLLM may read again at any time, because it was told to load them."""
+        self._open_adapters: dict[str, OpenAdapter] = {}
+        """By name: the adapters that vLLM may read again at any time, because it has loaded them."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in (LOAD, UNLOAD):
@@ -257,26 +257,26 @@ class Fetched:
         body = await _body(receive)
         name = _name(body)
         if scope["path"] == UNLOAD:
-            if await self._forward(scope, body, send) in (200, 404) and name in self._held:
-                self._held.pop(name).close()
+            if await self._forward(scope, body, send) in (200, 404) and name in self._open_adapters:
+                self._open_adapters.pop(name).close()
             return
         if (version := _VERSION.fullmatch(name)) is None:
             await self._forward(scope, body, send)
             return
         try:
-            held = await asyncio.to_thread(self._adapters.get, version[1], int(version[2]))
+            adapter = await asyncio.to_thread(self._adapters.get, version[1], int(version[2]))
         except NotFetched as error:
             log.error("%s", error)
-            told = {"error": {"message": str(error), "type": "AdapterNotFetched", "code": NOT_FETCHED}}
-            await JSONResponse(told, NOT_FETCHED)(scope, receive, send)
+            answer = {"error": {"message": str(error), "type": "AdapterNotFetched", "code": NOT_FETCHED}}
+            await JSONResponse(answer, NOT_FETCHED)(scope, receive, send)
             return
-        here = json.dumps({**json.loads(body), "lora_path": str(held.path)}).encode()
-        loaded = await self._forward(scope, here, send) == 200
-        unneeded = self._held.get(name) if loaded else held
-        if loaded:
-            self._held[name] = held
-        if unneeded:
-            unneeded.close()
+        here = json.dumps({**json.loads(body), "lora_path": str(adapter.path)}).encode()
+        success = await self._forward(scope, here, send) == 200
+        surplus = self._open_adapters.get(name) if success else adapter
+        if success:
+            self._open_adapters[name] = adapter
+        if surplus:
+            surplus.close()
 
     async def _forward(self, scope: Scope, body: bytes, send: Send) -> int:
         """Gives vLLM a request. Returns the status of its answer."""

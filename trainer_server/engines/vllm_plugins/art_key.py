@@ -28,12 +28,12 @@ class KeyOnly:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._expected = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
+        self._authorization = f"Bearer {os.environ['VLLM_API_KEY']}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket") and scope["path"] != OPEN:
-            given = Headers(scope=scope).get("Authorization", "").encode()
-            if not secrets.compare_digest(given, self._expected):
+            authorization = Headers(scope=scope).get("Authorization", "").encode()
+            if not secrets.compare_digest(authorization, self._authorization):
                 if scope["type"] == "websocket":
                     await send({"type": "websocket.close", "code": 1008})
                 else:

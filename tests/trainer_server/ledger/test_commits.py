@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from trainer_server.ledger.storage.slices import delete_in_slices
+from trainer_server.ledger.commits import delete_in_slices
 
 
 def asked_for(count: int, seconds_a_row: float) -> list[int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer_server.engines.vllm.harmony import answer
+from trainer_server.engines.harmony import answer
 
 
 def call(name: str, arguments: str) -> dict[str, Any]:

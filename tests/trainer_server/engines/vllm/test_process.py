@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_server.engines.vllm.process.crash_reason import cause
+from trainer_server.engines.vllm.process import crash_reason
 
 CORE = "(EngineCore pid=7) ERROR 11-22 11:23:45 [core.py:402] "
 FOLLOWING = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
@@ -27,4 +27,4 @@ FOLLOWING = "RuntimeError: Engine core initialization failed. See root cause abo
     ],
 )
 def test_the_first_error_is_the_cause(lines: list[str], expected: str | None) -> None:
-    assert cause("\n".join(lines)) == expected
+    assert crash_reason("\n".join(lines)) == expected

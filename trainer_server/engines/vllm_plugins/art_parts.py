@@ -15,21 +15,25 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import inspect
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 log = logging.getLogger("vllm.art")
 
 Parts = Mapping[str, Sequence[str]]
 """By feature: the parts that it needs."""
-PLUGINS = ("art_applied", "art_cpu_lora", "art_elementwise", "art_linear", "art_precision", "art_start")
-CPU = ("art_cpu_lora", "art_elementwise", "art_linear", "art_start")
-"""Those that change vLLM on CPUs only."""
-CPU_FEATURES = ("fp32 residual stream",)
-"""Features of the others that do so."""
+PLUGINS = tuple(
+    entry.module
+    for plugins in importlib.metadata.distributions(name="art-engine-plugins", path=[str(Path(__file__).parent)])
+    for entry in plugins.entry_points
+)
+"""The modules that vLLM loads as plugins: entry_points.txt in the dist-info beside this file lists them, and nothing
+else does. A plugin names the features that change vLLM on CPUs only in CPU_ONLY."""
 
 _missing: dict[str, list[str]] = {}
 """By feature: what was looked for in this process and is not there, or the error that it failed with."""
@@ -58,10 +62,9 @@ def survey(cpu: bool) -> dict[str, list[str]]:
     """
     lacking = {
         feature: [part for part in parts if not present(part)]
-        for plugin in PLUGINS
-        if cpu or plugin not in CPU
-        for feature, parts in importlib.import_module(plugin).PARTS.items()
-        if cpu or feature not in CPU_FEATURES
+        for plugin in map(importlib.import_module, PLUGINS)
+        for feature, parts in plugin.PARTS.items()
+        if cpu or feature not in plugin.CPU_ONLY
     }
     return {feature: names for feature, names in lacking.items() if names}
 

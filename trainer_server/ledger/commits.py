@@ -1,10 +1,11 @@
-"""Group commit: completions that arrive while others are being written share the next transaction."""
+"""How ledgers write: completions share transactions, and are deleted in slices that let others write meanwhile."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from trainer_server.ledger.base import LedgerError
@@ -12,6 +13,11 @@ from trainer_server.wire import Completion
 
 _BATCH = 512
 """Largest number of rows in one transaction."""
+
+_SLICE_SECONDS = 0.02
+"""Seconds that a slice should take: others wait for about as long."""
+_FIRST, _FEWEST, _MOST = 50, 10, 1000
+"""Rows of the first slice, and bounds of the others."""
 
 _Entry = tuple[Completion, asyncio.Future[None]]
 """A completion, and the future that is resolved once it is durable."""
@@ -39,10 +45,10 @@ class GroupCommit:
             self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
             self._thread.start()
         loop = asyncio.get_running_loop()
-        committed = [loop.create_future() for _ in completions]
-        for pair in zip(completions, committed, strict=True):
+        futures = [loop.create_future() for _ in completions]
+        for pair in zip(completions, futures, strict=True):
             self._queue.put(pair)
-        await asyncio.gather(*committed)
+        await asyncio.gather(*futures)
 
     def close(self) -> None:
         """Writes what is still queued, and ends the thread."""
@@ -94,3 +100,27 @@ def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
         future.get_loop().call_soon_threadsafe(settle)
     except RuntimeError:  # the loop is closed: no caller waits any more
         return
+
+
+def delete_in_slices(delete: Callable[[int], int]) -> int:
+    """Deletes rows a few at a time.
+
+    SQLite does not queue writers: one that waits looks again after some milliseconds. So each slice is followed by a
+    pause as long as the slice took. That also leaves a database server half of its time for others.
+
+    Args:
+        delete: Deletes at most so many rows, in a transaction of its own, and returns how many. Fewer end the deletion.
+
+    Returns:
+        How many rows were deleted.
+    """
+    rows, total = _FIRST, 0
+    while True:
+        start = time.monotonic()
+        count = delete(rows)
+        seconds = time.monotonic() - start
+        total += count
+        if count < rows:
+            return total
+        time.sleep(seconds)
+        rows = max(_FEWEST, min(_MOST, int(rows * _SLICE_SECONDS / max(seconds, 1e-6))))

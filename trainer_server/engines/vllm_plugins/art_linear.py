@@ -4,7 +4,6 @@ The libraries that vLLM calls are slow for so few rows: half of a decoding step.
 second copy of the weights in bf16. Weights that bf16 does not hold exactly are left to vLLM; without a compiler, or
 with `ART_KERNELS=0`, all are.
 
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, I in, O out, B blocks of C columns.
 """
 
@@ -22,6 +21,7 @@ FEW = 24
 
 LINEAR = "fp32 products of few rows on CPUs"
 PARTS = {LINEAR: ("vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm(layer, remove_weight)",)}
+CPU_ONLY = (LINEAR,)
 
 Linear = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
@@ -43,10 +43,10 @@ def _take_few_rows(kernels: Kernels) -> None:
     def dispatch(layer: Any, remove_weight: bool) -> None:
         weight = layer.weight.detach()
         fits = not weight.is_meta and weight.dim() == 2 and weight.dtype is torch.float32
-        packed = pack_linear(weight) if fits else None
+        blocks = pack_linear(weight) if fits else None
         stock_dispatch(layer, remove_weight)
-        if packed is not None:
-            layer.cpu_linear = with_few_rows(layer.cpu_linear, packed, kernels)
+        if blocks is not None:
+            layer.cpu_linear = with_few_rows(layer.cpu_linear, blocks, kernels)
 
     utils.dispatch_cpu_unquantized_gemm = dispatch
 

@@ -3,8 +3,6 @@
 Stock vLLM takes an adapter whose names are those of other modules, says so to a debug log, and answers from the base
 model, or from a model to which half of the adapter is applied. That happens where transformers and vLLM load different
 classes of a model, with other names for the same layers, and where vLLM adapts fewer kinds of layers than PEFT does.
-
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
 
 from __future__ import annotations
@@ -30,7 +28,8 @@ PARTS = {
         "vllm.lora.model_manager:LoRAModelManager.self.modules",
     ),
 }
-_NAMED = 3
+CPU_ONLY = ()
+_MOST_NAMES = 3
 """Modules that a message names at most."""
 _WEIGHT = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_(?:A|B|embedding_A|embedding_B)(?:\..*)?$")
 """The key of one of an adapter's tensors; its group is the module's name."""
@@ -47,10 +46,10 @@ def check_read(names: Iterable[str], adapter: Any) -> None:
     if len(adapter.loras) >= len(modules):
         return
     read = {_layer(name) for name in adapter.loras}
-    lost = [name for name in modules if _layer(name) not in read] or modules
+    missing = [name for name in modules if _layer(name) not in read] or modules
     raise ValueError(
         f"vLLM would leave out {len(modules) - len(adapter.loras)} of this adapter's {len(modules)} modules: "
-        f"{_some(lost)}. Create the policy with targets that this vLLM adapts"
+        f"{_some(missing)}. Create the policy with targets that this vLLM adapts"
     )
 
 
@@ -62,23 +61,23 @@ def check_applied(manager: Any, adapter: Any) -> None:
         adapter: Its LoRAModel, with weights packed as the model's modules are.
     """
     looked_up = (manager._get_lora_layer_weights(adapter, name) for name in manager.modules)
-    applied = {id(weights) for weights in looked_up if weights is not None}
+    whole = {id(weights) for weights in looked_up if weights is not None}
     elsewhere = _elsewhere(manager.model)
     left_out = [
         name
         for name, weights in adapter.loras.items()
-        if id(weights) not in applied
+        if id(weights) not in whole
         # The first half of stacked experts, which vLLM keeps beside the second.
-        and id(adapter.loras.get(name.removesuffix(".base_layer"))) not in applied
+        and id(adapter.loras.get(name.removesuffix(".base_layer"))) not in whole
         and not name.startswith(elsewhere)
     ]
     if not left_out:
         return
-    kind, known = type(manager.model).__name__, next(iter(manager.modules), "none")
+    kind, example = type(manager.model).__name__, next(iter(manager.modules), "none")
     if len(left_out) == len(adapter.loras):
         raise ValueError(
             "vLLM would apply no weight of this adapter, and answer from the base model: its layers are named like "
-            f"{left_out[0]}, and those of {kind} that take adapters like {known}"
+            f"{left_out[0]}, and those of {kind} that take adapters like {example}"
         )
     raise ValueError(
         f"vLLM would apply this adapter in part: {len(left_out)} of its {len(adapter.loras)} modules are none that "
@@ -98,8 +97,8 @@ def _layer(name: str) -> str:
 
 
 def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 @harmless

@@ -3,7 +3,6 @@
 `load()` compiles `art_kernels.c` once, by the machine's C compiler, and keeps the library in vLLM's environment.
 Without a compiler the plugins compute the same by PyTorch, which takes longer; so they do with `ART_KERNELS=0`.
 
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, E hidden size, V vocabulary; further ones in `art_kernels.c`.
 """
 
@@ -87,23 +86,9 @@ class Kernels:
             scale: The adapters' scale.
         """
         (rows, inputs), (_, rank, outputs) = x_NI.shape, up.shape
-        self._lora_linear(
-            y_NO.data_ptr(),
-            y_NO.stride(0),
-            x_NI.data_ptr(),
-            x_NI.stride(0),
-            down.data_ptr(),
-            up.data_ptr(),
-            slots_N.data_ptr(),
-            ends_C.data_ptr(),
-            rows,
-            inputs,
-            outputs,
-            len(ends_C),
-            rank,
-            scale,
-            x_NI.dtype is torch.float32,
-        )
+        pointers = (matrix.data_ptr() for matrix in (down, up, slots_N, ends_C))
+        sizes = rows, inputs, outputs, len(ends_C), rank
+        self._lora_linear(*_rows(y_NO), *_rows(x_NI), *pointers, *sizes, scale, x_NI.dtype is torch.float32)
 
     def add_norm(
         self, x_NE: torch.Tensor, residual_NE: torch.Tensor, weight_E: torch.Tensor, epsilon: float
@@ -117,19 +102,10 @@ class Kernels:
             epsilon: Of the norm.
         """
         y_NE, sum_NE = torch.empty_like(x_NE), torch.empty_like(x_NE, dtype=torch.float32)
-        size = x_NE.shape[-1]
-        self._add_norm(
-            y_NE.data_ptr(),
-            sum_NE.data_ptr(),
-            x_NE.data_ptr(),
-            residual_NE.data_ptr(),
-            residual_NE.dtype is torch.bfloat16,
-            weight_E.data_ptr(),
-            x_NE.numel() // size,
-            size,
-            epsilon,
-            x_NE.dtype is torch.float32,
-        )
+        pointers = (matrix.data_ptr() for matrix in (y_NE, sum_NE, x_NE, residual_NE))
+        narrow, size = residual_NE.dtype is torch.bfloat16, x_NE.shape[-1]
+        sizes = x_NE.numel() // size, size
+        self._add_norm(*pointers, narrow, weight_E.data_ptr(), *sizes, epsilon, x_NE.dtype is torch.float32)
         return y_NE, sum_NE
 
     def silu_mul(self, x_NF: torch.Tensor) -> torch.Tensor:
@@ -151,26 +127,15 @@ class Kernels:
             size: Numbers of a head.
             cos_sin: (positions, rotated numbers of a head), the cosines and then the sines; of q's dtype, contiguous.
         """
-        self._rotate(
-            q.data_ptr(),
-            q.stride(0),
-            q.shape[-1] // size,
-            *((k.data_ptr(), k.stride(0), k.shape[-1] // size) if k is not None else (None, 0, 0)),
-            cos_sin.data_ptr(),
-            positions_N.data_ptr(),
-            len(positions_N),
-            size,
-            cos_sin.shape[-1] // 2,
-            q.dtype is torch.float32,
-        )
+        key = (*_rows(k), k.shape[-1] // size) if k is not None else (None, 0, 0)
+        pointers, sizes = (cos_sin.data_ptr(), positions_N.data_ptr()), (len(positions_N), size, cos_sin.shape[-1] // 2)
+        self._rotate(*_rows(q), q.shape[-1] // size, *key, *pointers, *sizes, q.dtype is torch.float32)
 
     def linear(self, x_NI: torch.Tensor, weight_BIC: torch.Tensor) -> torch.Tensor:
         """x Wᵀ in fp32, (N, O), of a matrix that `pack_linear` has packed. x is fp32, with contiguous rows."""
         blocks, inputs, columns = weight_BIC.shape
         y_NO = torch.empty(len(x_NI), blocks * columns)
-        self._linear(
-            y_NO.data_ptr(), x_NI.data_ptr(), x_NI.stride(0), weight_BIC.data_ptr(), len(x_NI), inputs, blocks * columns
-        )
+        self._linear(y_NO.data_ptr(), *_rows(x_NI), weight_BIC.data_ptr(), len(x_NI), inputs, blocks * columns)
         return y_NO
 
     def head(self, x_NE: torch.Tensor, packed_head: torch.Tensor) -> torch.Tensor:
@@ -181,6 +146,11 @@ class Kernels:
             logits_NV.data_ptr(), x_NE.data_ptr(), packed_head.data_ptr(), len(x_NE), 2 * pairs, blocks * columns
         )
         return logits_NV
+
+
+def _rows(matrix: torch.Tensor) -> tuple[int, int]:
+    """Where a matrix begins, and how many numbers further its next row does."""
+    return matrix.data_ptr(), matrix.stride(0)
 
 
 def pack_head(weight_VE: torch.Tensor) -> torch.Tensor | None:
@@ -232,10 +202,10 @@ def compile_kernels(where: Path) -> Path:
     if compiler is None:
         raise OSError(f"no C compiler: none of {', '.join(COMPILERS)} is on the PATH")
     with tempfile.TemporaryDirectory(dir=where) as scratch:
-        made = Path(scratch) / path.name
-        line = [compiler, *FLAGS, str(SOURCE), "-o", str(made), "-lm"]
+        library = Path(scratch) / path.name
+        line = [compiler, *FLAGS, str(SOURCE), "-o", str(library), "-lm"]
         subprocess.run(line, check=True, capture_output=True, text=True, timeout=120)
-        made.replace(path)
+        library.replace(path)
     return path
 
 

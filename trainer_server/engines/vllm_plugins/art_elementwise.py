@@ -2,8 +2,6 @@
 
 vLLM computes both by about thirty small PyTorch operators a layer, which read and write everything anew: a tenth of a
 pass, be it of many tokens or of few. Without a compiler it goes on to do so; also with `ART_KERNELS=0`.
-
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
 
 from __future__ import annotations
@@ -26,8 +24,9 @@ PARTS = {
         f"{_ROTARY}.self.is_neox_style",
     ),
 }
+CPU_ONLY = (SILU, ROTARY)
 
-Rotated = tuple[torch.Tensor, torch.Tensor | None]
+QueriesKeys = tuple[torch.Tensor, torch.Tensor | None]
 """Queries and keys."""
 
 
@@ -36,13 +35,13 @@ def register() -> None:
     """Puts this into vLLM's layers. Called by vLLM in every engine process."""
     from vllm.platforms import current_platform
 
-    loaded = load() if current_platform.is_cpu() else None
-    if loaded is None:
+    kernels = load() if current_platform.is_cpu() else None
+    if kernels is None:
         return
     if have(SILU, PARTS):
-        _fuse_silu(loaded)
+        _fuse_silu(kernels)
     if have(ROTARY, PARTS):
-        _fuse_rotary(loaded)
+        _fuse_rotary(kernels)
 
 
 def _fuse_silu(kernels: Kernels) -> None:
@@ -62,9 +61,9 @@ def _fuse_silu(kernels: Kernels) -> None:
 def _fuse_rotary(kernels: Kernels) -> None:
     from vllm.model_executor.layers.rotary_embedding.base import RotaryEmbedding
 
-    stock_rotate: Callable[..., Rotated] = RotaryEmbedding.forward_native
+    stock_rotate: Callable[..., QueriesKeys] = RotaryEmbedding.forward_native
 
-    def rotate(self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> Rotated:
+    def rotate(self: Any, positions: torch.Tensor, query: torch.Tensor, key: torch.Tensor | None = None) -> QueriesKeys:
         if not (self.is_neox_style and plain(query) and (key is None or plain(key)) and positions.dim() == 1):
             return stock_rotate(self, positions, query, key)
         angles = self._match_cos_sin_cache_dtype(query)

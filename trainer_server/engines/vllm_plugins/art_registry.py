@@ -73,12 +73,12 @@ class Tokenizer:
 def find_needed_tokens(parser: Callable[[Any], Any]) -> list[str]:
     """The tokens without which a parser cannot be made. None are known of one that needs more than tokens."""
     everything = Tokenizer()
-    if not _made(parser, everything):
+    if not _can_make(parser, everything):
         return []
-    return [token for token in dict.fromkeys(everything.vocab.lookups) if not _made(parser, Tokenizer(token))]
+    return [token for token in dict.fromkeys(everything.vocab.lookups) if not _can_make(parser, Tokenizer(token))]
 
 
-def _made(parser: Callable[[Any], Any], tokenizer: Tokenizer) -> bool:
+def _can_make(parser: Callable[[Any], Any], tokenizer: Tokenizer) -> bool:
     try:
         parser(tokenizer)
     except Exception:  # parsers raise what they like
@@ -118,7 +118,7 @@ def main() -> None:
     from vllm.reasoning import ReasoningParserManager as Reasoning
     from vllm.tool_parsers import ToolParserManager as Tools
 
-    known = {
+    answer = {
         "version": __version__,
         "tool_parsers": parsers(Tools.list_registered(), Tools.get_tool_parser),
         "constraining": constraining(Tools.list_registered(), Tools.get_tool_parser),
@@ -126,7 +126,7 @@ def main() -> None:
         "architectures": sorted(ModelRegistry.get_supported_archs()),
         "missing": survey(current_platform.is_cpu()),
     }
-    print(json.dumps(known))
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

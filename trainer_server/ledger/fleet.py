@@ -32,7 +32,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a server is told when it says that it is alive.
+    """The answer to a server that reports that it is alive.
 
     Args:
         expelled: Whether the others took this server for dead, so that it holds nothing any more.
@@ -58,7 +58,7 @@ class SharedGateways(Protocol):
     term: float
 
     async def beat(self, busy: Collection[Key]) -> Beat:
-        """Says that this server is alive. It must do so several times in each `term`.
+        """Reports that this server is alive. It must do so several times in each `term`.
 
         Args:
             busy: Versions for which it has requests under way.
@@ -80,7 +80,7 @@ class SharedGateways(Protocol):
         ...
 
     async def give_back(self, key: Key, number: int) -> None:
-        """This server holds a slot no longer, unless it has claimed it again since the beat that told the number."""
+        """This server holds a slot no longer, unless it has claimed it again since the beat that had the number."""
         ...
 
     async def drop(self, key: Key) -> None:
@@ -91,7 +91,7 @@ class SharedGateways(Protocol):
         """Nobody can hold the slot of a version from now on, until it is `emptied`: its files will be deleted.
 
         Returns:
-            Why that cannot be; None: it is so, and who holds the slot still is asked to give it back.
+            Why that cannot be; None: it is so, and the next beat of each holder has the slot in `wanted_back`.
         """
         ...
 

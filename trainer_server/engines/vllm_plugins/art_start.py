@@ -5,8 +5,6 @@ served before. Each imports torch and vLLM again, for seven to ten seconds of a 
 may not share with the one that it was forked off. On CPUs the engine is forked off the front end, and the front end
 looks at the class itself. Processes that the engine starts for several ranks begin anew as before, since each binds its
 threads to cores when it is born. `ART_START=0` leaves vLLM as it is.
-
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ PARTS = {
     FORK: ("vllm.v1.engine.utils:get_mp_context",),
     LOOK: ("vllm.model_executor.models.registry:_run_in_subprocess(fn)",),
 }
+CPU_ONLY = (FORK, LOOK)
 
 
 def context() -> BaseContext:

@@ -6,7 +6,6 @@ which takes longer than the pass. What the model's configuration or the user say
 The residual stream, on CPUs, where it costs nothing: what layers add up is not rounded after each of them.
 The trainer's side is `training/head.py` and `training/residual.py`. `ART_PRECISION=0` leaves vLLM as it is.
 
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, E hidden size, V vocabulary.
 """
 
@@ -39,6 +38,7 @@ PARTS = {
         f"{_LAYERS}.layernorm:GemmaRMSNorm.self.weight",
     ),
 }
+CPU_ONLY = (RESIDUAL,)
 
 HALF = (torch.bfloat16, torch.float16)
 

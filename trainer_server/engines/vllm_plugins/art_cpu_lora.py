@@ -9,7 +9,6 @@ matmuls. Either way rows without an adapter get nothing. `ART_CPU_LORA=0` leaves
 Experts get no adapter (`--lora-target-modules`). Stock vLLM, once adapters are enabled, computes experts with Triton,
 which CPUs do not have; here its kernels for CPUs compute them.
 
-This folder goes on vLLM's PYTHONPATH, with the entry point in the dist-info beside this file.
 Shapes: N tokens, I in, O out (of all slices), R rank, C slices of a fused layer (q, k, v), S slots.
 """
 
@@ -48,6 +47,7 @@ PARTS = {
     ),
     EXPERTS: (f"{_EXPERTS}.__post_init__", f"{_EXPERTS}.is_lora_enabled"),
 }
+CPU_ONLY = (LORA, EXPERTS)
 
 Group = tuple[int, torch.Tensor | slice]
 """A slot ≥ 0 and the rows of the batch that use it: a slice where they are contiguous, else their indices."""
@@ -92,23 +92,23 @@ class PackedMatrices:
     """A layer's matrices as two matmuls need them, made anew after an adapter was loaded or unloaded."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
-        self._stacked: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self._by_slot: dict[tuple[int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+        self._stacks: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = {}
 
     def clear(self, *_: Any) -> None:
-        self._made.clear()
-        self._stacked.clear()
+        self._by_slot.clear()
+        self._stacks.clear()
 
     def stack(
         self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], dtype: torch.dtype
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """What the kernel reads: (S, C·R, I), (S, R, O), and where each of the C slices of O ends."""
-        if (stacked := self._stacked.get(a[0].data_ptr())) is None:
+        if (matrices := self._stacks.get(a[0].data_ptr())) is None:
             down = torch.cat([part[:, 0] for part in a], dim=1).to(dtype).contiguous()
             up = torch.cat([part[:, 0].transpose(1, 2) for part in b], dim=2).to(dtype).contiguous()
             ends = torch.tensor([part.shape[-2] for part in b]).cumsum(0)
-            stacked = self._stacked[a[0].data_ptr()] = (down, up, ends)
-        return stacked
+            matrices = self._stacks[a[0].data_ptr()] = (down, up, ends)
+        return matrices
 
     def of(
         self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor], slot: int, dtype: torch.dtype
@@ -118,17 +118,17 @@ class PackedMatrices:
         a, b: per slice, (S, 1, R, I) and (S, 1, O of the slice, R).
         """
         key = (a[0].data_ptr(), slot)
-        if (weights := self._made.get(key)) is None:
-            chosen = range(a[0].shape[0]) if slot < 0 else [slot]
-            down = torch.cat([part[index].flatten(0, -2) for index in chosen for part in a])
-            up = torch.cat([torch.block_diag(*(part[index].flatten(0, -2).T for part in b)) for index in chosen])
-            weights = self._made[key] = (down.to(dtype).T.contiguous(), up.to(dtype).contiguous())
+        if (weights := self._by_slot.get(key)) is None:
+            slots = range(a[0].shape[0]) if slot < 0 else [slot]
+            down = torch.cat([part[index].flatten(0, -2) for index in slots for part in a])
+            up = torch.cat([torch.block_diag(*(part[index].flatten(0, -2).T for part in b)) for index in slots])
+            weights = self._by_slot[key] = (down.to(dtype).T.contiguous(), up.to(dtype).contiguous())
         return weights
 
 
 _batches: dict[int, Batch] = {}
 """By address of a batch's index tensor."""
-_packed = PackedMatrices()
+_matrices = PackedMatrices()
 
 
 def lora_linear(
@@ -170,7 +170,7 @@ def _op(
 ) -> None:
     batch = _batches[slots.data_ptr()]
     count, y, x = len(batch.slots_N), y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-    lora_linear(y[:count], x[:count], a, b, scale, batch, _packed, load())
+    lora_linear(y[:count], x[:count], a, b, scale, batch, _matrices, load())
 
 
 @harmless
@@ -225,7 +225,7 @@ def _group() -> None:
         # vLLM calls this for every adapter; one that does not change the head has zeros there.
         batch.groups = [group for group in batch.groups if b[group[0]].any()]
         y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-        lora_linear(y, x, (a,), (b,), scale, batch, _packed, None)
+        lora_linear(y, x, (a,), (b,), scale, batch, _matrices, None)
 
     def forgetting(change: Any) -> Any:
         @functools.wraps(change)
@@ -233,10 +233,10 @@ def _group() -> None:
             try:
                 changes = change(self, *args, **kwargs)
             except BaseException:
-                _packed.clear()
+                _matrices.clear()
                 raise
             if changes:
-                _packed.clear()
+                _matrices.clear()
             return changes
 
         return change_and_clear

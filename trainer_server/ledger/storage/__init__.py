@@ -1,1 +1,0 @@
-"""What ledgers in SQLite and in PostgreSQL have in common."""
