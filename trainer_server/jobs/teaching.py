@@ -12,10 +12,9 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
-
 from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.engines.vllm.teacher import VLLMTeacher
+from trainer_server.jobs.job_files import Teaching
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -28,20 +27,6 @@ T = TypeVar("T")
 
 _AT_ONCE = 16
 """Requests to an engine that are under way at the same time."""
-
-
-class Teaching(BaseModel):
-    """Content of teaching.json. What an engine refused is missing here; the trainer counts it as skipped."""
-
-    scores: dict[str, list[float | None]] = Field(default_factory=dict)
-    """By id of a completion: the teacher's log-probability of each sampled token. None: it gave none."""
-    prompts: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
-    """By hint and id of a completion: the completion's prompt with the hint in it, as token ids."""
-    seconds: float = Field(default=0.0, description="wall time of asking for all this")
-
-    def prompt(self, completion_id: str, hint: str) -> list[int] | None:
-        """The prompt of a completion with a hint in it; None: it could not be rendered."""
-        return self.prompts.get(hint, {}).get(completion_id)
 
 
 class Teachers:

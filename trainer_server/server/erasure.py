@@ -196,8 +196,8 @@ class Erasure:
     def _erase(
         self, ledger: ErasesCompletions, rollouts: Sequence[str], completions: Sequence[str], policy: str | None
     ) -> Erased:
-        jobs = self._jobs.board.ended_jobs(policy, set(completions))
-        self._jobs.board.erase(jobs, policy)
+        jobs = self._jobs.queue.ended_jobs(policy, set(completions))
+        self._jobs.queue.erase(jobs, policy)
         self._runs.erase(rollouts, policy)
         self._draws.erase(rollouts, policy)
         self._rollouts.erase(rollouts)

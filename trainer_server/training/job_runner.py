@@ -14,9 +14,8 @@ from typing import Any
 
 import torch
 
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.job_file import JobFile
-from trainer_server.jobs.files.progress import Progress
+from trainer_server.jobs.job_files import JobFile, Progress
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.step_tokens import write_step_tokens
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
@@ -52,7 +51,7 @@ class JobRunner:
     def __init__(
         self,
         *,
-        board: JobBoard,
+        board: JobQueue,
         store: AdapterStore,
         ledger: Ledger,
         model: PolicyModel,

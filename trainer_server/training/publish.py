@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 
-from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.job_files import JobFile
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import no_space

@@ -15,9 +15,8 @@ from typing import get_args
 import torch
 
 from trainer_server.common import Home
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.job_file import JobFile
-from trainer_server.jobs.files.training_outcome import CANCELLED, TrainingOutcome
+from trainer_server.jobs.job_files import CANCELLED, JobFile, TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import ADDRESS, LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
@@ -77,7 +76,7 @@ class Worker:
         """
         self.home, self.model, self.ledger = home, model, ledger
         self.ranks, self.takes_turns = ranks, takes_turns
-        self.board = JobBoard(home.jobs)
+        self.board = JobQueue(home.jobs)
         self.store = AdapterStore(home.policies)
         self._runner = JobRunner(
             board=self.board,

@@ -20,7 +20,7 @@ async def list_jobs(
 ) -> JobList:
     """Jobs, newest first: at most `limit`; only those with `status`, where it is given. Their results name no
     trajectories; `GET /api/jobs/{id}` does."""
-    return JobList(jobs=await asyncio.to_thread(server.jobs.status.jobs, limit, status))
+    return JobList(jobs=await asyncio.to_thread(server.jobs.newest, limit, status))
 
 
 @router.get("/{job_id}")
@@ -28,7 +28,7 @@ async def show_job(
     job_id: Annotated[str, Path(max_length=100)], server: ServerDep, wait: Annotated[float, Query(ge=0, le=60)] = 0.0
 ) -> Job:
     """One job; `wait`: seconds to wait for it to become final."""
-    job = await server.jobs.status.wait(_check_id(job_id), wait)
+    job = await server.jobs.wait(_check_id(job_id), wait)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}", code="not_found")
     return job if job.status.final else job.model_copy(update={"held_up": server.trouble})
@@ -37,7 +37,7 @@ async def show_job(
 @router.post("/{job_id}/cancel")
 async def cancel_job(job_id: Annotated[str, Path(max_length=100)], server: ServerDep) -> Job:
     """Cancels a queued or running step or warm start, and answers once it has ended. 409 for one that has ended."""
-    return await server.jobs.cancellation.cancel(_check_id(job_id))
+    return await server.jobs.cancel(_check_id(job_id))
 
 
 def _check_id(job_id: str) -> str:

@@ -39,7 +39,7 @@ async def queue_sft(
 def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
     """The step or warm start that was made under an idempotency key; 404 when there is none."""
     get_policy(server, name)
-    job = server.jobs.submitter.find(name, idempotency_key)
+    job = server.jobs.find(name, idempotency_key)
     if job is None:
         raise NotFound(f"no job of {name!r} has the key {idempotency_key!r}", code="not_found")
     return job
@@ -51,7 +51,7 @@ async def _queue(server: Server, request: Request, name: str, body: StepRequest 
     if key and not body.idempotency_key:  # an empty one is none
         body = body.model_copy(update={"idempotency_key": key})
     evaluations = await asyncio.to_thread(_evaluations, server, body) if isinstance(body, StepRequest) else frozenset()
-    job = await server.jobs.submitter.train(name, body, evaluations)
+    job = await server.jobs.train(name, body, evaluations)
     note(request.scope, target=f"{name}, {job.id}")
     return job
 
