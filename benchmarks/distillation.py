@@ -31,11 +31,11 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from trainer_server.training.checkpoint import make_optimizer
 from trainer_server.training.grpo.batch import Origin, gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.lora import adapted_targets
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.optimizer import make_optimizer
 from trainer_server.wire import (
     Completion,
     CompletionStatus,

@@ -100,7 +100,7 @@ class TrainingOutcome(BaseModel):
     error: str | None = None
     """Why the job failed or was cancelled; None otherwise."""
     cancelled: bool = False
-    """Whether a client cancelled the job; `error` says when."""
+    """Whether a client cancelled the job; `error` has the moment."""
     seconds: float = Field(default=0.0, description="wall time in the trainer")
 
 

@@ -243,8 +243,8 @@ class JobQueue:
         Returns:
             False if the job was cancelled before.
         """
-        claimed = create_exclusive(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
-        return claimed or not self.cancelled(job_id)
+        success = create_exclusive(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
+        return success or not self.cancelled(job_id)
 
     def cancel(self, job_id: str) -> bool:
         """Cancels a job that the trainer has not started.
@@ -347,9 +347,9 @@ class JobQueue:
             if (job := self._read(job_id, "done.json", Job)) is not None:
                 self._ended[job_id] = job.status
                 return job
-            accepted = self._accepted.get(job_id) if self.exists(job_id) else None
-            if accepted is None:
-                accepted = self._accepted[job_id] = self.file(job_id).as_accepted()
+            job_before = self._accepted.get(job_id) if self.exists(job_id) else None
+            if job_before is None:
+                job_before = self._accepted[job_id] = self.file(job_id).as_accepted()
             progress = self._read(job_id, "progress.json", Progress) or Progress()
             outcome = self.training_outcome(job_id)
         except OSError as error:
@@ -358,14 +358,14 @@ class JobQueue:
             return None
         except (ValueError, TypeError, KeyError, TrainingError):
             return None
-        state = {"progress": progress.share, "measured": progress.measured}
+        state: dict[str, Any] = {"progress": progress.share, "measured": progress.measured}
         if self.cancelled(job_id):
             state |= {"status": JobStatus.cancelled, "error": CANCELLED.error}
         elif outcome and outcome.cancelled:
             state |= {"status": JobStatus.cancelled, "error": outcome.error}
         elif self.started(job_id):
             state["status"] = JobStatus.running
-        return accepted.model_copy(update=state)
+        return job_before.model_copy(update=state)
 
     def _read(self, job_id: str, name: str, model: type[M]) -> M | None:
         """The content of a file of a job; None where there is none. Raises ValueError for a damaged one, or OSError."""

@@ -7,10 +7,11 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from trainer_server.common import tracing
 from trainer_server.common.gen_ai import record_job
-from trainer_server.jobs.job_files import BROKEN_OFF, CANCELLED, TrainingOutcome, digest
+from trainer_server.jobs.job_files import BROKEN_OFF, CANCELLED, JobFile, TrainingOutcome, digest
 from trainer_server.jobs.open_jobs import OpenJobs
 from trainer_server.jobs.queue import JobQueue
 from trainer_server.jobs.runner import JobRunner
@@ -41,7 +42,7 @@ from trainer_server.wire import (
 log = logging.getLogger("trainer_server")
 
 JOB_TIME_LIMIT = 86400.0
-"""Seconds that the trainer may take for a job, where nobody says less or more."""
+"""Seconds that the trainer may take for a job, unless an option or a request sets another time."""
 _RETRY = 1.0
 """Seconds until a file that could not be written is tried again."""
 
@@ -174,7 +175,7 @@ class JobService:
             NotStored: The job could not be written to disk, for example because the disk is full.
         """
         async with self._accepting:
-            return await self._accept("create", spec.name, spec=spec)
+            return await self._accept(partial(self.queue.accept, "create", spec.name, spec=spec))
 
     async def train(
         self, policy: str, request: StepRequest | SFTRequest, evaluations: frozenset[str] = frozenset()
@@ -201,7 +202,8 @@ class JobService:
             if isinstance(request, StepRequest):
                 await self._check_step(request)
             kind: JobKind = "sft" if isinstance(request, SFTRequest) else "step"
-            return await self._accept(kind, policy, request=request, evaluations=evaluations)
+            accept = partial(self.queue.accept, kind, policy, request=request, evaluations=evaluations)
+            return await self._accept(accept)
 
     def find(self, policy: str, idempotency_key: str) -> Job | None:
         """The step or warm start that was accepted under an idempotency key, or None."""
@@ -233,10 +235,10 @@ class JobService:
         """Whether a job was accepted for an equal request, as this release reads it: an earlier one that knew fewer
         settings wrote another digest."""
         try:
-            accepted = self.queue.file(job_id).request
+            earlier = self.queue.file(job_id).request
         except TrainingError:
             return False
-        return accepted is not None and digest(accepted) == digest(request)
+        return earlier is not None and digest(earlier) == digest(request)
 
     async def _check_step(self, request: StepRequest) -> None:
         """Raises Unprocessable for a reward that is too large, an unknown loss, or an unknown teacher.
@@ -256,25 +258,10 @@ class JobService:
             )
         await asyncio.to_thread(self._teachers.check, request.config)
 
-    async def _accept(
-        self,
-        kind: JobKind,
-        policy: str,
-        *,
-        spec: PolicySpec | None = None,
-        request: StepRequest | SFTRequest | None = None,
-        evaluations: frozenset[str] = frozenset(),
-    ) -> Job:
+    async def _accept(self, accept: partial[JobFile]) -> Job:
+        """Writes a job to disk, and wakes the trainer."""
         try:
-            file = await asyncio.to_thread(
-                self.queue.accept,
-                kind,
-                policy,
-                spec=spec,
-                request=request,
-                evaluations=evaluations,
-                trace=tracing.current(),
-            )
+            file = await asyncio.to_thread(accept, trace=tracing.current())
         except OSError as error:
             raise NotStored(f"the job could not be written down: {error}", code="disk") from None
         except ConfigError as error:

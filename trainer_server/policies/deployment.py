@@ -18,7 +18,7 @@ from trainer_server.wire import EngineError, TrainingError
 log = logging.getLogger("trainer_server")
 
 _RETRY = 1.0
-"""Seconds until the other servers are told again what names mean."""
+"""Seconds until the meanings of names are published again."""
 _HEALTH_CHECK_DELAY = 1.5
 """Seconds to wait after an engine refused an adapter. Engines are checked every second, so a dead one is noticed."""
 _MAX_REFUSALS = 3

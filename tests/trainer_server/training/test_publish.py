@@ -9,7 +9,7 @@ import pytest
 
 from trainer_server.jobs.queue import JobQueue
 from trainer_server.policies.store import AdapterStore
-from trainer_server.training.publish import Publisher
+from trainer_server.training.job_runner import Publisher
 from trainer_server.wire import PolicySpec
 
 

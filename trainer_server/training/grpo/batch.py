@@ -8,12 +8,12 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from trainer_server.jobs.job_files import Teaching
 from trainer_server.ledger.step_tokens import LeftOut
-from trainer_server.training.grpo.advantage import advantages, zero_variance
 from trainer_server.wire import (
     Completion,
     CompletionStatus,
@@ -24,6 +24,9 @@ from trainer_server.wire import (
     prefix_drift,
     wrong_reward,
 )
+
+EPSILON = 1e-4
+"""Added to the standard deviation, as TRL does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +216,7 @@ def gather_batch(
         prefix_drift=prefix_drift(completions.values()).share,
     )
     groups = _countable(groups, evaluations, batch)
-    rewarded_groups = [_rewarded(group, config, batch) for group in groups]
+    rewarded_groups = [_with_rewards(group, config, batch) for group in groups]
     for trajectory in (trajectory for group in rewarded_groups for trajectory in group):
         sampler = _sampler(trajectory, completions, policy, origin.server_id)
         if sampler is not None and trajectory.reward is not None:
@@ -225,14 +228,14 @@ def gather_batch(
     return batch
 
 
-def _rewarded(group: GroupRef, config: GRPOConfig, batch: Batch) -> list[TrajectoryRef]:
+def _with_rewards(group: GroupRef, config: GRPOConfig, batch: Batch) -> list[TrajectoryRef]:
     """The trajectories of a group that have a reward. Where rewards count, the others are left out of the batch."""
-    rewarded = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
-    if config.rewards_count and (missing := len(group.trajectories) - len(rewarded)):
+    references = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
+    if config.rewards_count and (missing := len(group.trajectories) - len(references)):
         batch.trajectories_skipped["no_reward"] += missing
         batch.skip_trajectories([ref for ref in group.trajectories if ref.reward is None], "no_reward")
-    batch.rewards += [trajectory.reward for trajectory in rewarded if trajectory.reward is not None]
-    return rewarded
+    batch.rewards += [trajectory.reward for trajectory in references if trajectory.reward is not None]
+    return references
 
 
 def _add_samples(
@@ -262,7 +265,7 @@ def _add_samples(
     baselines = [group.baseline for group in groups]
     advantages_by_group = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
     places, place_of = itertools.count(), dict[str, int]()
-    rewarded: list[tuple[int, TrajectoryRef, str]] = []
+    entries: list[tuple[int, TrajectoryRef, str]] = []
     for number, trajectories in enumerate(trajectories_by_group):
         rewards, baseline = rewards_by_group[number], baselines[number]
         dead = zero_variance(rewards, baseline) or not config.rewards_count
@@ -289,7 +292,7 @@ def _add_samples(
                     batch.skip(trajectory.id, completion_id, "forced")
                     continue
                 if not dead:
-                    rewarded.append((number, trajectory, completion_id))
+                    entries.append((number, trajectory, completion_id))
                 result = _add_teaching(sample, trajectory.hint, config, teaching)
                 batch.tokens_unscored += sum(sample.trained_mask)
                 if isinstance(result, Sample):
@@ -297,19 +300,19 @@ def _add_samples(
                     batch.tokens_unscored -= sum(result.trained_mask)
                 else:
                     batch.skip(trajectory.id, completion_id, result)
-    _check_rewards(rewarded, completions)
+    _check_rewards(entries, completions)
 
 
-def _check_rewards(rewarded: Iterable[tuple[int, TrajectoryRef, str]], completions: Mapping[str, Completion]) -> None:
+def _check_rewards(entries: Iterable[tuple[int, TrajectoryRef, str]], completions: Mapping[str, Completion]) -> None:
     """Raises TrainingError for a completion that is to be made likelier and less likely at once.
 
     Args:
-        rewarded: Number of the group, trajectory and completion, for each completion that is trained by a reward.
+        entries: Number of the group, trajectory and completion, for each completion that is trained by a reward.
         completions: By id, as the ledger has them.
     """
     reward_of: dict[tuple[str, str], float | None] = {}
     trajectory_of: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
-    for group, reference, completion in rewarded:
+    for group, reference, completion in entries:
         run = reference.trajectory
         if (other := reward_of.setdefault((run, completion), reference.reward)) != reference.reward:
             raise TrainingError(
@@ -363,7 +366,7 @@ def _add_teaching(sample: Sample, hint: str | None, config: GRPOConfig, teaching
     """A sample with its hinted prompt or its teacher's scores; or why it is skipped. Tokens without a score are not
     trained."""
     if hint is not None:
-        prompt = teaching.prompt(sample.completion.id, hint)
+        prompt = teaching.prompts.get(hint, {}).get(sample.completion.id)
         return "hint_not_rendered" if prompt is None else dataclasses.replace(sample, hinted_prompt=prompt)
     if config.distill is None or config.distill.url is None:
         return sample
@@ -423,3 +426,47 @@ def _trained_mask(completion: Completion) -> tuple[bool, ...]:
     if "grammar" not in completion.constrained:
         return (True,) * len(completion.token_ids)
     return tuple((np.array(completion.logprobs) < 0.0).tolist())
+
+
+def advantages(
+    groups: Sequence[Sequence[float]],
+    scale_rewards: Literal["group", "batch", "none"],
+    baselines: Sequence[float | None] | None = None,
+    group_baseline: Literal["mean", "leave_one_out"] = "mean",
+) -> list[list[float]]:
+    """(reward − baseline) / scale for every trajectory of every group, in the same shape, as in TRL's GRPOTrainer.
+
+    A group of one has nothing to compare with and gets 0, as does a group whose rewards are all equal, unless a
+    baseline is given.
+
+    Args:
+        groups: Rewards, group by group.
+        scale_rewards: The scale is the standard deviation (n − 1) of the group or of the whole batch, plus `EPSILON`;
+            or 1. A group with a given baseline is not scaled by its own deviation.
+        baselines: What the rewards of each group are compared with; None, for all or for one: see `group_baseline`.
+        group_baseline: The group's mean, or for each reward the mean of the others in its group (RLOO).
+    """
+    flat = np.array([reward for group in groups for reward in group], dtype=np.float64)
+    batch_std = float(flat.std(ddof=1)) if len(flat) > 1 else 0.0
+    result: list[list[float]] = []
+    for group, baseline in zip(groups, baselines or [None] * len(groups), strict=True):
+        if zero_variance(group, baseline):
+            result.append([0.0] * len(group))
+            continue
+        rewards = np.array(group, dtype=np.float64)
+        values = rewards - (rewards.mean() if baseline is None else baseline)
+        if group_baseline == "leave_one_out" and baseline is None and len(rewards) > 1:
+            values *= len(rewards) / (len(rewards) - 1)  # r − mean of the others
+        if scale_rewards == "group" and baseline is None:
+            values = values / (rewards.std(ddof=1) + EPSILON)
+        elif scale_rewards == "batch":
+            values = values / (batch_std + EPSILON)
+        result.append(values.tolist())
+    return result
+
+
+def zero_variance(group: Sequence[float], baseline: float | None = None) -> bool:
+    """Whether all advantages of a group are 0: its rewards equal the baseline; without one, they equal each other."""
+    if baseline is not None:
+        return all(abs(reward - baseline) < 1e-9 for reward in group)
+    return len(group) < 2 or max(group) - min(group) < 1e-9

@@ -24,7 +24,7 @@ from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process.hardware import cpu_dtype
-from trainer_server.training import update_check
+from trainer_server.training import optimizer as update_check
 from trainer_server.training.grpo.batch import Origin, Sample, gather_batch
 from trainer_server.training.grpo.minibatch import minibatches
 from trainer_server.training.model.policy import PolicyModel

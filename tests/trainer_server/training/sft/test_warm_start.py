@@ -17,7 +17,7 @@ from tests.support.training.worker import groups, make_worker, step
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.model.tree import pack
 from trainer_server.training.ranks import ALONE
-from trainer_server.training.sft import clock as warm_start_clock
+from trainer_server.training.sft import order as warm_start_clock
 from trainer_server.training.sft import warm_start as warm_start_module
 from trainer_server.training.sft.batches import Paths
 from trainer_server.training.sft.warm_start import _backward, warm_start
