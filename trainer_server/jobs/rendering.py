@@ -65,8 +65,8 @@ class Renderer:
             conversations: list[Conversation], trajectories: list[TrajectoryRef], what: str
         ) -> Demonstrations:
             collection = Collection(request.config)
-            for number, given in enumerate(conversations):
-                conversation = given if given.tools is not None else given.model_copy(update={"tools": request.tools})
+            for number, item in enumerate(conversations):
+                conversation = item if item.tools is not None else item.model_copy(update={"tools": request.tools})
                 positions = conversation.answers(request.config.train_on)
                 if not positions:
                     collection.conversations_skipped["no_answer"] += 1

@@ -65,7 +65,7 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
         await service.wait(first.id, 20)
         with pytest.raises(Conflict, match="has failed already"):
             await service.cancel(first.id)
-        await service.cancel(last.id)  # the first open one, which the completer waits for
+        await service.cancel(last.id)  # the first open one, for which `end_next` waits
         ended = await service.wait(last.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.cancelled

@@ -1,4 +1,4 @@
-"""The submitter: jobs in the order in which they were accepted, one for each idempotency key."""
+"""Submission: jobs in the order in which they were accepted, one for each idempotency key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The completer: ends every job that was accepted, in order, whatever becomes of one of them."""
+"""The service ends every job that was accepted, in order, whatever becomes of one of them."""
 
 from __future__ import annotations
 
