@@ -31,11 +31,11 @@ from rich.table import Table
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from trainer_server.training.checkpoint import make_optimizer
-from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.batch import Origin, gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.lora import adapted_targets
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.optimizer import make_optimizer
 from trainer_server.wire import (
     Completion,
     CompletionStatus,
@@ -133,7 +133,7 @@ class Student:
         }  # fmt: skip
         refs = [TrajectoryRef(id=one, reward=float(rewards[int(one)]), completions=[one]) for one in completions]
         groups = [GroupRef(scenario_id=str(at), trajectories=refs[at * RUNS :][:RUNS]) for at in range(PROMPTS)]
-        batch = gather_batch(groups, completions, config, policy="student", version=0, base_model="base", tokenizer="t")
+        batch = gather_batch(groups, completions, config, policy="student", version=0, origin=Origin("base", "t"))
 
         @contextmanager
         def with_version(version: int) -> Iterator[bool]:
@@ -164,9 +164,7 @@ class Student:
         refs = [TrajectoryRef(id=one, reward=1.0, completions=[one]) for one in completions]
         groups = [GroupRef(scenario_id=ref.id, trajectories=[ref], baseline=0.0) for ref in refs]
         for _ in range(200):
-            batch = gather_batch(
-                groups, completions, config, policy="student", version=0, base_model="base", tokenizer="t"
-            )
+            batch = gather_batch(groups, completions, config, policy="student", version=0, origin=Origin("base", "t"))
 
             @contextmanager
             def nothing(*_: object) -> Iterator[Any]:

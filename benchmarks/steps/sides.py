@@ -13,7 +13,7 @@ from trainer_server.training.grpo.loss import loss_named
 from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.residual import keep_fp32
+from trainer_server.training.model.precision import keep_fp32
 from trainer_server.training.model.tree import Ints, pack
 from trainer_server.wire import GRPOConfig, PolicySpec
 

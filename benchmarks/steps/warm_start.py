@@ -43,10 +43,10 @@ from benchmarks.steps.sides import SPEC
 from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
 from trainer_server.jobs.demonstrations import Demonstrations, Row
-from trainer_server.training.checkpoint import make_optimizer
-from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.batch import Origin, gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.optimizer import make_optimizer
 from trainer_server.training.sft.warm_start import warm_start
 from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, Sampling, SFTConfig, TrajectoryRef
 
@@ -112,7 +112,7 @@ class Step(Packed):
         started = clock()
         batch = gather_batch(
             [GroupRef(scenario_id="s", trajectories=runs)], completions, config,
-            policy="p", version=0, base_model="m", tokenizer="t",
+            policy="p", version=0, origin=Origin("m", "t"),
         )  # fmt: skip
         optimizer = make_optimizer(self.model, config)
         metrics = optimise(self.model, optimizer, batch, config, lambda _: nullcontext(True), lambda: nullcontext(""))

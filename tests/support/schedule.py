@@ -39,7 +39,7 @@ EARLY = (
     "tests/art_mcp/client/test_real_servers.py",
     "tests/full/clients/test_oldest_langchain.py",
     "tests/art_langgraph/capture/handler/test_packages.py",
-    "tests/trainer_server/jobs/test_supervisor.py",
+    "tests/trainer_server/jobs/test_trainer_process.py",
 )
 """Chains and files that take long: at the end, one process would work on them while the others have nothing to do."""
 

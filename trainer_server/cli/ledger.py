@@ -41,8 +41,8 @@ def archive_command(
     Example: art-langgraph ledger archive --months 2
     """
     require("pyarrow", extra="parquet")
-    from trainer_server.jobs.board import JobBoard
     from trainer_server.jobs.open_jobs import OpenJobs
+    from trainer_server.jobs.queue import JobQueue
     from trainer_server.ledger.archive import Archive, archive_months
     from trainer_server.ledger.base import GivesMonths, beginning, month_of
     from trainer_server.ledger.registry import open_ledger
@@ -56,7 +56,7 @@ def archive_command(
         ledger, archive = open_ledger(name, paths), Archive(paths.archive)
         if not isinstance(ledger, GivesMonths):
             raise ConfigError(f"the ledger ({type(ledger).__name__}) gives no months to an archive (GivesMonths)")
-        keep = OpenJobs(JobBoard(paths.jobs), ledger).completions()
+        keep = OpenJobs(JobQueue(paths.jobs), ledger).completions()
         for month, count in archive_months(ledger, archive, before, keep=keep):
             moved[month] = count
             if not as_json:

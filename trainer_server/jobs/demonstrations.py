@@ -74,14 +74,17 @@ class Demonstrations(BaseModel):
         Args:
             validation: Of which nothing is trained. Equal rows are skipped and counted as `in_validation`.
         """
-        measured = {tuple(row.ids) for row in validation.rows}
-        rows = [row for row in self.rows if tuple(row.ids) not in measured]
-        removed = sum(len(row.loss_spans) for row in self.rows) - sum(len(row.loss_spans) for row in rows)
+        validation_ids = {tuple(row.ids) for row in validation.rows}
+        rows = [row for row in self.rows if tuple(row.ids) not in validation_ids]
+        duplicate_count = sum(len(row.loss_spans) for row in self.rows) - sum(len(row.loss_spans) for row in rows)
         return self.model_copy(
             update={
                 "rows": rows,
-                "turns": self.turns - removed,
-                "turns_skipped": {**self.turns_skipped, **({"in_validation": removed} if removed else {})},
+                "turns": self.turns - duplicate_count,
+                "turns_skipped": {
+                    **self.turns_skipped,
+                    **({"in_validation": duplicate_count} if duplicate_count else {}),
+                },
                 "validation": validation,
             }
         )
@@ -114,14 +117,14 @@ class Collection:
         Returns:
             This collection.
         """
-        kept = []
+        fitting = []
         for turn in turns:
             if len(turn.prompt) + len(turn.answer) > self.config.max_length:
                 self.turns_skipped["too_long"] += 1
             else:
-                kept.append(turn)
-        self.turns += len(kept)
-        self.rows += [row.model_copy(update={"source": self.sources}) for row in join(kept)]
+                fitting.append(turn)
+        self.turns += len(fitting)
+        self.rows += [row.model_copy(update={"source": self.sources}) for row in join(fitting)]
         self.sources += 1
         return self
 

@@ -1,4 +1,4 @@
-"""The jobs that have not ended: in their order, with their files in memory, and a signal for whoever waits for them."""
+"""The jobs that have not ended: in their order, with their files in memory, and a signal when one ends."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import logging
 from collections.abc import Iterator
 
 from trainer_server.engines.slots import Key
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.job_files import JobFile
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.retention import Needs
 from trainer_server.wire import TrainingError
@@ -17,24 +17,24 @@ log = logging.getLogger("trainer_server")
 
 
 class OpenJobs:
-    """Ids of the open jobs, oldest first. The first one is that which the completer ends next.
+    """Ids of the open jobs, oldest first. The first one is that which ends next.
 
     Args:
-        board: Where their files are. A job whose file is damaged is logged and left out.
+        queue: Where their files are. A job whose file is damaged is logged and left out.
         ledger: Tells which versions sampled the completions that they need.
 
     Attributes:
-        ended: How many jobs have ended since the server started.
+        end_count: How many jobs have ended since the server started.
     """
 
-    def __init__(self, board: JobBoard, ledger: Ledger) -> None:
+    def __init__(self, queue: JobQueue, ledger: Ledger) -> None:
         self._ledger = ledger
         self._files: dict[str, JobFile] = {}
         self.end_count = 0
         self._added, self._changed = asyncio.Event(), asyncio.Condition()
-        for job_id in board.open_ids():
+        for job_id in queue.open_ids():
             try:
-                self._files[job_id] = board.file(job_id)
+                self._files[job_id] = queue.file(job_id)
             except TrainingError as error:
                 log.error("left out: %s", error)
 
@@ -63,7 +63,7 @@ class OpenJobs:
         self._added.set()
 
     async def remove(self, job_id: str) -> None:
-        """A job has ended, or was deleted. Whoever waits in `wait_for_end` looks again."""
+        """A job has ended, or was deleted. Wakes `wait_for_end`."""
         self._files.pop(job_id, None)
         self.end_count += 1
         async with self._changed:

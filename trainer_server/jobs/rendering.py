@@ -52,7 +52,7 @@ class Renderer:
             TrainingError: A conversation cannot be rendered, or nothing of the validation can be measured.
             LedgerError: The ledger could not be read.
         """
-        started = time.monotonic()
+        start = time.monotonic()
         try:
             end = await self._end() if request.conversations or request.validation else -1
         except RequestRefused as error:
@@ -65,8 +65,8 @@ class Renderer:
             conversations: list[Conversation], trajectories: list[TrajectoryRef], what: str
         ) -> Demonstrations:
             collection = Collection(request.config)
-            for number, given in enumerate(conversations):
-                conversation = given if given.tools is not None else given.model_copy(update={"tools": request.tools})
+            for number, item in enumerate(conversations):
+                conversation = item if item.tools is not None else item.model_copy(update={"tools": request.tools})
                 positions = conversation.answers(request.config.train_on)
                 if not positions:
                     collection.conversations_skipped["no_answer"] += 1
@@ -78,7 +78,7 @@ class Renderer:
                 collection.add(turn for turn in results if isinstance(turn, Turn))
             for trajectory in trajectories:
                 collection.add_trajectory(trajectory, completions, tokenizer=tokenizer)
-            return collection.whole(time.monotonic() - started)
+            return collection.whole(time.monotonic() - start)
 
         validation = None
         if request.validation or request.validation_trajectories:

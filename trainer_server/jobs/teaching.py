@@ -12,10 +12,9 @@ from collections.abc import Collection, Coroutine, Iterable, Sequence
 from itertools import takewhile
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, Field
-
 from trainer_server.engines.base import Engine, RequestRefused
 from trainer_server.engines.registry import Teacher
+from trainer_server.jobs.job_files import Teaching
 from trainer_server.ledger.base import Ledger
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
@@ -30,22 +29,8 @@ _AT_ONCE = 16
 """Requests to an engine that are under way at the same time."""
 
 
-class Teaching(BaseModel):
-    """Content of teaching.json. What an engine refused is missing here; the trainer counts it as skipped."""
-
-    scores: dict[str, list[float | None]] = Field(default_factory=dict)
-    """By id of a completion: the teacher's log-probability of each sampled token. None: it gave none."""
-    prompts: dict[str, dict[str, list[int]]] = Field(default_factory=dict)
-    """By hint and id of a completion: the completion's prompt with the hint in it, as token ids."""
-    seconds: float = Field(default=0.0, description="wall time of asking for all this")
-
-    def prompt(self, completion_id: str, hint: str) -> list[int] | None:
-        """The prompt of a completion with a hint in it; None: it could not be rendered."""
-        return self.prompts.get(hint, {}).get(completion_id)
-
-
 class Teachers:
-    """Which teachers steps may name, and asks those that are another vLLM.
+    """The teachers that steps may name; scores of those that are another vLLM.
 
     Args:
         store: Versions on disk.
@@ -68,16 +53,16 @@ class Teachers:
         why = None
         if distill.url is not None:
             if distill.url not in self._urls:
-                allowed = ", ".join(sorted(self._urls)) or "none"
-                why = f"the server may not ask this address; `serve --teacher-url` allows addresses (now: {allowed})"
-        elif (named := distill.version) is not None:
-            policy, version = named
+                addresses = ", ".join(sorted(self._urls)) or "none"
+                why = f"the server may not ask this address; `serve --teacher-url` allows addresses (now: {addresses})"
+        elif distill.version is not None:
+            policy, version = distill.version
             newest = self._store.newest(policy)
             if policy in self._names.unserved_policies:
                 why = self._names.unserved_policies[policy]
             elif newest is None:
-                known = ", ".join(["base", *self._names.newest])
-                why = f"there is no policy {policy!r} on this server; there are: {known}"
+                policies = ", ".join(["base", *self._names.newest])
+                why = f"there is no policy {policy!r} on this server; there are: {policies}"
             else:
                 why = self._store.problem(policy, version if isinstance(version, int) else newest)
         if why is not None:
@@ -97,13 +82,13 @@ class Teachers:
             TrainingError: The teacher has another tokenizer, or refuses every completion.
             EngineError: The engine or the teacher went away.
         """
-        started = time.monotonic()
+        start = time.monotonic()
         ids = [id for group in request.groups for trajectory in group.trajectories for id in trajectory.completions]
         completions = await asyncio.to_thread(ledger.read, list(dict.fromkeys(ids)))
-        known = [(completions[id], hint) for id, hint in request.hints if id in completions]
-        prompts = await _each(hinted_prompt(engine, completion, hint) for completion, hint in known)
+        hints = [(completions[id], hint) for id, hint in request.hints if id in completions]
+        prompts = await _each(hinted_prompt(engine, completion, hint) for completion, hint in hints)
         teaching = Teaching()
-        for (completion, hint), prompt in zip(known, prompts, strict=True):
+        for (completion, hint), prompt in zip(hints, prompts, strict=True):
             if prompt is not None:
                 teaching.prompts.setdefault(hint, {})[completion.id] = prompt
         if missing := prompts.count(None):
@@ -115,7 +100,7 @@ class Teachers:
                 teaching.scores = await self._scores(teacher, list(completions.values()), engine)
             finally:
                 await teacher.close()
-        teaching.seconds = time.monotonic() - started
+        teaching.seconds = time.monotonic() - start
         return teaching
 
     async def _scores(
@@ -128,12 +113,12 @@ class Teachers:
         }
         if completions and not scores:
             raise TrainingError(f"the teacher at {teacher.url} scored no completion: {teacher.refusal}")
-        if refused := len(completions) - len(scores):
+        if refusals := len(completions) - len(scores):
             log.warning(
                 "the teacher at %s scored %d of %d completions, the others are not trained: %s",
                 teacher.url,
                 len(scores),
-                refused + len(scores),
+                refusals + len(scores),
                 teacher.refusal,
             )
         return scores
@@ -163,17 +148,17 @@ async def hinted_prompt(engine: Engine, completion: Completion, hint: str) -> li
         return None
     tools = {"tools": completion.request["tools"]} if completion.request.get("tools") else {}
     try:
-        plain = await engine.render({"messages": messages, **tools}, generation=True)
-        hinted = await engine.render({"messages": hinted_messages(messages, hint), **tools}, generation=True)
+        tokens = await engine.render({"messages": messages, **tools}, generation=True)
+        tokens_with_hint = await engine.render({"messages": hinted_messages(messages, hint), **tools}, generation=True)
     except RequestRefused as refusal:
         log.warning("%s cannot have its hint: %s", completion.id, refusal)
         return None
-    first = _common(plain, hinted)
-    last = _common(plain[first:][::-1], hinted[first:][::-1])
-    replaced, inserted = len(plain) - last, hinted[first : len(hinted) - last]
-    if completion.prompt_token_ids[:replaced] != plain[:replaced] or not inserted:
+    first = _common(tokens, tokens_with_hint)
+    last = _common(tokens[first:][::-1], tokens_with_hint[first:][::-1])
+    suffix_start, new_tokens = len(tokens) - last, tokens_with_hint[first : len(tokens_with_hint) - last]
+    if completion.prompt_token_ids[:suffix_start] != tokens[:suffix_start] or not new_tokens:
         return None
-    return completion.prompt_token_ids[:first] + inserted + completion.prompt_token_ids[replaced:]
+    return completion.prompt_token_ids[:first] + new_tokens + completion.prompt_token_ids[suffix_start:]
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:

@@ -53,14 +53,14 @@ class Canary:
         Raises:
             LedgerError: What the rollout began with cannot be read, or not be written down.
         """
-        meant = self._names.resolve(policy)
-        if meant is None or rollout is None:
-            return meant
+        version = self._names.resolve(policy)
+        if version is None or rollout is None:
+            return version
         candidate = self._names.candidates.get(policy)
-        tried = policy in self._tried or policy in self._names.trial_policies
-        if tried and await self._leases.held_version(rollout, policy) is None:
-            meant = await asyncio.to_thread(self._begun_with, policy, rollout, candidate, meant)
-        return await self._leases.pin(rollout, policy, meant)
+        had_candidate = policy in self._tried or policy in self._names.trial_policies
+        if had_candidate and await self._leases.held_version(rollout, policy) is None:
+            version = await asyncio.to_thread(self._begun_with, policy, rollout, candidate, version)
+        return await self._leases.pin(rollout, policy, version)
 
     def counts(self, policy: str) -> tuple[int, int]:
         """How many rollouts were drawn since the policy's candidate is tried, and how many of them it was given."""
@@ -69,10 +69,10 @@ class Canary:
 
     def _begun_with(self, policy: str, rollout: str, candidate: Candidate | None, named_version: int) -> int:
         """The version that a rollout without a lease was given, or is given now."""
-        given = self._draws.version(policy, rollout)
-        if given is None:
-            given = self._find_recorded(policy, rollout)
-        if given is None and candidate is not None:
+        version = self._draws.version(policy, rollout)
+        if version is None:
+            version = self._find_recorded(policy, rollout)
+        if version is None and candidate is not None:
             name = f"{policy}@{candidate.version}"
 
             def takes(draw_count: int, take_count: int) -> bool:
@@ -81,8 +81,8 @@ class Canary:
                 )  # chance alone would at times give it more
                 return within and in_canary(rollout, name, candidate.share)
 
-            given = self._draws.draw(policy, rollout, candidate, takes)
-        return named_version if given is None or self._store.version(policy, given) is None else given
+            version = self._draws.draw(policy, rollout, candidate, takes)
+        return named_version if version is None or self._store.version(policy, version) is None else version
 
     def _find_recorded(self, policy: str, rollout: str) -> int | None:
         """The version that answered a rollout which began before anything was drawn; None: it is new."""

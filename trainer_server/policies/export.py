@@ -99,13 +99,13 @@ class Exports:
         try:
             with self._retention.hold((policy, version)):
                 adapter = await asyncio.to_thread(self._adapter, policy, version, scratch / "peft")
-            made = Export(adapter)
+            export = Export(adapter)
             if format != "peft":
                 async with self._turn:
-                    made = Export(await self._merge(adapter, scratch / format, f"{policy}@{version}", format, gone))
+                    export = Export(await self._merge(adapter, scratch / format, f"{policy}@{version}", format, gone))
             card = await asyncio.to_thread(self._card, policy, version, format)
-            (made.directory / "README.md").write_text(card, encoding="utf-8")
-            return made
+            (export.directory / "README.md").write_text(card, encoding="utf-8")
+            return export
         except FileNotFoundError as error:
             shutil.rmtree(scratch, ignore_errors=True)
             why = self._store.problem(policy, version) or f"{error.filename} is gone"
@@ -135,11 +135,11 @@ class Exports:
         child.log.unlink(missing_ok=True)
         await child.start()
         try:
-            ended = asyncio.ensure_future(child.wait())
-            while not (await asyncio.wait({ended}, timeout=_POLL_INTERVAL))[0]:
+            end = asyncio.ensure_future(child.wait())
+            while not (await asyncio.wait({end}, timeout=_POLL_INTERVAL))[0]:
                 if await gone():
                     raise ExportAbandoned("the client went away")
-            if ended.result():
+            if end.result():
                 reason = child.tail(1).removeprefix("error: ")
                 if "No space left" in reason:
                     raise OSError(reason)

@@ -120,16 +120,16 @@ class LocalLeases:
     async def pin(self, rollout: str, policy: str, version: int, *, requested_name: str = "") -> int:
         """See `Leases`."""
         now, name = self._now(), requested_name or policy
-        held = self._take(rollout)
-        for lease in held:
+        leases = self._take(rollout)
+        for lease in leases:
             if lease.name == name:
                 version = lease.version
                 break
         else:
-            held = *held, _Lease(name, policy, version)
+            leases = *leases, _Lease(name, policy, version)
         if not self._spans or now - self._spans[-1].start >= self._seconds / _SPANS:
             self._spans.append(_Span(now))
-        self._spans[-1].add(rollout, held)
+        self._spans[-1].add(rollout, leases)
         return version
 
     async def held_version(self, rollout: str, policy: str) -> int | None:
@@ -148,7 +148,7 @@ class LocalLeases:
     def versions(self) -> Collection[tuple[str, int]]:
         """(policy, version) pairs that a rollout holds."""
         self._now()
-        return {(lease.policy, lease.version) for span in self._spans for held in span.holdings for lease in held}
+        return {(lease.policy, lease.version) for span in self._spans for leases in span.holdings for lease in leases}
 
     def _now(self) -> float:
         """The time. Spans are dropped whose last lease has expired by then."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trainer_server.wire import ExportFormat, Policy, Version
 
-_SHOWN = ("reward_mean", "reward_std", "loss", "loss_last", "entropy", "kl", "grad_norm", "tokens_trained")
+_TABLE_METRICS = ("reward_mean", "reward_std", "loss", "loss_last", "entropy", "kl", "grad_norm", "tokens_trained")
 """Metrics in the table of training steps."""
 _LIBRARY = {"peft": "peft", "merged": "transformers", "gguf": "gguf"}
 
@@ -32,12 +32,12 @@ def model_card(policy: Policy, record: Version, history: Sequence[Version], base
     }
     if format == "peft":
         front["base_model_relation"] = "adapter"
-    made = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+    creation = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
     rows = [
         ("policy", policy.name),
         ("version", str(record.version)),
         ("base model", f"{base}, commit {record.base_revision}" if record.base_revision else base),
-        ("made", f"{made:%Y-%m-%d %H:%M} UTC"),
+        ("made", f"{creation:%Y-%m-%d %H:%M} UTC"),
         ("LoRA", f"rank {policy.spec.rank}, alpha {policy.spec.alpha:g}, on {', '.join(policy.spec.targets)}"),
     ]
     if policy.spec.fork_of:
@@ -73,8 +73,8 @@ def model_card(policy: Policy, record: Version, history: Sequence[Version], base
 
 
 def _training(history: Sequence[Version]) -> list[str]:
-    steps = [version for version in history if any(key in version.metrics for key in _SHOWN)]
-    shown = [key for key in _SHOWN if any(key in version.metrics for version in steps)]
+    steps = [version for version in history if any(key in version.metrics for key in _TABLE_METRICS)]
+    columns = [key for key in _TABLE_METRICS if any(key in version.metrics for version in steps)]
     if not steps:
         return ["Not trained yet.", ""]
     return [
@@ -82,9 +82,9 @@ def _training(history: Sequence[Version]) -> list[str]:
         "",
         "Each row is the step that made a version; its rewards are those of the rollouts that it learnt from.",
         "",
-        f"| version | {' | '.join(shown)} |",
-        f"|---|{'---|' * len(shown)}",
-        *(f"| {step.version} | {' | '.join(_text(step.metrics.get(key)) for key in shown)} |" for step in steps),
+        f"| version | {' | '.join(columns)} |",
+        f"|---|{'---|' * len(columns)}",
+        *(f"| {step.version} | {' | '.join(_text(step.metrics.get(key)) for key in columns)} |" for step in steps),
         "",
     ]
 

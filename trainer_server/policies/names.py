@@ -14,14 +14,14 @@ from trainer_server.wire import NAME_PATTERN, Candidate
 
 log = logging.getLogger("trainer_server")
 
-Known = tuple[int | None, int | None, Candidate | None, str | None]
-"""What is known of a policy's name: its newest and its promoted version, its candidate, and why it is not served."""
+Meaning = tuple[int | None, int | None, Candidate | None, str | None]
+"""Of a policy's name: its newest and its promoted version, its candidate, and why it is not served."""
 
 
 class PolicyNames:
     """Name → version, for the life of a server. Questions change nothing; all other methods do.
 
-    In a fleet, the server that trains decides what names mean, and tells the others by `announce`. They ask by
+    In a fleet, the server that trains decides what names mean, and publishes it by `announce`. The others read it by
     `refresh`.
 
     Args:
@@ -50,8 +50,8 @@ class PolicyNames:
         """Whether the policy's name, or `name@latest`, means this version, also for a share of the rollouts only."""
         policy, version = key
         candidate = self.candidates.get(policy)
-        tried = candidate.version if candidate else None
-        return version in (self.newest.get(policy), self.promoted_versions.get(policy), tried)
+        candidate_version = candidate.version if candidate else None
+        return version in (self.newest.get(policy), self.promoted_versions.get(policy), candidate_version)
 
     def resolve(self, policy: str) -> int | None:
         """The version that the policy's name means, but for a candidate's share; None: there is no such policy."""
@@ -95,25 +95,25 @@ class PolicyNames:
         if self._shared is None or not self._trains:
             return
         async with self._announcing:
-            changed = set(self._changed)
-            self._changed -= changed
+            policies = set(self._changed)
+            self._changed -= policies
             try:
-                if changed:
-                    await self._shared.publish({policy: _text(self.meaning(policy)) for policy in changed})
+                if policies:
+                    await self._shared.publish({policy: _text(self.meaning(policy)) for policy in policies})
             except BaseException:
-                self._changed |= changed
+                self._changed |= policies
                 raise
 
     async def announce_all(self) -> None:
-        """Tells the other servers all that this one knows, as it decides now. Raises LedgerError."""
+        """Publishes all names to the other servers, as this one decides now. Raises LedgerError."""
         if self._shared is not None:
             self._changed |= {*self.newest, *self.unserved_policies, *(await self._shared.meanings())}
             await self.announce()
 
     async def refresh(self, policy: str | None = None) -> None:
-        """Asks what the server that trains decided of a policy; None: of all. Raises LedgerError.
+        """Reads what the server that trains decided of a policy; None: of all. Raises LedgerError.
 
-        What cannot be a policy's name is not asked: any text may come from a request.
+        What cannot be a policy's name is not looked up: any text may come from a request.
         """
         if self._shared is None or self._trains or (policy is not None and not re.fullmatch(NAME_PATTERN, policy)):
             return
@@ -125,8 +125,8 @@ class PolicyNames:
         for name, text in texts.items():
             self.take_up(name, _read_meaning(text))
 
-    def meaning(self, policy: str) -> Known:
-        """All that is known of a policy's name, for `take_up`."""
+    def meaning(self, policy: str) -> Meaning:
+        """The meaning of a policy's name, for `take_up`."""
         return (
             self.newest.get(policy),
             self.promoted_versions.get(policy),
@@ -134,22 +134,22 @@ class PolicyNames:
             self.unserved_policies.get(policy),
         )
 
-    def take_up(self, policy: str, meaning: Known) -> None:
+    def take_up(self, policy: str, meaning: Meaning) -> None:
         """The policy's name means again what it meant when `meaning` was asked."""
-        newest, promoted, candidate, why = meaning
+        newest, promoted_version, candidate, why = meaning
         self.forget(policy)
         self.unserved_policies.pop(policy, None)
         if newest is not None:
             self.newest[policy] = newest
-        if promoted is not None:
-            self.promoted_versions[policy] = promoted
+        if promoted_version is not None:
+            self.promoted_versions[policy] = promoted_version
         if candidate is not None:
             self.try_candidate(policy, candidate)
         if why is not None:
             self.unserved_policies[policy] = why
 
     def _note(self, policy: str) -> None:
-        """The others are to be told of a policy. Only the server that trains notes it: a gateway takes up every name
+        """`announce` publishes the policy. Only the server that trains counts it: a gateway takes up every name
         that a request has, and would keep it for as long as it lives."""
         if self._trains:
             self._changed.add(policy)
@@ -179,8 +179,8 @@ class PolicyNames:
         return reason
 
     def refuse(self, key: Key, why: str) -> str:
-        """What a request for a version with a problem is told. A version that the policy's name means is quarantined:
-        what the name means must not depend on who notices the problem."""
+        """The message for a request for a version with a problem. A version that the policy's name means is
+        quarantined: what the name means must not depend on who notices the problem."""
         if self.is_named(key) and self._trains:
             return self.quarantine(key, why)
         return f"{adapter_name(key)} cannot be served: {why}. Ask for another version of it (/v1/models)."
@@ -189,12 +189,12 @@ class PolicyNames:
         """Where the newest version is in quarantine, the one before it is the newest; a promoted version that is in
         quarantine is no longer promoted, and a candidate is no longer tried."""
         self._note(policy)
-        quarantined = self._store.quarantine_reasons(policy)
+        reasons = self._store.quarantine_reasons(policy)
         candidate = self.candidates.get(policy)
-        if candidate is not None and not {candidate.version, candidate.beside}.isdisjoint(quarantined):
+        if candidate is not None and not {candidate.version, candidate.beside}.isdisjoint(reasons):
             log.error("%s@%d is no longer tried: a version is quarantined", policy, candidate.version)
             del self.candidates[policy]
-        if self.promoted_versions.get(policy) in quarantined:
+        if self.promoted_versions.get(policy) in reasons:
             log.error(
                 "%s@%d was promoted; %r means the newest version now",
                 policy,
@@ -202,7 +202,7 @@ class PolicyNames:
                 policy,
             )
         newest = self.newest.get(policy)
-        if newest is not None and newest in quarantined:
+        if newest is not None and newest in reasons:
             before = [number for number in self._store.versions(policy) if number < newest]
             if before:
                 self.newest[policy] = before[-1]
@@ -210,18 +210,18 @@ class PolicyNames:
                 del self.newest[policy]
 
 
-def _text(meaning: Known) -> str | None:
-    """What is known of a name, as other servers read it."""
-    newest, promoted, candidate, unserved = meaning
-    if newest is None and unserved is None:
+def _text(meaning: Meaning) -> str | None:
+    """The meaning of a name, as other servers read it."""
+    newest, promoted_version, candidate, why = meaning
+    if newest is None and why is None:
         return None
-    tried = None if candidate is None else candidate.model_dump(mode="json")
-    return json.dumps({"newest": newest, "promoted": promoted, "candidate": tried, "unserved": unserved})
+    content = None if candidate is None else candidate.model_dump(mode="json")
+    return json.dumps({"newest": newest, "promoted": promoted_version, "candidate": content, "unserved": why})
 
 
-def _read_meaning(text: str | None) -> Known:
+def _read_meaning(text: str | None) -> Meaning:
     if text is None:
         return None, None, None, None
-    told = json.loads(text)
-    candidate = None if told["candidate"] is None else Candidate.model_validate(told["candidate"])
-    return told["newest"], told["promoted"], candidate, told["unserved"]
+    content = json.loads(text)
+    candidate = None if content["candidate"] is None else Candidate.model_validate(content["candidate"])
+    return content["newest"], content["promoted"], candidate, content["unserved"]

@@ -66,8 +66,8 @@ class Retention:
     ) -> None:
         self._keep, self._store, self._slots, self._names, self._needs = keep, store, slots, names, needs
         self._held: Counter[Key] = Counter()
-        self._asked: dict[str, None] = {}
-        """Policies whose turn comes; each once, however many jobs asked."""
+        self._due: dict[str, None] = {}
+        """Policies that `later` named and no sweep has begun with; each once."""
         self._wake = asyncio.Event()
         self._task = PeriodicTask("deletion of old versions", self._next)
 
@@ -87,7 +87,7 @@ class Retention:
     def later(self, policy: str) -> None:
         """Has the task delete what need not stay of a policy."""
         if self._keep is not None:
-            self._asked[policy] = None
+            self._due[policy] = None
             self._wake.set()
 
     @contextmanager
@@ -114,14 +114,14 @@ class Retention:
         key = policy, version
         while True:
             needs = self._needs()
-            named = await asyncio.to_thread(needs.versions)
-            self._refuse(key, named)
+            job_versions = await asyncio.to_thread(needs.versions)
+            self._refuse(key, job_versions)
             try:
                 await self._slots.forget(key)
             except NoFreeSlot as error:
                 raise VersionInUse(str(error)) from None
             try:
-                self._refuse(key, named)
+                self._refuse(key, job_versions)
                 if self._needs().jobs == needs.jobs:
                     files = self._store.withdraw(policy, version)  # no waiting since the last look
                     break
@@ -133,21 +133,21 @@ class Retention:
 
     async def sweep(self, policy: str) -> list[int]:
         """Deletes what need not stay; returns the versions. What is in use is tried again after the next job."""
-        gone: list[int] = []
+        deletions: list[int] = []
         if self._keep is None:
-            return gone
+            return deletions
         versions = await asyncio.to_thread(self._store.versions, policy)
-        kept = await asyncio.to_thread(self._versions_to_keep, policy)
+        versions_to_keep = await asyncio.to_thread(self._versions_to_keep, policy)
         for number in versions[: -self._keep]:
-            if number not in {0, *kept}:
+            if number not in {0, *versions_to_keep}:
                 try:
                     await self.delete(policy, number)
-                    gone.append(number)
+                    deletions.append(number)
                 except (VersionInUse, NotFound, EngineError) as error:
                     log.info("%s@%d stays for now: %s", policy, number, error)
-        named = await asyncio.to_thread(self._needs().versions)
-        await asyncio.to_thread(self._delete_states, policy, kept, named)
-        return gone
+        job_versions = await asyncio.to_thread(self._needs().versions)
+        await asyncio.to_thread(self._delete_states, policy, versions_to_keep, job_versions)
+        return deletions
 
     def best(self, policy: str) -> int | None:
         """The best version: by scores of clients, or, where there are none, by mean rewards of rollouts.
@@ -156,10 +156,10 @@ class Retention:
         rollouts have equal rewards the latest. None: no version has a score.
         """
         records = [record for n in self._store.versions(policy) if (record := self._store.version(policy, n))]
-        if scored := [record for record in records if record.scored_by == "evaluation"]:
-            return max(scored, key=lambda record: (_score(record), -record.version)).version
-        credited = [record for record in records if record.scored_by]
-        return max(credited, key=lambda record: (_score(record), record.version)).version if credited else None
+        if with_scores := [record for record in records if record.scored_by == "evaluation"]:
+            return max(with_scores, key=lambda record: (_score(record), -record.version)).version
+        with_rewards = [record for record in records if record.scored_by]
+        return max(with_rewards, key=lambda record: (_score(record), record.version)).version if with_rewards else None
 
     def credit(self, policy: str, job_id: str, metrics: Mapping[str, Any]) -> None:
         """Adds the rewards that a step was sent to the scores of the versions that sampled its trajectories.
@@ -176,11 +176,11 @@ class Retention:
             log.exception("the rewards of %s were not added to the scores of %s", job_id, policy)
 
     async def _next(self) -> None:
-        while not self._asked:
+        while not self._due:
             self._wake.clear()
             await self._wake.wait()
-        policy = next(iter(self._asked))
-        del self._asked[policy]
+        policy = next(iter(self._due))
+        del self._due[policy]
         try:
             await self.sweep(policy)
         except Exception:  # of the ledger or the disk: the next round tries again
@@ -190,8 +190,8 @@ class Retention:
     def _versions_to_keep(self, policy: str) -> set[int]:
         """Versions that stay with their optimizer's state, however old they are."""
         candidate = self._store.candidate(policy)
-        kept = (self.best(policy), self._store.promoted_version(policy), candidate.version if candidate else None)
-        return {number for number in kept if number is not None}
+        numbers = self.best(policy), self._store.promoted_version(policy), candidate.version if candidate else None
+        return {number for number in numbers if number is not None}
 
     def _delete_states(self, policy: str, kept_versions: set[int], named_versions: set[Key]) -> None:
         assert self._keep is not None

@@ -14,8 +14,8 @@ policies/<name>/versions/<N>/       adapter_config.json, adapter_model.safetenso
                                     quarantined.json: why the version is out of use; absent for a usable version
 
 A directory in versions/ is a version if its name is a number as `version_number` reads it, and a directory in policies/
-is a policy if its policy.json names it. Everything else there (a backup made by hand, say) is ignored, and the log says
-so once.
+is a policy if its policy.json names it. Everything else there (a backup made by hand, say) is ignored, with one
+warning in the log.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ T = TypeVar("T")
 VERSION_FILE = RecordSchema(lambda unnumbered: unnumbered)
 """The form of version.json."""
 OPTIMIZER = "optimizer.safetensors"
-_DELETED = "deleted.json"
+_TOMBSTONE = "deleted.json"
 
 
 class _PolicyFile(BaseModel):
@@ -93,8 +93,8 @@ class AdapterStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._files = FileReader()
-        self._said: set[str] = set()
-        """What the log was told: each once."""
+        self._messages: set[str] = set()
+        """Warnings in the log: each once."""
 
     def directory(self, policy: str, version: int) -> Path:
         """The directory of the adapter `policy@version`, whether it exists or not."""
@@ -191,9 +191,8 @@ class AdapterStore:
                 f"{self._label(directory)} is left out: its version.json is that of {record.policy}@{record.version}"
             )
             return None
-        scored = self._read(directory / "score.json", _ScoreFile.model_validate_json)
-        given = {"score": scored.score, "scored_by": scored.scored_by} if scored else {}
-        return record.model_copy(update=given)
+        score = self._read(directory / "score.json", _ScoreFile.model_validate_json)
+        return record.model_copy(update=score.model_dump(include={"score", "scored_by"}) if score else {})
 
     def promoted_version(self, policy: str) -> int | None:
         """The version that was promoted, if it can be used; None: none was."""
@@ -304,9 +303,9 @@ class AdapterStore:
         if version == self.newest(policy):
             raise ConfigError(f"{policy}@{version} is the newest version and cannot be deleted")
         directory = self.directory(policy, version)
-        moved = directory.rename(directory.with_name(f".deleted-{version}"))
+        aside = directory.rename(directory.with_name(f".deleted-{version}"))
         self._files.forget(directory)
-        return moved
+        return aside
 
     def delete_state(self, policy: str, version: int) -> None:
         """Deletes a version's optimizer state, two thirds of its bytes. The adapter stays."""
@@ -319,7 +318,7 @@ class AdapterStore:
             OSError: Its files could not be deleted. The policy is gone if its policy.json is; `clean` deletes the rest.
         """
         directory = self.root / policy
-        write_atomic(directory / _DELETED, json.dumps({"time": time.time()}))
+        write_atomic(directory / _TOMBSTONE, json.dumps({"time": time.time()}))
         (directory / "policy.json").unlink(missing_ok=True)
         fsync_directory(directory)
         _empty(directory)
@@ -328,18 +327,18 @@ class AdapterStore:
     def deleted(self, policy: str) -> bool:
         """Whether a policy of this name was deleted. Engines keep computed prompts by the names of adapters, so that a
         policy of the same name could be answered from those of the deleted one."""
-        return (self.root / policy / _DELETED).exists()
+        return (self.root / policy / _TOMBSTONE).exists()
 
     def clean(self) -> None:
         """Deletes what killed processes left unfinished. Call it only while no trainer runs."""
         for path in (*self.root.glob("*/staging/*"), *self.root.glob("*/versions/.deleted-*")):
             shutil.rmtree(path, ignore_errors=True)
-        for path in self.root.glob(f"*/{_DELETED}"):
+        for path in self.root.glob(f"*/{_TOMBSTONE}"):
             with suppress(OSError):
                 _empty(path.parent)
 
     def score(self, policy: str, version: int, score: float) -> None:
-        """Records how good a client says a version is: larger is better. It counts more than rewards of rollouts.
+        """Records the score that a client gives a version: larger is better. It counts more than rewards of rollouts.
 
         Raises:
             FileNotFoundError: There is no such version any more.
@@ -347,7 +346,8 @@ class AdapterStore:
         """
         if not self._usable(policy, version):
             raise FileNotFoundError(f"{policy}@{version} was deleted meanwhile")
-        self._write_score(policy, version, _ScoreFile(score=score, scored_by="evaluation"))
+        file = _ScoreFile(score=score, scored_by="evaluation")
+        write_atomic(self.directory(policy, version) / "score.json", file.model_dump_json())
 
     def credit(self, policy: str, version: int, mean_reward: float, trajectories: int, job: str) -> None:
         """Adds rewards to the score of the version that sampled them, unless a client scored that version.
@@ -359,16 +359,16 @@ class AdapterStore:
             trajectories: How many they are.
             job: Id of the step that they were sent to. Adding them again, after a crash, changes nothing.
         """
-        known = self._read(self.directory(policy, version) / "score.json", _ScoreFile.model_validate_json)
-        if known and (known.scored_by == "evaluation" or known.job == job):
+        score = self._read(self.directory(policy, version) / "score.json", _ScoreFile.model_validate_json)
+        if score and (score.scored_by == "evaluation" or score.job == job):
             return
         if trajectories < 1 or not math.isfinite(mean_reward) or not self._usable(policy, version):
             return
-        count = known.trajectories if known else 0
-        total = (known.score * count if known else 0.0) + mean_reward * trajectories
+        count = score.trajectories if score else 0
+        total = (score.score * count if score else 0.0) + mean_reward * trajectories
         count += trajectories
-        scored = _ScoreFile(score=total / count, scored_by="rollouts", trajectories=count, job=job)
-        self._write_score(policy, version, scored)
+        file = _ScoreFile(score=total / count, scored_by="rollouts", trajectories=count, job=job)
+        write_atomic(self.directory(policy, version) / "score.json", file.model_dump_json())
 
     def problem(self, policy: str, version: int) -> str | None:
         """Why a version cannot be used, judged by its files; None if it can, or if they cannot be read now: see
@@ -431,15 +431,15 @@ class AdapterStore:
         Returns:
             Number → what is wrong, newest version first.
         """
-        broken = {}
+        problems = {}
         highest, versions = self._highest(policy), self.versions(policy)
         for number in sorted({*versions, *([highest] if highest >= 0 else [])}, reverse=True):
             if number not in versions and number in self.quarantine_reasons(policy):
                 continue
             if (why := self.problem(policy, number)) is None:
                 break
-            broken[number] = why
-        return broken
+            problems[number] = why
+        return problems
 
     def _numbers(self, policy: str) -> list[int]:
         """Numbers of the versions that have a directory, usable or not, ascending. The only place that knows which
@@ -494,9 +494,6 @@ class AdapterStore:
                 "file and restart to use the version again"
             )
 
-    def _write_score(self, policy: str, version: int, score: _ScoreFile) -> None:
-        write_atomic(self.directory(policy, version) / "score.json", score.model_dump_json())
-
     def _promotion(self, policy: str) -> _PromotedFile | None:
         return self._read(self.root / policy / "promoted.json", _PromotedFile.model_validate_json)
 
@@ -508,7 +505,7 @@ class AdapterStore:
         return self._read(self.root / policy / "policy.json", _PolicyFile.model_validate_json)
 
     def _read(self, path: Path, parse: Callable[[str], T]) -> T | None:
-        """What a file says; None where there is none. A damaged file counts as none, and the log says so once."""
+        """The content of a file; None where there is none. A damaged file counts as none, with a warning in the log."""
         try:
             return self._files.read(path, parse)
         except FileNotFoundError:
@@ -521,8 +518,8 @@ class AdapterStore:
         return f"policies/{path.relative_to(self.root)}"
 
     def _warn_once(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
+        if message not in self._messages:
+            self._messages.add(message)
             log.warning("%s", message)
 
 
@@ -531,7 +528,7 @@ def _empty(directory: Path) -> None:
     for path in directory.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
-        elif path.name != _DELETED:
+        elif path.name != _TOMBSTONE:
             path.unlink(missing_ok=True)
 
 

@@ -153,8 +153,8 @@ def _rows(server: Server, ids: Sequence[str]) -> Iterator[Completion]:
 def _erase(
     server: Server, ledger: ErasesCompletions, rollouts: Sequence[str], completions: Sequence[str], policy: str | None
 ) -> Erased:
-    jobs = server.jobs.board.ended_jobs(policy, set(completions))
-    server.jobs.board.erase(jobs, policy)
+    jobs = server.jobs.queue.ended_jobs(policy, set(completions))
+    server.jobs.queue.erase(jobs, policy)
     server.runs.erase(rollouts, policy)
     server.draws.erase(rollouts, policy)
     server.rollouts.erase(rollouts)

@@ -26,9 +26,9 @@ from trainer_server.gateway.resolver import Resolver
 from trainer_server.gateway.sampler import Admission, Sampler
 from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.gateway.splice.turns import TOKENS_OF_A_MIB, Turns
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.service import JobService
-from trainer_server.jobs.supervisor import TrainerSettings
+from trainer_server.jobs.queue import JobQueue
+from trainer_server.jobs.service import JobOptions, JobService
+from trainer_server.jobs.trainer_process import TrainerSettings
 from trainer_server.ledger.archive import Archive
 from trainer_server.ledger.canary_assignments import CanaryAssignments
 from trainer_server.ledger.redaction import Redaction
@@ -37,6 +37,7 @@ from trainer_server.ledger.retention_clock import RetentionClock
 from trainer_server.ledger.rollouts import RolloutRepository
 from trainer_server.ledger.run_repository import RunRepository
 from trainer_server.policies.canary import Canary
+from trainer_server.policies.deployment import Deployment
 from trainer_server.policies.export import Exports
 from trainer_server.policies.leases import Leases, LocalLeases, SharedLeases
 from trainer_server.policies.names import PolicyNames
@@ -113,18 +114,17 @@ class Server:
         """By policy: one creation, promotion, deletion or change of its candidate at a time."""
         self.jobs = JobService(
             _trainer_settings(config, self.identity),
-            board=JobBoard(home.jobs),
-            store=self.store,
-            names=self.names,
-            slots=self.slots,
-            engines=self.engines,
-            ledger=self.ledger,
-            keep_versions=config.keep_versions,
-            engine_wait=config.engine_wait,
-            time_limit=config.job_time_limit,
-            teacher_urls=config.teacher_urls,
-            teacher_api_key=config.teacher_api_key,
-            on_job_end=self._on_job_end,
+            JobQueue(home.jobs),
+            Deployment(self.store, self.names, self.slots, self.engines),
+            self.ledger,
+            JobOptions(
+                keep_versions=config.keep_versions,
+                engine_wait=config.engine_wait,
+                time_limit=config.job_time_limit,
+                teacher_urls=config.teacher_urls,
+                teacher_api_key=config.teacher_api_key,
+                on_job_end=self._on_job_end,
+            ),
         )
         self.exports = Exports(home, base, self.store, self.jobs.retention)
         self.archive = Archive(home.archive)
@@ -299,7 +299,7 @@ class Server:
             log.exception("completions past their retention could not be deleted from the ledger")
         try:
             most_bytes = _bytes(config.keep_jobs_gib)
-            if count := await asyncio.to_thread(self.jobs.prune, config.keep_jobs, most_bytes, lag):
+            if count := await asyncio.to_thread(self.jobs.queue.prune, config.keep_jobs, most_bytes, lag):
                 log.info("%d jobs past their retention were deleted", count)
             await asyncio.to_thread(rotate_logs, config.home.logs, days)
         except Exception:

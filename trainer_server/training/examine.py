@@ -43,21 +43,21 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
         `experts`: whether the model is a mixture of experts. `parameters`: of the adapter. `template`: what the chat
         template shows, see `_probe_template`.
     """
-    examined: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
+    result: dict[str, Any] = {"architecture": None, "untrainable": None, "separate": None}
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
-        examined["architecture"] = type(model).__name__
+        result["architecture"] = type(model).__name__
         check_trainable(model)
-        examined |= _adapter(model, rank)
-        examined["separate"] = unpackable(model.config.get_text_config())
+        result |= _adapter(model, rank)
+        result["separate"] = unpackable(model.config.get_text_config())
     except TrainingError as error:
-        examined["untrainable"] = str(error)
+        result["untrainable"] = str(error)
     # Of any kind: code of transformers and of the model fails in ways of its own.
     except Exception as error:
-        examined["untrainable"] = _first_line(error)
-    return {**examined, "template": _probe_template(directory, trust_remote_code)}
+        result["untrainable"] = _first_line(error)
+    return {**result, "template": _probe_template(directory, trust_remote_code)}
 
 
 def _adapter(model: Any, rank: int) -> dict[str, Any]:
@@ -103,15 +103,15 @@ def _probe_template(directory: Path, trust_remote_code: bool) -> dict[str, Any]:
     }
     as_text = {**call, "function": {"name": "look_up_word", "arguments": '{"word": "heron"}'}}
     result = {"role": "tool", "tool_call_id": "call-00001", "name": "look_up_word", "content": "a long-legged bird"}
-    asked: list[list[dict[str, Any]]] = [
+    conversations: list[list[dict[str, Any]]] = [
         [_QUESTION, {"role": "assistant", "content": None, "tool_calls": [tool_call]}] for tool_call in (call, as_text)
     ]
     thought = {"role": "assistant", "content": "A bird.", "reasoning_content": _THOUGHT, "thinking": _THOUGHT}
     return {
         "error": None if plain else "the template renders nothing",
         "tools": shows("look_up_word", [_QUESTION], tools=[_TOOL], add_generation_prompt=True),
-        "calls": any(shows("look_up_word", messages, tools=None) for messages in asked),
-        "results": any(shows("a long-legged bird", [*messages, result], tools=[_TOOL]) for messages in asked),
+        "calls": any(shows("look_up_word", messages, tools=None) for messages in conversations),
+        "results": any(shows("a long-legged bird", [*messages, result], tools=[_TOOL]) for messages in conversations),
         "thoughts": shows(_THOUGHT, [_QUESTION, thought]),
     }
 

@@ -31,7 +31,7 @@ steps ranks wait in `next_order`, however long. A dead rank is noticed at once."
 _POLL = 0.02
 """Seconds between looks for an order."""
 
-_LAUNCHED = (
+_LAUNCHER_VARIABLES = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"),
     RENDEZVOUS,
 )
@@ -94,7 +94,7 @@ class Ranks:
             dist.init_process_group(backend, store=group, rank=index, world_size=count, timeout=TIMEOUT)
         sharded = count > 1 and (shard or os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("true", "1"))
         local_count = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        for name in _LAUNCHED:
+        for name in _LAUNCHER_VARIABLES:
             os.environ.pop(name, None)
         return cls(index, count, local_count=local_count, sharded=sharded, store=store)
 
@@ -254,9 +254,9 @@ class Ranks:
         if self.count == 1:
             return values
         own = save({name: value.cpu().contiguous() for name, value in values.items()})
-        by_rank = [load(given) for given in self._exchange(own)]
-        names = dict.fromkeys(name for given in by_rank for name in given)
-        return {name: torch.cat([given[name] for given in by_rank if name in given]) for name in names}
+        by_rank = [load(part) for part in self._exchange(own)]
+        names = dict.fromkeys(name for part in by_rank for name in part)
+        return {name: torch.cat([part[name] for part in by_rank if name in part]) for name in names}
 
     def _exchange(self, own: bytes) -> list[bytes]:
         """What each rank gives, in their order. Bytes, as torch's functions for objects unpickle what they receive."""
@@ -266,10 +266,10 @@ class Ranks:
         with _together():
             dist.all_gather(sizes, torch.tensor([len(own)]))
             longest = max(map(int, sizes))
-            filled = torch.frombuffer(bytearray(own.ljust(longest + 1)), dtype=torch.uint8)
-            given = [torch.empty_like(filled) for _ in range(self.count)]
-            dist.all_gather(given, filled)
-        return [data[: int(size)].numpy().tobytes() for data, size in zip(given, sizes, strict=True)]
+            padded_bytes = torch.frombuffer(bytearray(own.ljust(longest + 1)), dtype=torch.uint8)
+            part = [torch.empty_like(padded_bytes) for _ in range(self.count)]
+            dist.all_gather(part, padded_bytes)
+        return [data[: int(size)].numpy().tobytes() for data, size in zip(part, sizes, strict=True)]
 
 
 ALONE = Ranks()

@@ -1,4 +1,4 @@
-"""The trainer process: takes jobs off the board, one after another, and reports how each ended."""
+"""The trainer process: takes jobs from the queue, one after another, and reports how each ended."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from typing import get_args
 import torch
 
 from trainer_server.common import Home
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.job_file import JobFile
-from trainer_server.jobs.files.training_outcome import CANCELLED, TrainingOutcome
+from trainer_server.jobs.job_files import CANCELLED, JobFile, TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import Ledger
 from trainer_server.ledger.registry import ADDRESS, LEDGERS, open_ledger
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process import faults
 from trainer_server.process.files import server_id, write_atomic
 from trainer_server.process.hardware import DType, cpu_dtype, release_memory
+from trainer_server.training.grpo.batch import Origin
 from trainer_server.training.grpo.loss import LOSSES, register_loss
-from trainer_server.training.job_runner import JobRunner
+from trainer_server.training.job_runner import JobRunner, remedy
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.publish import remedy
 from trainer_server.training.ranks import ALONE, RankFailed, RankLost, Ranks
 from trainer_server.wire import ARTError, ConfigError, TrainingError
 
 log = logging.getLogger("trainer")
 
 _POLL = 0.02
-"""Seconds between looks at the board."""
+"""Seconds between two reads of the queue."""
 _LIST_EVERY = 1.0
-"""Seconds until a job is seen that was accepted within the same tick of the file system's clock as the last look."""
+"""Seconds between two lists of the queue at most: a job may be accepted within the same tick of the file system's clock
+as the last list."""
 _REPORT_EVERY = 1.0
 """Seconds until a report that could not be written is tried again."""
 
@@ -45,6 +45,14 @@ class Worker:
     """Does jobs on one base model. Holds no state between jobs that is not on disk.
 
     Of several ranks, the first takes jobs and writes files; the others compute with it when it asks them to.
+
+    Args:
+        home: State directory of the server.
+        model: The base model with room for a LoRA.
+        ledger: Where completions are read.
+        origin: Completions of others are skipped; versions carry its revision.
+        ranks: The processes that compute a step together.
+        takes_turns: The engines use the same GPUs. This process computes when the server gives it the turn.
     """
 
     def __init__(
@@ -53,72 +61,46 @@ class Worker:
         model: PolicyModel,
         *,
         ledger: Ledger,
-        base_model: str,
-        tokenizer: str,
-        server: str | None = None,
-        revision: str | None = None,
+        origin: Origin,
         ranks: Ranks = ALONE,
         takes_turns: bool = False,
     ) -> None:
-        """Opens the directories of a server's home.
-
-        Args:
-            home: State directory of the server.
-            model: The base model with room for a LoRA.
-            ledger: Where completions are read.
-            base_model: Its name; completions of other base models are skipped.
-            tokenizer: Its fingerprint; completions of other tokenizers are skipped.
-            server: Id of the server; steps skip completions of others. None: of no server.
-            revision: Commit of a base model from the hub; versions carry it.
-            ranks: The processes that compute a step together.
-            takes_turns: The engines use the same GPUs. This process computes when the server gives it the turn.
-        """
         self.home, self.model, self.ledger = home, model, ledger
         self.ranks, self.takes_turns = ranks, takes_turns
-        self.board = JobBoard(home.jobs)
+        self.queue = JobQueue(home.jobs)
         self.store = AdapterStore(home.policies)
-        self._runner = JobRunner(
-            board=self.board,
-            store=self.store,
-            ledger=ledger,
-            model=model,
-            base_model=base_model,
-            tokenizer=tokenizer,
-            server_id=server,
-            revision=revision,
-            ranks=ranks,
-        )
+        self._runner = JobRunner(self.queue, self.store, ledger, model, origin, ranks)
 
     def run(self) -> None:
         """Works until the process that started this one is gone."""
         starter = os.getppid()
         self.store.clean()
-        done: set[str] = set()
-        waiting: list[str] = []
-        seen, listed = -1.0, -math.inf
+        finished_ids: set[str] = set()
+        job_ids: list[str] = []
+        last_change, last_list = -1.0, -math.inf
         while os.getppid() == starter:
-            changed = self.board.changed_at()
-            if changed != seen or time.monotonic() - listed >= _LIST_EVERY:
-                seen, listed = changed, time.monotonic()
-                waiting = [job_id for job_id in self.board.open_ids() if job_id not in done]
+            change = self.queue.changed_at()
+            if change != last_change or time.monotonic() - last_list >= _LIST_EVERY:
+                last_change, last_list = change, time.monotonic()
+                job_ids = [job_id for job_id in self.queue.open_ids() if job_id not in finished_ids]
             # The order of a policy's versions is that of its jobs: later ones wait.
-            while waiting and self._over(waiting[0]):
-                done.add(waiting.pop(0))
+            while job_ids and self._finish(job_ids[0]):
+                finished_ids.add(job_ids.pop(0))
             time.sleep(_POLL)
 
-    def _over(self, job_id: str) -> bool:
-        """Whether there is nothing left to do for a job; does it if its time has come."""
-        if self.board.training_outcome(job_id) is not None:
+    def _finish(self, job_id: str) -> bool:
+        """Does a job if its time has come. Returns whether there is nothing left to do for it."""
+        if self.queue.training_outcome(job_id) is not None:
             return True
         try:
-            if not self.board.ready(job_id):
+            if not self.queue.ready(job_id):
                 return False
-            job = self.board.file(job_id)
+            job = self.queue.file(job_id)
         except TrainingError as error:  # a damaged record: reported, and in no other job's way
             log.error("%s failed: %s", job_id, error)
             self._report(job_id, TrainingOutcome(error=str(error)))
             return True
-        if self.takes_turns and job.kind != "create" and not self.board.has_turn(job_id):
+        if self.takes_turns and job.kind != "create" and not self.queue.has_turn(job_id):
             return False
         self.do(job)
         return True
@@ -143,42 +125,42 @@ class Worker:
         server starts all of them again. A step during which another rank was killed is taken again; the server gives up
         a job that the ranks die of again and again.
         """
-        started = time.monotonic()
+        start = time.monotonic()
         try:
-            if not self.board.start(job.id):
+            if not self.queue.start(job.id):
                 return self._report(job.id, CANCELLED)
             faults.point("started")
             if self.takes_turns and job.kind != "create":
                 self.model.wake()
-            trained = TrainingOutcome(result=self._runner.do(job))
+            outcome = TrainingOutcome(result=self._runner.do(job))
         except ARTError as error:
             log.error("%s failed: %s", job.id, error)
-            trained = TrainingOutcome(error=str(error))
+            outcome = TrainingOutcome(error=str(error))
         except OSError as error:
             log.error("%s failed: %s", job.id, error)
-            trained = TrainingOutcome(error=f"{error}. {remedy(error)}")
+            outcome = TrainingOutcome(error=f"{error}. {remedy(error)}")
         except RankLost:  # not reported: the rank that failed has reported why, or the job is done again
             raise
         except RankFailed as error:
             self._report(job.id, TrainingOutcome(error=str(error)))
             raise
-        except Exception as error:  # the edge of a job: recorded, told to the client, and not fatal to the next one
+        except Exception as error:  # the edge of a job: recorded, and not fatal to the next one
             log.exception("%s failed", job.id)
-            trained = TrainingOutcome(error=f"{type(error).__name__}: {error}")
+            outcome = TrainingOutcome(error=f"{type(error).__name__}: {error}")
         if self.takes_turns:  # not before the error is gone, whose traceback holds what was computed
             self.model.rest()
         release_memory()
-        trained.seconds = time.monotonic() - started
-        self._report(job.id, trained)
+        outcome.seconds = time.monotonic() - start
+        self._report(job.id, outcome)
         faults.point("trained")
-        log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, trained.seconds)
+        log.info("%s %s %s in %.2f s", job.id, job.kind, job.policy, outcome.seconds)
 
     def _report(self, job_id: str, outcome: TrainingOutcome) -> None:
         """Writes the report, however long that cannot be done: without it the job would never end."""
         while True:
             try:
                 faults.point("reporting")
-                return self.board.report(job_id, outcome)
+                return self.queue.report(job_id, outcome)
             except OSError as error:
                 log.error("%s is done, but that cannot be written down; it is tried again: %s", job_id, error)
                 time.sleep(_REPORT_EVERY)
@@ -224,10 +206,10 @@ def main() -> None:
         parser.error(str(error))
     ranks = Ranks.join(shard=args.shard)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
-    launched = "TORCHELASTIC_RUN_ID" in os.environ  # by accelerate: that sets OMP_NUM_THREADS to 1, nobody asked for it
-    if launched or "OMP_NUM_THREADS" not in os.environ:
+    by_accelerate = "TORCHELASTIC_RUN_ID" in os.environ  # which sets OMP_NUM_THREADS to 1, without a reason
+    if by_accelerate or "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.local_count))
-    started = time.monotonic()
+    start = time.monotonic()
     model = PolicyModel(
         args.model,
         dtype=getattr(torch, args.dtype),
@@ -236,16 +218,13 @@ def main() -> None:
         rest=args.take_turns,
         trust_remote_code=args.trust_remote_code,
     )
-    log.info("base model loaded in %.1f s", time.monotonic() - started)
+    log.info("base model loaded in %.1f s", time.monotonic() - start)
     home = Home.find(args.home)
     worker = Worker(
         home,
         model,
         ledger=open_ledger(args.ledger, home),
-        base_model=args.base_model,
-        tokenizer=args.tokenizer,
-        server=server_id(home),
-        revision=args.revision,
+        origin=Origin(args.base_model, args.tokenizer, server_id(home), args.revision),
         ranks=ranks,
         takes_turns=args.take_turns,
     )

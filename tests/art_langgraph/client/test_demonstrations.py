@@ -15,7 +15,7 @@ from art_langgraph import ChatART, SFTConfig, TrainerClient, gather, load_conver
 from art_langgraph.cli.main import build
 from art_langgraph.client.demonstrations import sft_request
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.wire import ConfigError, Conversation
 
 LINES: list[dict[str, Any]] = [
@@ -130,7 +130,7 @@ async def test_of_recorded_runs_the_sampled_tokens_are_imitated(connected: Train
         result = await trainer.sft("d2", runs, SFTConfig(min_reward=1.0))
         assert result.metrics["turns"] == 1
         assert result.metrics["trajectories_skipped"] == {"low_reward": 1}
-        rows = JobBoard(connected.home.jobs).rows(result.metrics["job"]["id"])
+        rows = JobQueue(connected.home.jobs).rows(result.metrics["job"]["id"])
         good = next(run for run in runs if run.reward == 1.0)
         kept = await trainer.completion(good.completion_ids[0])
     assert rows is not None

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from art_langgraph import SFTConfig, TrainerClient
 from tests.support.servers.real_server import Real
 from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.wire import Completion
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
@@ -77,7 +77,7 @@ async def test_eight_demonstrations_teach_a_tool_call(real: Real) -> None:
         last = await answers(real, trainer, "warm", turns)
         conversation = {"messages": [*turns, {"role": "assistant", "content": (last.message or {})["content"]}]}
         again = await trainer.sft("warm", [{**conversation, "tools": TOOLS}], SFTConfig(num_train_epochs=1))
-    rows = JobBoard(real.home.jobs).rows(again.metrics["job"]["id"])
+    rows = JobQueue(real.home.jobs).rows(again.metrics["job"]["id"])
     assert rows is not None
     assert rows.turns_skipped == {}
     (row,) = rows.rows
@@ -109,7 +109,7 @@ async def test_a_completion_as_text_is_rendered_to_the_ledgers_prompt(real: Real
             conversations.append({**shape, "messages": [*shape["messages"], answer]})
         config = SFTConfig(num_train_epochs=1, train_on="last")
         result = await trainer.sft("shapes", conversations, config)
-    rows = JobBoard(real.home.jobs).rows(result.metrics["job"]["id"])
+    rows = JobQueue(real.home.jobs).rows(result.metrics["job"]["id"])
     assert rows is not None
     tokenizer = AutoTokenizer.from_pretrained(ensure_embedded(real.cache))
     for row, completion in zip(rows.rows, ledger, strict=True):

@@ -13,10 +13,11 @@ from trainer_server.common import Home
 from trainer_server.engines.base import Engine
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.served_model import resolve
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.service import JobService
-from trainer_server.jobs.supervisor import TrainerSettings
+from trainer_server.jobs.queue import JobQueue
+from trainer_server.jobs.service import JobOptions, JobService
+from trainer_server.jobs.trainer_process import TrainerSettings
 from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.policies.deployment import Deployment
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Conversation, GroupRef, SFTRequest, StepRequest
@@ -26,19 +27,16 @@ _LINES = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"
 WARM_START = SFTRequest(conversations=[Conversation(messages=_LINES)])
 
 
-def service_of(board: JobBoard, home: Home, base: Path, *engine: Engine, **settings: Any) -> JobService:
+def service_of(board: JobQueue, home: Home, base: Path, *engine: Engine, **options: Any) -> JobService:
     """A job service, without engines unless they are given."""
     store, engines = AdapterStore(home.policies), Engines(engine)
     names = PolicyNames(store)
     return JobService(
         TrainerSettings(home=home, base=resolve(str(base), home.cache, print), tokenizer="t"),
-        board=board,
-        store=store,
-        names=names,
-        slots=slots_over(store, names, engines),
-        engines=engines,
-        ledger=SQLiteLedger(home.ledger),
-        **settings,
+        board,
+        Deployment(store, names, slots_over(store, names, engines), engines),
+        SQLiteLedger(home.ledger),
+        JobOptions(**options),
     )
 
 

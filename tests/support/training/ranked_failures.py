@@ -24,6 +24,7 @@ from tests.support.training.worker import groups, step
 from trainer_server.common import Home
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.training.grpo.batch import Origin
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.ranks import Ranks
 from trainer_server.training.worker import Worker
@@ -61,7 +62,7 @@ def main(where: Path, shard: bool) -> None:
     ledger = SQLiteLedger(home.ledger) if ranks.first or shard else AwayOnce(home.ledger)
     kind = FullOnce if ranks.first != shard else PolicyModel
     model = kind(str(where / "model"), dtype=torch.float32, device="cpu", ranks=ranks)
-    worker = Worker(home, model, ledger=ledger, base_model="tiny", tokenizer="tok", ranks=ranks)
+    worker = Worker(home, model, ledger=ledger, origin=Origin("tiny", "tok"), ranks=ranks)
     if not ranks.first:
         worker.follow()
     reports = [step(worker, groups(1.0, 0.0)).model_dump() for _ in range(3)]

@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor
 
 from tests.support.training.worker import COMPLETIONS, completion, groups
 from trainer_server.jobs.demonstrations import Demonstrations, Row
-from trainer_server.training.checkpoint import make_optimizer
-from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.batch import Origin, gather_batch
 from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
+from trainer_server.training.optimizer import make_optimizer
 from trainer_server.training.ranks import Ranks
 from trainer_server.training.sft.warm_start import warm_start
 from trainer_server.wire import GRPOConfig, PolicySpec, SFTConfig
@@ -59,7 +59,7 @@ def main(model_path: str, out: Path, cases: dict[str, Any]) -> None:
         config = GRPOConfig(**options)
         batch = gather_batch(
             group, {one.id: one for one in found}, config, policy="p", version=0,
-            base_model="tiny", tokenizer="tok",
+            origin=Origin("tiny", "tok"),
         )  # fmt: skip
         model.initialise(PolicySpec(name="p"))
         torch.manual_seed(0)

@@ -10,6 +10,7 @@ from typing import Any
 from tests.support.training.models import ARCHITECTURES, tiny_model
 from trainer_server.common import Home
 from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.training.grpo.batch import Origin
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     Completion,
@@ -48,16 +49,16 @@ def make_worker(where: Path) -> Worker:
     asyncio.run(ledger.add(*COMPLETIONS))
     ledger.close()
     model = tiny_model(where / "model", ARCHITECTURES["llama"])
-    made = Worker(home, model, ledger=ledger, base_model="tiny", tokenizer="tok")
+    made = Worker(home, model, ledger=ledger, origin=Origin("tiny", "tok"))
     made.store.register(PolicySpec(name="p"), "tiny")
-    made.do(made.board.accept("create", "p", spec=PolicySpec(name="p")))
+    made.do(made.queue.accept("create", "p", spec=PolicySpec(name="p")))
     return made
 
 
 def step(worker: Worker, refs: list[GroupRef], **config: Any) -> Any:
     request = StepRequest(groups=refs, config=GRPOConfig(**{"max_logp_gap": None, **config}))  # made-up log-probs
-    job = worker.board.accept("step", "p", request=request)
+    job = worker.queue.accept("step", "p", request=request)
     worker.do(job)
-    trained = worker.board.training_outcome(job.id)
+    trained = worker.queue.training_outcome(job.id)
     assert trained is not None
     return trained

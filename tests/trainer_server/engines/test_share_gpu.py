@@ -26,8 +26,8 @@ from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import command, environment
-from trainer_server.jobs.supervisor import TrainerSettings
-from trainer_server.jobs.supervisor import command as trainer_command
+from trainer_server.jobs.trainer_process import TrainerSettings
+from trainer_server.jobs.trainer_process import command as trainer_command
 from trainer_server.server.app import check_engines, create_app
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ConfigError, EngineError

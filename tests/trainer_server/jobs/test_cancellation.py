@@ -16,9 +16,9 @@ from tests.support.homes.job_service import STEP, WARM_START, service_of, sleepi
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from trainer_server.common import Home
-from trainer_server.jobs import supervisor
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.training_outcome import TrainingOutcome
+from trainer_server.jobs import trainer_process
+from trainer_server.jobs.job_files import TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.jobs.service import JobService
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import Conflict, JobStatus, NotFound, NotStored, PolicySpec, StepResult
@@ -27,12 +27,12 @@ from trainer_server.wire import Conflict, JobStatus, NotFound, NotStored, Policy
 @asynccontextmanager
 async def running(
     home: Home, base: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any
-) -> AsyncIterator[tuple[JobService, JobBoard]]:
+) -> AsyncIterator[tuple[JobService, JobQueue]]:
     """A job service with a trainer process that does nothing: the test does its work."""
-    monkeypatch.setattr(supervisor, "command", lambda _: sleeping_trainer(home))
+    monkeypatch.setattr(trainer_process, "command", lambda _: sleeping_trainer(home))
     engine = LettersEngine("base")
     await engine.start()
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     service = service_of(board, home, base, engine, **settings)
     await service.start()
     try:
@@ -46,27 +46,27 @@ async def running(
 
 async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     service = service_of(board, home, base_model)
-    first, queued, last = [await service.submitter.train(name, STEP) for name in ("first", "queued", "last")]
+    first, queued, last = [await service.train(name, STEP) for name in ("first", "queued", "last")]
     board.start(first.id)
     with pytest.raises(NotFound, match="there is no job 'job-1'"):
-        await service.cancellation.cancel("job-1")
+        await service.cancel("job-1")
     for _ in range(2):
-        cancelled = await service.cancellation.cancel(queued.id)
+        cancelled = await service.cancel(queued.id)
         assert cancelled.status == JobStatus.cancelled
         assert "before the trainer took it up" in str(cancelled.error)
     assert list(service.open) == [first.id, last.id]
-    assert [job.id for job in service.status.jobs(status=JobStatus.queued)] == [last.id]
-    assert [job.id for job in service.status.jobs(limit=2)] == [last.id, queued.id]
+    assert [job.id for job in service.newest(status=JobStatus.queued)] == [last.id]
+    assert [job.id for job in service.newest(limit=2)] == [last.id, queued.id]
     board.report(first.id, TrainingOutcome(error="out of luck"))
-    service.completer.start()
+    service._task.start()
     try:
-        await service.status.wait(first.id, 20)
+        await service.wait(first.id, 20)
         with pytest.raises(Conflict, match="has failed already"):
-            await service.cancellation.cancel(first.id)
-        await service.cancellation.cancel(last.id)  # the first open one, which the completer waits for
-        ended = await service.status.wait(last.id, 20)
+            await service.cancel(first.id)
+        await service.cancel(last.id)  # the first open one, for which `end_next` waits
+        ended = await service.wait(last.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.cancelled
         async with asyncio.timeout(PATIENCE):
@@ -74,7 +74,7 @@ async def test_a_queued_job_is_cancelled(tmp_path: Path, base_model: Path) -> No
                 await asyncio.sleep(0.01)
         assert (home.jobs / last.id / "done.json").exists()
     finally:
-        await service.completer.stop()
+        await service._task.stop()
 
 
 async def test_a_running_job_is_cancelled_and_the_next_one_runs(
@@ -83,24 +83,24 @@ async def test_a_running_job_is_cancelled_and_the_next_one_runs(
     home = Home(tmp_path)
     publish(AdapterStore(home.policies), "p", 0)
     async with running(home, base_model, monkeypatch) as (service, board):
-        job = await service.submitter.train("p", STEP)
-        later = await service.submitter.train("p", STEP)
+        job = await service.train("p", STEP)
+        later = await service.train("p", STEP)
         board.start(job.id)
         trainer = service.process.pid
-        cancelled = await service.cancellation.cancel(job.id)
+        cancelled = await service.cancel(job.id)
         assert cancelled.status == JobStatus.cancelled
         assert "while the trainer was at it" in str(cancelled.error)
         while service.process.pid == trainer:
             await asyncio.sleep(0.01)
         assert service.process.restarts == 0, "it did not die of the job"
         board.report(later.id, TrainingOutcome(error="out of luck"))  # the new trainer is at the next job
-        ended = await service.status.wait(later.id, 20)
+        ended = await service.wait(later.id, 20)
         assert ended is not None
         assert ended.error == "out of luck"
         done = board.job(job.id)
         assert done is not None
         assert (done.status, done.finished is not None) == (JobStatus.cancelled, True)
-        assert (await service.cancellation.cancel(job.id)).status == JobStatus.cancelled
+        assert (await service.cancel(job.id)).status == JobStatus.cancelled
 
 
 async def test_a_job_that_made_its_version_is_not_cancelled(
@@ -110,21 +110,21 @@ async def test_a_job_that_made_its_version_is_not_cancelled(
     store = AdapterStore(home.policies)
     publish(store, "p", 0)
     async with running(home, base_model, monkeypatch) as (service, board):
-        job = await service.submitter.train("p", STEP)
-        later = await service.submitter.train("p", STEP)
+        job = await service.train("p", STEP)
+        later = await service.train("p", STEP)
         board.start(job.id)
         publish(store, "p", 1, job_id=job.id, made_from=0)
         trainer = service.process.pid
         with pytest.raises(Conflict, match="made its version"):
-            await service.cancellation.cancel(job.id)
+            await service.cancel(job.id)
         board.report(job.id, TrainingOutcome(result=StepResult(version=1)))
-        ended = await service.status.wait(job.id, 20)
+        ended = await service.wait(job.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.succeeded
         with pytest.raises(Conflict, match="has succeeded already"):
-            await service.cancellation.cancel(job.id)
+            await service.cancel(job.id)
         assert service.process.pid == trainer, "the trainer may be at the next job by now"
-        assert (await service.cancellation.cancel(later.id)).status == JobStatus.cancelled
+        assert (await service.cancel(later.id)).status == JobStatus.cancelled
 
 
 @pytest.mark.parametrize("limit", ["of the server", "of the request"])
@@ -136,9 +136,9 @@ async def test_a_job_that_takes_too_long_fails(
     limits = (0.05, None) if limit == "of the server" else (3600.0, 0.05)
     async with running(home, base_model, monkeypatch, time_limit=limits[0]) as (service, board):
         (home.root / "trainer.json").write_text(json.dumps({"ready": 1.0}))
-        job = await service.submitter.train("p", STEP.model_copy(update={"time_limit": limits[1]}))
+        job = await service.train("p", STEP.model_copy(update={"time_limit": limits[1]}))
         board.start(job.id)
-        ended = await service.status.wait(job.id, 20)
+        ended = await service.wait(job.id, 20)
         assert ended is not None
         assert ended.status == JobStatus.failed
         assert "at this job for more than 0.05 s" in str(ended.error)
@@ -165,14 +165,14 @@ async def test_a_warm_start_that_is_cancelled_is_rendered_no_further(tmp_path: P
     home = Home(tmp_path)
     engine = StuckEngine()
     await engine.start()
-    service = service_of(JobBoard(home.jobs), home, base_model, engine)
-    job = await service.submitter.train("p", WARM_START)
-    service.completer.start()
+    service = service_of(JobQueue(home.jobs), home, base_model, engine)
+    job = await service.train("p", WARM_START)
+    service._task.start()
     try:
         await asyncio.wait_for(engine.rendering.wait(), PATIENCE)
-        waiting = asyncio.create_task(service.status.wait(job.id, 60))
+        waiting = asyncio.create_task(service.wait(job.id, 60))
         await asyncio.sleep(0.05)
-        await service.cancellation.cancel(job.id)
+        await service.cancel(job.id)
         ended = await asyncio.wait_for(waiting, PATIENCE)
         assert ended is not None
         assert ended.status == JobStatus.cancelled
@@ -182,34 +182,34 @@ async def test_a_warm_start_that_is_cancelled_is_rendered_no_further(tmp_path: P
                 await asyncio.sleep(0.01)
         assert '"cancelled"' in (home.jobs / job.id / "done.json").read_text()
     finally:
-        await service.completer.stop()
+        await service._task.stop()
 
 
 async def test_a_cancelled_job_stays_cancelled_whatever_its_rendering_says(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     service = service_of(board, home, base_model)
-    job = await service.submitter.train("p", WARM_START)
-    await service.cancellation.cancel(job.id)
+    job = await service.train("p", WARM_START)
+    await service.cancel(job.id)
     board.report(job.id, TrainingOutcome(error="the template does not render conversation 0"))
     trained = board.training_outcome(job.id)
     assert trained is not None
     assert trained.cancelled
-    ended = await service.completer.outcome(job.id)
+    ended = await service.outcome(job.id)
     assert ended is not None
     assert ended.status == JobStatus.cancelled
 
 
 async def test_the_making_of_a_policy_is_not_cancelled(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
-    service = service_of(JobBoard(home.jobs), home, base_model)
-    job = await service.submitter.create(PolicySpec(name="p"))
+    service = service_of(JobQueue(home.jobs), home, base_model)
+    job = await service.create(PolicySpec(name="p"))
     with pytest.raises(Conflict, match="makes the policy 'p'"):
-        await service.cancellation.cancel(job.id)
-    assert [one.status for one in service.status.jobs()] == [JobStatus.queued]
+        await service.cancel(job.id)
+    assert [one.status for one in service.newest()] == [JobStatus.queued]
 
 
-class FullBoard(JobBoard):
+class FullBoard(JobQueue):
     def cancel(self, job_id: str) -> bool:
         raise OSError(28, "No space left on device")
 
@@ -217,9 +217,9 @@ class FullBoard(JobBoard):
 async def test_a_cancellation_that_finds_no_space_is_said(tmp_path: Path, base_model: Path) -> None:
     home = Home(tmp_path)
     service = service_of(FullBoard(home.jobs), home, base_model)
-    job = await service.submitter.train("p", STEP)
+    job = await service.train("p", STEP)
     with pytest.raises(NotStored, match="No space left") as refused:
-        await service.cancellation.cancel(job.id)
+        await service.cancel(job.id)
     assert refused.value.code == "disk"
 
 
@@ -229,10 +229,10 @@ async def test_a_job_that_is_cancelled_twice_at_once_ends_one_trainer(
     home = Home(tmp_path)
     publish(AdapterStore(home.policies), "p", 0)
     async with running(home, base_model, monkeypatch) as (service, board):
-        job = await service.submitter.train("p", STEP)
+        job = await service.train("p", STEP)
         board.start(job.id)
         trainers = {service.process.pid}
-        both = await asyncio.gather(*(service.cancellation.cancel(job.id) for _ in range(2)))
+        both = await asyncio.gather(*(service.cancel(job.id) for _ in range(2)))
         assert [one.status for one in both] == [JobStatus.cancelled] * 2
         async with asyncio.timeout(PATIENCE):
             while service.process.pid in trainers or list(service.open):

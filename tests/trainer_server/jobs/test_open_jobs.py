@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from trainer_server.common import Home
-from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.open_jobs import OpenJobs
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.wire import Job, JobStatus, PolicySpec
 
 
 def test_jobs_that_are_damaged_keep_no_server_from_starting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     home = Home(tmp_path)
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     damaged = board.accept("create", "p", spec=PolicySpec(name="p"))
     (home.jobs / damaged.id / "job.json").write_text("{")
     good = board.accept("create", "q", spec=PolicySpec(name="q"))
@@ -24,7 +24,7 @@ def test_jobs_that_are_damaged_keep_no_server_from_starting(tmp_path: Path, capl
     assert f"left out: jobs/{damaged.id}/job.json" in caplog.text
 
 
-class Counting(JobBoard):
+class Counting(JobQueue):
     """Notes which jobs' files are read."""
 
     def __init__(self, root: Path) -> None:
@@ -38,7 +38,7 @@ class Counting(JobBoard):
 
 def test_a_start_reads_open_jobs_only(tmp_path: Path) -> None:
     home = Home(tmp_path)
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     for number in range(3):
         file = board.accept("create", f"p{number}", spec=PolicySpec(name=f"p{number}"))
         if number < 2:

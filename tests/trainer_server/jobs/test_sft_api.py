@@ -15,8 +15,8 @@ from testbed.engine_app import END, PARAGRAPH, UNSEEN
 from tests.support.homes.jobs import ask, finish, groups, version_of
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
-from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.demonstrations import Row
+from trainer_server.jobs.queue import JobQueue
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def ids(text: str) -> list[int]:
 
 
 def rows_of(server: TrainerServer, job: dict[str, Any]) -> list[Row]:
-    found = JobBoard(server.home.jobs).rows(job["id"])
+    found = JobQueue(server.home.jobs).rows(job["id"])
     assert found is not None
     return found.rows
 

@@ -20,7 +20,7 @@ from trainer_server.engines.base import TeacherLost
 from trainer_server.engines.vllm import teacher
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import VLLMClient
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.jobs.teaching import Teachers, hinted_prompt
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.names import PolicyNames
@@ -139,11 +139,11 @@ async def test_a_step_whose_teacher_stays_away_fails(tmp_path: Path, base_model:
 
     engine.wait_ready = ready
     away = f"http://127.0.0.1:{free_port()}"
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     service = service_of(board, home, base_model, engine, teacher_urls=(away,), engine_wait=0.0)
-    job = await service.submitter.train("p", request(away))
+    job = await service.train("p", request(away))
     assert not board.ready(job.id)
-    await service.completer._preparation.prepare(job.id)
+    await service.runner.prepare(job.id)
     trained = board.training_outcome(job.id)
     assert trained is not None
     assert "the teacher did not answer for 0 s" in str(trained.error)

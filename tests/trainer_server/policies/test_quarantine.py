@@ -19,8 +19,8 @@ from tests.support.homes.jobs import ask, finish, groups, version_of
 from tests.support.homes.versions import publish
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TrainerServer, trainer_server_on
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.training_outcome import TrainingOutcome
+from trainer_server.jobs.job_files import TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.policies.store import AdapterStore
 from trainer_server.wire import StepRequest, StepResult
 
@@ -242,11 +242,11 @@ def other_model(base: Path, where: Path, other: str) -> Path:
     return path
 
 
-def open_step(home: Path, base: Path) -> tuple[JobBoard, str]:
+def open_step(home: Path, base: Path) -> tuple[JobQueue, str]:
     """A step of p that a server accepted before it was killed."""
     with trainer_server_on(home, base) as server, server.http() as http:
         refs = groups(http, 1.0, 0.0)
-    board = JobBoard(home / "jobs")
+    board = JobQueue(home / "jobs")
     request = StepRequest.model_validate({"groups": refs, "config": {"lr": 1e-3}, "idempotency_key": "k"})
     return board, board.accept("step", "p", request=request).id
 

@@ -17,7 +17,7 @@ from tests.support.servers.trainer_server import trainer_server_on
 from tests.support.training.worker import completion
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import Key
-from trainer_server.jobs.files.job_file import JobFile
+from trainer_server.jobs.job_files import JobFile
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.leases import LocalLeases
 from trainer_server.policies.names import PolicyNames

@@ -39,8 +39,8 @@ def test_a_start_with_a_clock_forty_days_ahead_deletes_nothing(
     asyncio.run(server.ledger.add(row("c")))
     server.rollouts.register("ro", RolloutSpec())
     server.runs.trace("ro", RunTrace.model_validate({"id": "tr", "scenario": {"id": "s"}, "started": 1.0}))
-    job = server.jobs.board.accept("create", "agent", spec=PolicySpec(name="agent"))
-    server.jobs.board.finish(
+    job = server.jobs.queue.accept("create", "agent", spec=PolicySpec(name="agent"))
+    server.jobs.queue.finish(
         Job(id=job.id, kind="create", policy="agent", status=JobStatus.failed, created=time.time())
     )
     (config.home.logs).mkdir()
@@ -55,7 +55,7 @@ def test_a_start_with_a_clock_forty_days_ahead_deletes_nothing(
     assert server.ledger.read(["c"])
     assert server.rollouts.spec("ro") is not None
     assert server.runs.find_trace("ro") is not None
-    assert server.jobs.board.job(job.id) is not None
+    assert server.jobs.queue.job(job.id) is not None
     assert (config.home.logs / "vllm.log").exists()
     server.ledger.close()
 
@@ -69,7 +69,7 @@ def test_traces_of_runs_that_an_open_job_names_stay(tmp_path: Path, base_model: 
         server.runs.trace(run, RunTrace.model_validate({"id": run, "scenario": {"id": "s"}, "started": 1.0}))
     trajectory = TrajectoryRef(id="named", reward=1.0, completions=["completion of named"])
     request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[trajectory])])
-    server.jobs.open.add(server.jobs.board.accept("step", "agent", request=request))
+    server.jobs.open.add(server.jobs.queue.accept("step", "agent", request=request))
     assert server._shed_traces() == 1
     assert [server.runs.find_trace(run) is not None for run in ("named", "other")] == [True, False]
     server.ledger.close()

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tests.support.sockets import exposed
 from tests.support.training.models import ARCHITECTURES, tiny_model
 from tests.support.training.worker import make_worker
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.training.ranks import Ranks
 
 LAUNCH = ["trainer_server.training.launch", "2"]
@@ -120,7 +120,7 @@ def test_a_rank_that_fails_while_layers_are_gathered_ends_the_job_and_all_ranks(
     done = run_failing(tmp_path, "--shard")
     assert done.returncode == 1
     assert "RankFailed" in done.stderr
-    board = JobBoard(tmp_path / "home" / "jobs")
+    board = JobQueue(tmp_path / "home" / "jobs")
     failed = board.training_outcome(board.ids()[-1])
     assert failed is not None
     assert failed.error is not None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from trainer_server.training.schedule import learning_rate
+from trainer_server.training.optimizer import learning_rate
 from trainer_server.wire import GRPOConfig
 
 

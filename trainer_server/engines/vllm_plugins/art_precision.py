@@ -4,7 +4,7 @@ Logits, everywhere: in bf16 each is off by up to 1/512 of itself. vLLM has that 
 '{"head_dtype": "float32"}'`), but refuses it for a quantized head, and on CPUs converts the whole head in every pass,
 which takes longer than the pass. What the model's configuration or the user says of `head_dtype` holds.
 The residual stream, on CPUs, where it costs nothing: what layers add up is not rounded after each of them.
-The trainer's side is `training/head.py` and `training/residual.py`. `ART_PRECISION=0` leaves vLLM as it is.
+The trainer's side is `training/model/head.py` and `precision.py` there. `ART_PRECISION=0` leaves vLLM as it is.
 
 Shapes: N tokens, E hidden size, V vocabulary.
 """

@@ -131,5 +131,5 @@ def facts_of(sources: Sources, run_id: str) -> RunFacts:
         spec=spec or RolloutSpec(),
         rewards=server.rollouts.rewards(run_id),
         versions=sources.runs.versions(number),
-        steps=steps_of(server.jobs.board, sources.runs.steps(number)),
+        steps=steps_of(server.jobs.queue, sources.runs.steps(number)),
     )

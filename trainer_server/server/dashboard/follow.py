@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import Ledger, LedgerError, ListsCompletions
 from trainer_server.ledger.run_repository import RunRepository, SentReference
 from trainer_server.wire import StepRequest, TrainingError
@@ -30,7 +30,7 @@ class Follower:
         runs: The book.
     """
 
-    def __init__(self, ledger: Ledger, board: JobBoard, runs: RunRepository) -> None:
+    def __init__(self, ledger: Ledger, board: JobQueue, runs: RunRepository) -> None:
         self._ledger, self._board, self._runs = ledger, board, runs
         self._task: asyncio.Task[bool] | None = None
         self.behind = False

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from trainer_server.common.status import JobPhase, OpenJob
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.server.server import Server
 from trainer_server.wire import JobStatus
 
@@ -18,7 +18,7 @@ _WORDS: dict[JobPhase, str] = {
 }
 
 
-def running_jobs(board: JobBoard) -> list[OpenJob]:
+def running_jobs(board: JobQueue) -> list[OpenJob]:
     """The jobs that have not ended, oldest first. Reads a few small files of each."""
     running = []
     for job_id in board.open_ids():

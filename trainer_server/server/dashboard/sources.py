@@ -41,7 +41,7 @@ class Sources:
     def __init__(self, server: Server) -> None:
         self.server, self.jobs = server, server.jobs
         self.runs = RunList(server.runs)
-        self.follower = Follower(server.ledger, server.jobs.board, server.runs)
+        self.follower = Follower(server.ledger, server.jobs.queue, server.runs)
         self.texts = TokenTexts(Path(server.identity.base.path), server.engines, hidden=server.redaction.on)
         self._made: dict[str, tuple[object, Any]] = {}
 

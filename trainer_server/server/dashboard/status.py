@@ -63,7 +63,7 @@ def status_of(sources: Sources) -> ServerStatus:
         line=LineStatus(
             running=admission.running, waiting=waiting, most=admission.most, refused=admission.refusal_count
         ),
-        jobs=running_jobs(server.jobs.board),
+        jobs=running_jobs(server.jobs.queue),
         policies=policies,
         traffic=_traffic(server),
         memory=_memory(sources),
@@ -84,7 +84,7 @@ def _engine(row: dict[str, Any]) -> EngineStatus:
 
 
 def _policies(sources: Sources) -> list[PolicyStatus]:
-    board = sources.server.jobs.board
+    board = sources.server.jobs.queue
     ids = board.ids()
     last = sources.unless_changed("last steps", (len(ids), ids[-1:], board.open_ids()), lambda: _last_steps(sources))
     return [_policy(sources, known, last.get(known.name)) for known in sources.server.store.policies()]
@@ -93,7 +93,7 @@ def _policies(sources: Sources) -> list[PolicyStatus]:
 def _last_steps(sources: Sources) -> dict[str, Job]:
     """The newest step or warm start of each policy that has ended."""
     last_steps: dict[str, Job] = {}
-    for job in sources.server.jobs.status.jobs(_JOBS):
+    for job in sources.server.jobs.newest(_JOBS):
         if job.status.final and job.kind != "create":
             last_steps.setdefault(job.policy, job)
     return last_steps

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.run_list import RunRow
 from trainer_server.ledger.step_tokens import CompletionInStep, StepTokens, read_step_tokens
 from trainer_server.wire import Completion, CompletionStatus, Job, JobStatus
@@ -62,7 +62,7 @@ def words_of(reason: str) -> str:
     return REASONS.get(reason, reason.replace("_", " "))
 
 
-def steps_of(board: JobBoard, step_rows: Sequence[tuple[str, str, float | None]]) -> list[StepOfRun]:
+def steps_of(board: JobQueue, step_rows: Sequence[tuple[str, str, float | None]]) -> list[StepOfRun]:
     """What became of a run in each step that it was sent to, the newest step first.
 
     Args:

@@ -70,7 +70,7 @@ class State(Collector):
         yield from (newest, current)
 
     def _jobs(self) -> Iterable[Metric]:
-        jobs = self._server.jobs.status.jobs(JOBS)
+        jobs = self._server.jobs.newest(JOBS)
         counts = GaugeMetricFamily("art_jobs", f"Of the {JOBS} newest jobs, by status.", labels=["kind", "status"])
         for (kind, status), count in Counter((job.kind, job.status) for job in jobs).items():
             counts.add_metric([kind, status.value], count)

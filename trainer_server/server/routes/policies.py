@@ -64,7 +64,7 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
             param="name",
         )
     async with server.creating[spec.name]:
-        if (pending := server.jobs.submitter.creation(spec.name)) is not None:  # of a request whose client went away
+        if (pending := server.jobs.creation(spec.name)) is not None:  # of a request whose client went away
             await _wait(server, pending.id, spec.name)
         if (policy := await asyncio.to_thread(server.store.policy, spec.name)) is None:
             await _make(server, spec)
@@ -157,7 +157,7 @@ async def _make(server: Server, spec: PolicySpec) -> None:
         await asyncio.to_thread(server.store.register, spec, server.identity.base.name, server.fingerprint)
     except OSError as error:
         raise NotStored(f"policy {spec.name!r} could not be written down: {error}", code="disk") from None
-    job = await server.jobs.submitter.create(spec)
+    job = await server.jobs.create(spec)
     if why := await _wait(server, job.id, spec.name):
         raise APIError(500, f"policy {spec.name!r} could not be made: {why}", code="job_failed")
 
@@ -167,7 +167,7 @@ async def _wait(server: Server, job_id: str, name: str) -> str | None:
     not start."""
     deadline = time.monotonic() + _CREATION
     while time.monotonic() < deadline:
-        job = await server.jobs.status.wait(job_id, _POLL_INTERVAL)
+        job = await server.jobs.wait(job_id, _POLL_INTERVAL)
         if job is None:
             return f"jobs/{job_id} in the server's home was deleted meanwhile; send the request again"
         if job.status.final:

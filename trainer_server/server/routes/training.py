@@ -40,7 +40,7 @@ async def queue_sft(
 def find_step(name: str, idempotency_key: str, server: ServerDep) -> Job:
     """The step or warm start that was made under an idempotency key; 404 when there is none."""
     get_policy(server, name)
-    job = server.jobs.submitter.find(name, idempotency_key)
+    job = server.jobs.find(name, idempotency_key)
     if job is None:
         raise NotFound(f"no job of {name!r} has the key {idempotency_key!r}", code="not_found")
     return job
@@ -52,7 +52,7 @@ async def _queue(server: Server, request: Request, name: str, body: StepRequest 
     if key and not body.idempotency_key:  # an empty one is none
         body = body.model_copy(update={"idempotency_key": key})
     evaluations = await asyncio.to_thread(_evaluations, server, body) if isinstance(body, StepRequest) else frozenset()
-    job = await server.jobs.submitter.train(name, body, evaluations)
+    job = await server.jobs.train(name, body, evaluations)
     note(request.scope, target=f"{name}, {job.id}")
     return job
 
@@ -77,7 +77,7 @@ async def list_jobs(
 ) -> JobList:
     """Jobs, newest first: at most `limit`; only those with `status`, where it is given. Their results name no
     trajectories; `GET /api/jobs/{id}` does."""
-    return JobList(jobs=await asyncio.to_thread(server.jobs.status.jobs, limit, status))
+    return JobList(jobs=await asyncio.to_thread(server.jobs.newest, limit, status))
 
 
 @jobs_router.get("/{job_id}")
@@ -85,7 +85,7 @@ async def show_job(
     job_id: Annotated[str, Path(max_length=100)], server: ServerDep, wait: Annotated[float, Query(ge=0, le=60)] = 0.0
 ) -> Job:
     """One job; `wait`: seconds to wait for it to become final."""
-    job = await server.jobs.status.wait(_check_id(job_id), wait)
+    job = await server.jobs.wait(_check_id(job_id), wait)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}", code="not_found")
     return job if job.status.final else job.model_copy(update={"held_up": server.trouble})
@@ -94,7 +94,7 @@ async def show_job(
 @jobs_router.post("/{job_id}/cancel")
 async def cancel_job(job_id: Annotated[str, Path(max_length=100)], server: ServerDep) -> Job:
     """Cancels a queued or running step or warm start, and answers once it has ended. 409 for one that has ended."""
-    return await server.jobs.cancellation.cancel(_check_id(job_id))
+    return await server.jobs.cancel(_check_id(job_id))
 
 
 def _check_id(job_id: str) -> str:

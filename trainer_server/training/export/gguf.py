@@ -48,9 +48,9 @@ def write_gguf(model: Any, source: Path, path: Path, *, name: str) -> None:
     config = model.config
     architecture = _ARCHITECTURES.get(config.model_type)
     if architecture is None:
-        known = ", ".join(_ARCHITECTURES)
+        types = ", ".join(_ARCHITECTURES)
         raise ConfigError(
-            f"a model of type {config.model_type!r} cannot be written as GGUF, only {known}. {_OTHERWISE}"
+            f"a model of type {config.model_type!r} cannot be written as GGUF, only {types}. {_OTHERWISE}"
         )
     rope = dict(getattr(config, "rope_parameters", None) or {})
     if rope.get("rope_type", "default") != "default":
@@ -99,8 +99,8 @@ def _tensors(writer: GGUFWriter, model: Any, architecture: str, kind: GGMLQuanti
             values = _interleave(values, config.num_attention_heads)
         if architecture == "llama" and ".self_attn.k_proj." in name:
             values = _interleave(values, config.num_key_value_heads)
-        stored = GGMLQuantizationType.F32 if values.ndim == 1 else kind  # llama.cpp wants vectors whole
-        writer.add_tensor(gguf_name, gguf.quants.quantize(values, stored), raw_dtype=stored)
+        target = GGMLQuantizationType.F32 if values.ndim == 1 else kind  # llama.cpp wants vectors whole
+        writer.add_tensor(gguf_name, gguf.quants.quantize(values, target), raw_dtype=target)
 
 
 def _interleave(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
@@ -118,9 +118,9 @@ def _tokenizer(writer: GGUFWriter, source: Path, size: int) -> None:
     kinds = [TokenType.UNUSED] * size
     for token, number in tokenizer["model"]["vocab"].items():
         tokens[number], kinds[number] = token, TokenType.NORMAL
-    for added in tokenizer["added_tokens"]:
-        kind = TokenType.CONTROL if added["special"] else TokenType.USER_DEFINED
-        tokens[added["id"]], kinds[added["id"]] = added["content"], kind
+    for special in tokenizer["added_tokens"]:
+        kind = TokenType.CONTROL if special["special"] else TokenType.USER_DEFINED
+        tokens[special["id"]], kinds[special["id"]] = special["content"], kind
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(_pre_tokenizer(tokenizer["pre_tokenizer"]))
     writer.add_token_list(tokens)

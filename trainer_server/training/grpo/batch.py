@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import random
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
-from trainer_server.jobs.teaching import Teaching
+from trainer_server.jobs.job_files import Teaching
 from trainer_server.ledger.step_tokens import LeftOut
-from trainer_server.training.grpo.advantage import advantages, zero_variance
 from trainer_server.wire import (
     Completion,
     CompletionStatus,
@@ -25,6 +24,26 @@ from trainer_server.wire import (
     prefix_drift,
     wrong_reward,
 )
+
+EPSILON = 1e-4
+"""Added to the standard deviation, as TRL does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where completions come from that a trainer can train. Its versions come from there too.
+
+    Args:
+        base_model: Name of the base model.
+        tokenizer: Fingerprint of the tokenizer.
+        server_id: Id of the server. Versions of other servers have the same numbers and other weights. None: of none.
+        revision: Commit of a base model from the hub.
+    """
+
+    base_model: str
+    tokenizer: str
+    server_id: str | None = None
+    revision: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +105,10 @@ class Batch:
 
     def keeping(self, samples: list[Sample], skip_counts: Counter[str]) -> Batch:
         """The same batch with these samples only. skip_counts: the completions that this leaves out, by reason."""
-        kept = {(sample.trajectory_id, sample.completion.id) for sample in samples}
-        lost = [(sample.trajectory_id, sample.completion.id) for sample in self.samples]
+        remaining = {(sample.trajectory_id, sample.completion.id) for sample in samples}
+        before = [(sample.trajectory_id, sample.completion.id) for sample in self.samples]
         reason = " or ".join(skip_counts)
-        left_out = [LeftOut(trajectory=a, completion=b, reason=reason) for a, b in lost if (a, b) not in kept]
+        left_out = [LeftOut(trajectory=a, completion=b, reason=reason) for a, b in before if (a, b) not in remaining]
         return dataclasses.replace(
             self,
             samples=samples,
@@ -102,7 +121,11 @@ class Batch:
         self.completions_skipped[reason] += 1
         self.left_out.append(LeftOut(trajectory=trajectory, completion=completion, reason=reason))
 
-    def taught(self, config: GRPOConfig) -> bool:
+    def skip_trajectories(self, trajectories: Iterable[TrajectoryRef], reason: str) -> None:
+        """Leaves trajectories out; they are not counted here."""
+        self.left_out += [LeftOut(trajectory=trajectory.id, reason=reason) for trajectory in trajectories]
+
+    def has_teacher(self, config: GRPOConfig) -> bool:
         """Whether a teacher scores any of the tokens."""
         return bool(config.distill and config.distill.teacher) or any(s.hinted_prompt is not None for s in self.samples)
 
@@ -155,9 +178,7 @@ def gather_batch(
     *,
     policy: str,
     version: int,
-    base_model: str,
-    tokenizer: str,
-    server_id: str | None = None,
+    origin: Origin,
     teaching: Teaching | None = None,
     evaluations: Set[str] = frozenset(),
 ) -> Batch:
@@ -172,24 +193,21 @@ def gather_batch(
         config: Of the step.
         policy: That is trained.
         version: Its newest.
-        base_model: Of the trainer; completions of others are skipped.
-        tokenizer: Fingerprint; completions of others are skipped.
-        server_id: Of the server; completions of others are skipped, since versions of theirs have the same numbers and
-            other weights. None: of no server.
-        teaching: What a teacher that is another vLLM said, and the hinted prompts; None: nothing of either.
+        origin: Of the trainer; completions of others are skipped.
+        teaching: Scores of a teacher that is another vLLM, and the hinted prompts; None: nothing of either.
         evaluations: Ids of the completions of rollouts that evaluate a version. Their trajectories are skipped.
 
     Raises:
         TrainingError: A reward is too large, or rewards contradict each other: a completion has two in one trajectory,
             or two trajectories of a group are made of the same completions, so that nothing in them is better or worse.
     """
-    if config.rewards_count and (wrong := wrong_reward(groups)):
-        raise TrainingError(f"{wrong}. No version was made")
-    teaching = teaching or Teaching()
-    teacher = config.distill.teacher if config.distill else None
+    if config.rewards_count and (message := wrong_reward(groups)):
+        raise TrainingError(f"{message}. No version was made")
     own = [completion for completion in completions.values() if completion.policy == policy]
     batch = Batch(
         version,
+        groups=len(groups),
+        trajectories=sum(len(group.trajectories) for group in groups),
         lengths=[len(completion.token_ids) for completion in own],
         truncated_count=sum(completion.truncated for completion in own),
         continuations=Counter(
@@ -197,90 +215,112 @@ def gather_batch(
         ),
         prefix_drift=prefix_drift(completions.values()).share,
     )
-    batch.groups, batch.trajectories = len(groups), sum(len(group.trajectories) for group in groups)
     groups = _countable(groups, evaluations, batch)
-    scored_by_group, rewards_by_group = [], []
-    for group in groups:
-        scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
-        if config.rewards_count and (missing := len(group.trajectories) - len(scored)):
-            batch.trajectories_skipped["no_reward"] += missing
-            unscored = [trajectory.id for trajectory in group.trajectories if trajectory.reward is None]
-            batch.left_out += [LeftOut(trajectory=trajectory_id, reason="no_reward") for trajectory_id in unscored]
-        rewards = [trajectory.reward for trajectory in scored if trajectory.reward is not None]
-        batch.rewards += rewards
-        for trajectory in scored:
-            sampler = _sampler(trajectory, completions, policy, server_id)
-            if sampler is not None and trajectory.reward is not None:
-                batch.rewards_by_version[sampler].append(trajectory.reward)
-        scored_by_group.append(scored if config.rewards_count else group.trajectories)
-        rewards_by_group.append(rewards if config.rewards_count else [0.0] * len(group.trajectories))
+    rewarded_groups = [_with_rewards(group, config, batch) for group in groups]
+    for trajectory in (trajectory for group in rewarded_groups for trajectory in group):
+        sampler = _sampler(trajectory, completions, policy, origin.server_id)
+        if sampler is not None and trajectory.reward is not None:
+            batch.rewards_by_version[sampler].append(trajectory.reward)
+    if not config.rewards_count:
+        rewarded_groups = [group.trajectories for group in groups]
+    reasons = {key: _why_skipped(completions[key], config, policy, version, origin) for key in completions}
+    _add_samples(batch, groups, rewarded_groups, completions, reasons, config, teaching or Teaching())
+    return batch
+
+
+def _with_rewards(group: GroupRef, config: GRPOConfig, batch: Batch) -> list[TrajectoryRef]:
+    """The trajectories of a group that have a reward. Where rewards count, the others are left out of the batch."""
+    references = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
+    if config.rewards_count and (missing := len(group.trajectories) - len(references)):
+        batch.trajectories_skipped["no_reward"] += missing
+        batch.skip_trajectories([ref for ref in group.trajectories if ref.reward is None], "no_reward")
+    batch.rewards += [trajectory.reward for trajectory in references if trajectory.reward is not None]
+    return references
+
+
+def _add_samples(
+    batch: Batch,
+    groups: Sequence[GroupRef],
+    trajectories_by_group: Sequence[Sequence[TrajectoryRef]],
+    completions: Mapping[str, Completion],
+    reasons: Mapping[str, str | None],
+    config: GRPOConfig,
+    teaching: Teaching,
+) -> None:
+    """Adds the completions that are trained, with their advantages, to a batch.
+
+    Args:
+        batch: Gets the samples, and what is left out.
+        groups: Of the request.
+        trajectories_by_group: Those of each group that are compared.
+        completions: By id.
+        reasons: By id of a completion, why it cannot be trained; None: it can.
+        config: Of the step.
+        teaching: For the teachers of the samples.
+    """
+    teacher = config.distill.teacher if config.distill else None
+    rewards_by_group = [
+        [(ref.reward or 0.0) if config.rewards_count else 0.0 for ref in refs] for refs in trajectories_by_group
+    ]
     baselines = [group.baseline for group in groups]
-    values = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
-    scored_groups = zip(scored_by_group, rewards_by_group, baselines, strict=True)
-    places, rewarded = itertools.count(), _Rewards()
-    place_of: dict[str, int] = {}
-    for number, (scored, rewards, baseline) in enumerate(scored_groups):
+    advantages_by_group = advantages(rewards_by_group, config.scale_rewards, baselines, config.group_baseline)
+    places, place_of = itertools.count(), dict[str, int]()
+    entries: list[tuple[int, TrajectoryRef, str]] = []
+    for number, trajectories in enumerate(trajectories_by_group):
+        rewards, baseline = rewards_by_group[number], baselines[number]
         dead = zero_variance(rewards, baseline) or not config.rewards_count
-        if dead and not any(teacher or trajectory.hint for trajectory in scored):
+        if dead and not any(teacher or trajectory.hint for trajectory in trajectories):
             alone = len(rewards) == 1 and baseline is None
             why = "single_reward" if alone else "equal_rewards" if rewards else "no_reward"
             batch.groups_skipped[why] += 1
-            batch.left_out += [LeftOut(trajectory=trajectory.id, reason=why) for trajectory in scored]
+            batch.skip_trajectories(trajectories, why)
             continue
-        for trajectory, advantage in zip(scored, values[number], strict=True):
+        for trajectory, advantage in zip(trajectories, advantages_by_group[number], strict=True):
             if dead and not (teacher or trajectory.hint):
-                batch.left_out.append(LeftOut(trajectory=trajectory.id, reason="equal_rewards"))
+                batch.skip_trajectories([trajectory], "equal_rewards")
                 continue
             place = next(places)
             if trajectory.run is not None:
                 place = place_of.setdefault(trajectory.run, place)
             for completion_id in trajectory.completions:
-                completion = completions.get(completion_id)
-                reason = _why_skipped(
-                    completion,
-                    config,
-                    policy=policy,
-                    version=version,
-                    base_model=base_model,
-                    tokenizer=tokenizer,
-                    server_id=server_id,
-                )
-                if reason or completion is None:
-                    batch.skip(trajectory.id, completion_id, reason or "missing")
+                if reason := reasons.get(completion_id, "missing"):
+                    batch.skip(trajectory.id, completion_id, reason)
                     continue
+                completion = completions[completion_id]
                 sample = Sample(completion, advantage, _trained_mask(completion), number, place, trajectory.id)
                 if not any(sample.trained_mask):
                     batch.skip(trajectory.id, completion_id, "forced")
                     continue
-                if config.rewards_count and not dead:
-                    rewarded.add(number, trajectory, completion_id, completions)
-                taught = _add_teaching(sample, trajectory.hint, config, teaching)
+                if not dead:
+                    entries.append((number, trajectory, completion_id))
+                result = _add_teaching(sample, trajectory.hint, config, teaching)
                 batch.tokens_unscored += sum(sample.trained_mask)
-                if isinstance(taught, Sample):
-                    batch.samples.append(taught)
-                    batch.tokens_unscored -= sum(taught.trained_mask)
+                if isinstance(result, Sample):
+                    batch.samples.append(result)
+                    batch.tokens_unscored -= sum(result.trained_mask)
                 else:
-                    batch.skip(trajectory.id, completion_id, taught)
-    return batch
+                    batch.skip(trajectory.id, completion_id, result)
+    _check_rewards(entries, completions)
 
 
-class _Rewards:
-    """The rewards of the completions that a step trains."""
+def _check_rewards(entries: Iterable[tuple[int, TrajectoryRef, str]], completions: Mapping[str, Completion]) -> None:
+    """Raises TrainingError for a completion that is to be made likelier and less likely at once.
 
-    def __init__(self) -> None:
-        self._of_runs: dict[tuple[str, str], float | None] = {}
-        self._of_groups: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
-
-    def add(self, group: int, reference: TrajectoryRef, completion: str, ledger: Mapping[str, Completion]) -> None:
-        """Raises TrainingError for a completion that is to be made likelier and less likely at once."""
+    Args:
+        entries: Number of the group, trajectory and completion, for each completion that is trained by a reward.
+        completions: By id, as the ledger has them.
+    """
+    reward_of: dict[tuple[str, str], float | None] = {}
+    trajectory_of: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
+    for group, reference, completion in entries:
         run = reference.trajectory
-        if (other := self._of_runs.setdefault((run, completion), reference.reward)) != reference.reward:
+        if (other := reward_of.setdefault((run, completion), reference.reward)) != reference.reward:
             raise TrainingError(
                 f"the trajectory {run!r} gives its completion {completion!r} two rewards, {other:g} and "
                 f"{reference.reward:g}: give it one. No version was made"
             )
-        texts = frozenset(text for text in reference.completions if text in ledger)
-        twin = self._of_groups.setdefault((group, texts), reference)
+        texts = frozenset(text for text in reference.completions if text in completions)
+        twin = trajectory_of.setdefault((group, texts), reference)
         if twin.reward != reference.reward:
             raise TrainingError(
                 f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "
@@ -292,7 +332,7 @@ class _Rewards:
 def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) -> list[GroupRef]:
     """The groups without trajectories that evaluate a version, and with each completion of a trajectory once. What is
     left out is counted in the batch."""
-    counted = set[tuple[str, str, float | None]]()
+    keys_so_far = set[tuple[str, str, float | None]]()
     countable: dict[int, GroupRef] = {}
     for number in sorted(range(len(groups)), key=lambda number: _is_flat(groups[number])):  # they would take runs away
         group, wholes = groups[number], set[tuple[frozenset[str], float | None]]()
@@ -301,18 +341,18 @@ def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) 
             texts = list(dict.fromkeys(reference.completions))
             keys = [(reference.trajectory, text, reference.reward) for text in texts or [reference.id]]
             whole = (frozenset(texts), reference.reward)
-            new = [text for key, text in zip(keys, texts, strict=False) if key not in counted]
+            new = [text for key, text in zip(keys, texts, strict=False) if key not in keys_so_far]
             if not evaluations.isdisjoint(texts):
                 reason = "evaluation"
-            elif counted.issuperset(keys) or (texts and whole in wholes):
+            elif keys_so_far.issuperset(keys) or (texts and whole in wholes):
                 reason = "repeated"
             else:
-                counted.update(keys)
+                keys_so_far.update(keys)
                 wholes.add(whole)
                 references.append(reference.model_copy(update={"completions": new}))
                 continue
             batch.trajectories_skipped[reason] += 1
-            batch.left_out.append(LeftOut(trajectory=reference.id, reason=reason))
+            batch.skip_trajectories([reference], reason)
         countable[number] = group.model_copy(update={"trajectories": references})
     return [countable[number] for number in range(len(groups))]
 
@@ -323,9 +363,10 @@ def _is_flat(group: GroupRef) -> bool:
 
 
 def _add_teaching(sample: Sample, hint: str | None, config: GRPOConfig, teaching: Teaching) -> Sample | str:
-    """A sample with what its teacher needs or said; or why it is skipped. Tokens that got no score are not trained."""
+    """A sample with its hinted prompt or its teacher's scores; or why it is skipped. Tokens without a score are not
+    trained."""
     if hint is not None:
-        prompt = teaching.prompt(sample.completion.id, hint)
+        prompt = teaching.prompts.get(hint, {}).get(sample.completion.id)
         return "hint_not_rendered" if prompt is None else dataclasses.replace(sample, hinted_prompt=prompt)
     if config.distill is None or config.distill.url is None:
         return sample
@@ -335,76 +376,33 @@ def _add_teaching(sample: Sample, hint: str | None, config: GRPOConfig, teaching
     if len(scores) != len(sample.trained_mask):
         return "teacher_missing"
     scores[~np.isfinite(scores)] = np.nan
-    trained = tuple((np.array(sample.trained_mask) & ~np.isnan(scores)).tolist())
-    if not any(trained):
+    mask = tuple((np.array(sample.trained_mask) & ~np.isnan(scores)).tolist())
+    if not any(mask):
         return "teacher_missing"
-    return dataclasses.replace(sample, trained_mask=trained, teacher_logprobs=scores.tolist())
-
-
-def minibatches(
-    samples: Sequence[Sample], count: int, rng: random.Random, *, whole_trajectories: bool = False
-) -> list[list[int]]:
-    """Indices of samples in `count` minibatches of about the same number of sampled tokens.
-
-    None is empty: fewer samples make fewer minibatches. Groups stay whole while there are at least `count` of them:
-    their samples share a prefix.
-
-    Args:
-        samples: Of the batch.
-        count: How many minibatches.
-        rng: Source of randomness.
-        whole_trajectories: Whether the samples of a trajectory stay together where groups do not, or where it has
-            parts in several groups. Fewer trajectories make fewer minibatches.
-    """
-    by_group = len({sample.group for sample in samples}) >= count
-    if whole_trajectories:
-        in_parts = len({(sample.trajectory, sample.group) for sample in samples})
-        by_group = by_group and in_parts == len({sample.trajectory for sample in samples})
-    by_unit: dict[int, list[int]] = {}
-    for index, sample in enumerate(samples):
-        together = sample.group if by_group else sample.trajectory if whole_trajectories else index
-        by_unit.setdefault(together, []).append(index)
-    parts: list[list[int]] = [[] for _ in range(min(count, len(by_unit)))]
-    sizes = [0] * len(parts)
-    for unit in rng.sample(list(by_unit.values()), len(by_unit)):
-        smallest = sizes.index(min(sizes))
-        parts[smallest] += unit
-        sizes[smallest] += sum(len(samples[index].completion.token_ids) for index in unit)
-    return [sorted(part) for part in parts]
+    return dataclasses.replace(sample, trained_mask=mask, teacher_logprobs=scores.tolist())
 
 
 def _sampler(
     trajectory: TrajectoryRef, completions: Mapping[str, Completion], policy: str, server_id: str | None
 ) -> int | None:
     """The version of the policy that sampled a whole trajectory; None: several did, or others, or it is not known."""
-    known = [completions[completion_id] for completion_id in trajectory.completions if completion_id in completions]
-    if server_id is not None and any(completion.server_id != server_id for completion in known):
+    parts = [completions[completion_id] for completion_id in trajectory.completions if completion_id in completions]
+    if server_id is not None and any(completion.server_id != server_id for completion in parts):
         return None
-    samplers = {(completion.policy, completion.version) for completion in known}
+    samplers = {(completion.policy, completion.version) for completion in parts}
     name, version = samplers.pop() if len(samplers) == 1 else (None, None)
     return version if name == policy else None
 
 
-def _why_skipped(
-    completion: Completion | None,
-    config: GRPOConfig,
-    *,
-    policy: str,
-    version: int,
-    base_model: str,
-    tokenizer: str,
-    server_id: str | None,
-) -> str | None:
+def _why_skipped(completion: Completion, config: GRPOConfig, policy: str, version: int, origin: Origin) -> str | None:
     """Why a completion cannot be trained, or None."""
-    if completion is None:
-        return "missing"
-    if server_id is not None and completion.server_id != server_id:
+    if origin.server_id is not None and completion.server_id != origin.server_id:
         return "other_server"
     if completion.policy != policy:
         return "other_policy"
-    if completion.base_model != base_model:
+    if completion.base_model != origin.base_model:
         return "other_base_model"
-    if completion.tokenizer != tokenizer:
+    if completion.tokenizer != origin.tokenizer:
         return "other_tokenizer"
     if completion.status != CompletionStatus.complete:
         return str(completion.status)
@@ -428,3 +426,47 @@ def _trained_mask(completion: Completion) -> tuple[bool, ...]:
     if "grammar" not in completion.constrained:
         return (True,) * len(completion.token_ids)
     return tuple((np.array(completion.logprobs) < 0.0).tolist())
+
+
+def advantages(
+    groups: Sequence[Sequence[float]],
+    scale_rewards: Literal["group", "batch", "none"],
+    baselines: Sequence[float | None] | None = None,
+    group_baseline: Literal["mean", "leave_one_out"] = "mean",
+) -> list[list[float]]:
+    """(reward − baseline) / scale for every trajectory of every group, in the same shape, as in TRL's GRPOTrainer.
+
+    A group of one has nothing to compare with and gets 0, as does a group whose rewards are all equal, unless a
+    baseline is given.
+
+    Args:
+        groups: Rewards, group by group.
+        scale_rewards: The scale is the standard deviation (n − 1) of the group or of the whole batch, plus `EPSILON`;
+            or 1. A group with a given baseline is not scaled by its own deviation.
+        baselines: What the rewards of each group are compared with; None, for all or for one: see `group_baseline`.
+        group_baseline: The group's mean, or for each reward the mean of the others in its group (RLOO).
+    """
+    flat = np.array([reward for group in groups for reward in group], dtype=np.float64)
+    batch_std = float(flat.std(ddof=1)) if len(flat) > 1 else 0.0
+    result: list[list[float]] = []
+    for group, baseline in zip(groups, baselines or [None] * len(groups), strict=True):
+        if zero_variance(group, baseline):
+            result.append([0.0] * len(group))
+            continue
+        rewards = np.array(group, dtype=np.float64)
+        values = rewards - (rewards.mean() if baseline is None else baseline)
+        if group_baseline == "leave_one_out" and baseline is None and len(rewards) > 1:
+            values *= len(rewards) / (len(rewards) - 1)  # r − mean of the others
+        if scale_rewards == "group" and baseline is None:
+            values = values / (rewards.std(ddof=1) + EPSILON)
+        elif scale_rewards == "batch":
+            values = values / (batch_std + EPSILON)
+        result.append(values.tolist())
+    return result
+
+
+def zero_variance(group: Sequence[float], baseline: float | None = None) -> bool:
+    """Whether all advantages of a group are 0: its rewards equal the baseline; without one, they equal each other."""
+    if baseline is not None:
+        return all(abs(reward - baseline) < 1e-9 for reward in group)
+    return len(group) < 2 or max(group) - min(group) < 1e-9

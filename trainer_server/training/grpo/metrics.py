@@ -1,4 +1,4 @@
-"""What a step measured at its read-outs, as figures, and whether they say that something is wrong.
+"""Figures of a step at its read-outs, alarms where they are out of range, and traces of each token.
 
 Shapes: R read-outs of a row, F sampled tokens of the batch. Log-probabilities and entropies are in nats.
 """
@@ -6,10 +6,13 @@ Shapes: R read-outs of a row, F sampled tokens of the batch. Log-probabilities a
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, round_values
+from trainer_server.training.grpo.batch import Sample
 from trainer_server.training.grpo.objective import LossResult
 from trainer_server.training.ranks import Ranks
 from trainer_server.wire import GRPOConfig, TrainingError
@@ -21,11 +24,11 @@ bf16 on both sides gives 0.01 to 0.02 on CPUs."""
 PERCENTILES = (1, 5, 50, 95, 99)
 
 RATIO_ALARM = 10.0
-"""A ratio of the 99th percentile above this says that the data is from another policy."""
+"""Where the 99th percentile of the ratios is above this, the data is from another policy."""
 
 
 class StepMetrics:
-    """Collects what the rows of this rank gave. `check_gap` and `summary` are of all ranks, and need all of them."""
+    """Collects figures of the rows of this rank. `check_gap` and `summary` are of all ranks, and need all of them."""
 
     def __init__(self, ranks: Ranks) -> None:
         self._ranks = ranks
@@ -43,7 +46,7 @@ class StepMetrics:
             self._add_drift(drift_F)
 
     def add(self, result: LossResult, drift_R: torch.Tensor, entropy_R: torch.Tensor) -> None:
-        """Takes what one row gave.
+        """Takes the figures of one row.
 
         Args:
             result: Of its loss.
@@ -109,8 +112,8 @@ class StepMetrics:
 
 
 def _percentiles(values: torch.Tensor) -> dict[str, float]:
-    ordered = values.sort().values
-    return {f"p{q:02}": float(ordered[round(q / 100 * (len(ordered) - 1))]) for q in PERCENTILES}
+    ascending = values.sort().values
+    return {f"p{q:02}": float(ascending[round(q / 100 * (len(ascending) - 1))]) for q in PERCENTILES}
 
 
 def alarms(metrics: dict[str, Any]) -> list[str]:
@@ -125,3 +128,68 @@ def alarms(metrics: dict[str, Any]) -> list[str]:
             f"1 % of the ratios are above {metrics['ratio_percentiles']['p99']:.1f}: the data is far off policy"
         )
     return sentences
+
+
+class TokenTraces:
+    """The first log-prob and entropy that this rank computed of each token, for people who look at a run. Nothing is
+    trained by them. All ranks call `summary`.
+
+    Args:
+        count: F.
+        ranks: The trainer processes.
+    """
+
+    def __init__(self, count: int, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._logp_F, self._entropy_F = torch.zeros(count), torch.zeros(count)
+        self._seen_F = torch.zeros(count)
+        self._whole = False
+
+    def set_all(self, logp_F: torch.Tensor, entropy_F: torch.Tensor, index: torch.Tensor) -> None:
+        """Takes the values that all ranks computed before the weights moved.
+
+        Args:
+            logp_F: Log-probs.
+            entropy_F: Entropies.
+            index: Of the tokens that were computed.
+        """
+        self._logp_F, self._entropy_F, self._whole = logp_F.clone(), entropy_F.clone(), True
+        self._seen_F[index] = 1
+
+    def add(self, index_R: torch.Tensor, logp_R: torch.Tensor, entropy_R: torch.Tensor) -> None:
+        """Takes the values of one row. Later passes over the same tokens change nothing."""
+        if self._whole:
+            return
+        new = self._seen_F[index_R] == 0
+        index = index_R[new]
+        self._logp_F[index], self._entropy_F[index] = logp_R.detach()[new].float(), entropy_R.detach()[new].float()
+        self._seen_F[index] = 1
+
+    def summary(self, samples: Sequence[Sample], left_out: Sequence[LeftOut]) -> StepTokens:
+        """The values of the tokens of all ranks.
+
+        Args:
+            samples: Of the batch, in the order of its tokens.
+            left_out: What the step does not train.
+        """
+        if not self._whole:
+            self._ranks.all_reduce(self._logp_F, self._entropy_F, self._seen_F)
+        unseen, times = self._seen_F == 0, self._seen_F.clamp(min=1)  # ranks may repeat a row
+        logp_F = (self._logp_F / times).masked_fill(unseen, torch.nan)
+        entropy_F = (self._entropy_F / times).masked_fill(unseen, torch.nan)
+        lengths = [len(sample.completion.token_ids) for sample in samples]
+        parts = zip(samples, logp_F.split(lengths), entropy_F.split(lengths), strict=True)
+        return StepTokens(
+            completions=[
+                CompletionInStep(
+                    trajectory=sample.trajectory_id,
+                    completion=sample.completion.id,
+                    advantage=sample.advantage,
+                    trained=list(sample.trained_mask),
+                    logprobs=round_values(logp.tolist()),
+                    entropy=round_values(entropy.tolist()),
+                )
+                for sample, logp, entropy in parts
+            ],
+            left_out=list(left_out),
+        )

@@ -19,24 +19,22 @@ from typing import Any
 import torch
 
 from trainer_server.ledger.step_tokens import StepTokens
-from trainer_server.training.grpo.batch import Batch, minibatches
-from trainer_server.training.grpo.metrics import StepMetrics, alarms
-from trainer_server.training.grpo.minibatch import Minibatch, highest_entropy
-from trainer_server.training.grpo.objective import grpo_loss
-from trainer_server.training.grpo.old_logprobs import (
+from trainer_server.training.grpo.batch import Batch
+from trainer_server.training.grpo.logprobs import (
+    WithTeacher,
     WithVersion,
     compared_with_sampler,
     old_logprobs,
     reference_logprobs,
+    teacher_logprobs,
     trainable_samples,
 )
-from trainer_server.training.grpo.teacher import WithTeacher, teacher_logprobs
-from trainer_server.training.grpo.token_traces import TokenTraces
-from trainer_server.training.grpo.tokens import Tokens
+from trainer_server.training.grpo.metrics import StepMetrics, TokenTraces, alarms
+from trainer_server.training.grpo.minibatch import Minibatch, Tokens, highest_entropy, minibatches
+from trainer_server.training.grpo.objective import grpo_loss
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.optimizer import UpdateCheck, learning_rate
 from trainer_server.training.ranks import ALONE, Ranks
-from trainer_server.training.schedule import learning_rate
-from trainer_server.training.update_check import UpdateCheck
 from trainer_server.wire import GRPOConfig, TrainingError
 
 
@@ -56,44 +54,30 @@ def optimise(
 
     Returns:
         The metrics. When nothing can be trained, they carry `skipped`, the reason, and no weight has changed. `tokens`
-        is no metric: what was measured of each token (StepTokens).
+        is no metric: the log-prob and entropy of each token (StepTokens).
     """
-    started = time.monotonic()
+    start = time.monotonic()
     batch = batch.keeping(*trainable_samples(model, batch, config, with_version, ranks))
     tokens = Tokens.of(batch.samples, batch.version)
     rng = random.Random(int(torch.randint(2**62, ()).item()))
-    whole = config.loss_aggregation == "trajectory"
-    parts = [
-        Minibatch.of(
-            batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count, row_end=model.row_end
-        )
-        for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
-    ]
+    parts = _minibatches(model, batch, tokens, config, rng, ranks)
     rows = [row for part in parts for row in part.rows]
-    sizes = {**_sizes(parts), **model.sharing, "tokens_trained": int(tokens.trained_F.sum())}
-    metrics = {**batch.metrics(), **sizes}
+    metrics = {**batch.metrics(), **_sizes(parts), **model.sharing, "tokens_trained": int(tokens.trained_F.sum())}
     if not metrics["tokens_trained"]:
         return {**metrics, "skipped": batch.why_nothing(), "tokens": StepTokens(left_out=batch.left_out)}
-    packed = time.monotonic()
+    packing_end = time.monotonic()
 
-    measured, traces = StepMetrics(ranks), TokenTraces(len(tokens.trained_F), ranks)
+    step_metrics, traces = StepMetrics(ranks), TokenTraces(len(tokens.trained_F), ranks)
     if tokens.expected_logp_F.isnan().all():
-        measured.compare(compared_with_sampler(model, batch.samples, config, with_version, ranks))
+        step_metrics.compare(compared_with_sampler(model, batch.samples, config, with_version, ranks))
     if config.num_iterations * len(parts) > 1 or config.top_entropy_quantile < 1:
-        logp_F, entropy_F = old_logprobs(model, rows, tokens, ranks)
-        measured.compare(logp_F - tokens.expected_logp_F)
-        traces.set_all(logp_F, entropy_F, tokens.trained_index(rows))
-        tokens = replace(tokens, old_logp_F=torch.where(tokens.old_logp_F.isnan(), logp_F, tokens.old_logp_F))
-        if config.top_entropy_quantile < 1:
-            active_F = highest_entropy(parts, tokens, entropy_F, config.top_entropy_quantile)
-            tokens = replace(tokens, active_F=active_F)
+        tokens = _with_old_logprobs(model, parts, tokens, config, step_metrics, traces, ranks)
     if config.beta > 0:
-        reference_logp_F = reference_logprobs(model, rows, tokens, config, with_version, ranks)
-        tokens = replace(tokens, reference_logp_F=reference_logp_F)
-    if batch.taught(config):
-        teacher_logp_F, said = teacher_logprobs(model, batch.samples, rows, tokens, config, with_teacher, ranks)
-        tokens, metrics = replace(tokens, teacher_logp_F=teacher_logp_F), {**metrics, **said}
-    looked_up = time.monotonic()
+        tokens = replace(tokens, reference_logp_F=reference_logprobs(model, rows, tokens, config, with_version, ranks))
+    if batch.has_teacher(config):
+        teacher_logp_F, teaching = teacher_logprobs(model, batch.samples, rows, tokens, config, with_teacher, ranks)
+        tokens, metrics = replace(tokens, teacher_logp_F=teacher_logp_F), {**metrics, **teaching}
+    logprobs_end = time.monotonic()
 
     losses, norms, forward = [], [], 0.0
     text = batch.samples[0].completion
@@ -102,14 +86,14 @@ def optimise(
     update = first_update = _updates(optimizer)
     for minibatch in (part for _ in range(config.num_iterations) for part in rng.sample(parts, len(parts))):
         optimizer.zero_grad(set_to_none=True)
-        loss, seconds = _backward(model, minibatch, tokens, config, measured, traces, ranks)
+        loss, seconds = _backward(model, minibatch, tokens, config, step_metrics, traces, ranks)
         losses.append(loss)
         forward += seconds
         ranks.all_reduce_gradients(weights)
         norms.append(float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)))
         if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
             raise TrainingError(f"the loss is {losses[-1]} and the gradient norm {norms[-1]}: no version was made")
-        measured.check_gap(config)
+        step_metrics.check_gap(config)
         optimizer.param_groups[0]["lr"] = learning_rate(
             config.lr, config.lr_scheduler_type, update, warmup=config.warmup_steps, total=config.max_steps
         )
@@ -117,18 +101,14 @@ def optimise(
         update += 1
     check.verify(optimizer.param_groups[0]["lr"])
 
-    phases = {
-        "pack": packed - started,
-        "old_logprobs": looked_up - packed,
-        "forward": forward,
-        "backward": time.monotonic() - looked_up - forward,
-    }
+    phases = {"pack": packing_end - start, "old_logprobs": logprobs_end - packing_end, "forward": forward}
+    phases["backward"] = time.monotonic() - logprobs_end - forward
     return {
         **metrics,
         "loss": statistics.fmean(losses),
         "grad_norm": statistics.fmean(norms),
         "grad_norm_max": max(norms),
-        **(summary := measured.summary()),
+        **(summary := step_metrics.summary()),
         "alarms": alarms(summary),
         "lr": optimizer.param_groups[0]["lr"],
         "updates": update - first_update,
@@ -137,6 +117,40 @@ def optimise(
         "seconds": phases,
         "tokens": traces.summary(batch.samples, batch.left_out),
     }
+
+
+def _minibatches(
+    model: PolicyModel, batch: Batch, tokens: Tokens, config: GRPOConfig, rng: random.Random, ranks: Ranks
+) -> list[Minibatch]:
+    """The minibatches of a batch, packed."""
+    whole = config.loss_aggregation == "trajectory"
+    return [
+        Minibatch.of(
+            batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count, row_end=model.row_end
+        )
+        for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
+    ]
+
+
+def _with_old_logprobs(
+    model: PolicyModel,
+    parts: Sequence[Minibatch],
+    tokens: Tokens,
+    config: GRPOConfig,
+    step_metrics: StepMetrics,
+    traces: TokenTraces,
+    ranks: Ranks,
+) -> Tokens:
+    """The tokens with log-probs of the weights that are in place, which several updates take their ratios against, and
+    with the active tokens of `top_entropy_quantile`."""
+    rows = [row for part in parts for row in part.rows]
+    logp_F, entropy_F = old_logprobs(model, rows, tokens, ranks)
+    step_metrics.compare(logp_F - tokens.expected_logp_F)
+    traces.set_all(logp_F, entropy_F, tokens.trained_index(rows))
+    tokens = replace(tokens, old_logp_F=torch.where(tokens.old_logp_F.isnan(), logp_F, tokens.old_logp_F))
+    if config.top_entropy_quantile < 1:
+        tokens = replace(tokens, active_F=highest_entropy(parts, tokens, entropy_F, config.top_entropy_quantile))
+    return tokens
 
 
 def _backward(
@@ -148,23 +162,24 @@ def _backward(
     traces: TokenTraces,
     ranks: Ranks,
 ) -> tuple[float, float]:
-    """Adds up this rank's gradients of an update, row by row, and notes what it measured; the loss of all ranks, and
-    the seconds of this rank's forward passes."""
+    """Adds up this rank's gradients of an update, row by row, and its metrics. Returns the loss of all ranks, and the
+    seconds of this rank's forward passes."""
     loss, forward = torch.zeros(1, dtype=torch.float64), 0.0
     entropy_scale, entropy_gradient = minibatch.entropy_scale(tokens), bool(config.entropy_coef)
     with ranks.computing():
         for row, counts in ranks.shard_rows(minibatch.rows):
-            began = time.monotonic()
+            start = time.monotonic()
             outputs = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
             logp_R, entropy_R = (output.cpu() for output in outputs)
-            forward += time.monotonic() - began
-            kept, given = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
-            result = grpo_loss(logp_R[kept], given, config, entropy_R[kept])
+            forward += time.monotonic() - start
+            place, readouts = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
+            result = grpo_loss(logp_R[place], readouts, config, entropy_R[place])
             (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
             if counts:
                 loss += result.loss.item()
-                traces.add(tokens.index_R(row), logp_R, entropy_R)
-                step_metrics.add(result, logp_R.detach() - tokens.expected_logp_F[tokens.index_R(row)], entropy_R[kept])
+                index_R = tokens.index_R(row)
+                traces.add(index_R, logp_R, entropy_R)
+                step_metrics.add(result, logp_R.detach() - tokens.expected_logp_F[index_R], entropy_R[place])
     ranks.all_reduce(loss)
     return loss.item(), forward
 

@@ -27,7 +27,7 @@ _RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel
 _BY_LENGTH = {"dynamic", "longrope"}
 """Kinds of rotary embeddings that change with the longest position of a row."""
 
-_UNSUPPORTED = (TrainingError, NotImplementedError, TypeError, AttributeError)
+_REFUSALS = (TrainingError, NotImplementedError, TypeError, AttributeError)
 """What an architecture raises that cannot take the tree: it asks attention for more, or has other arguments and parts.
 All causal models of transformers were tried. Errors of a compiler, a driver or a disk tell nothing about it."""
 _RANDOM = ("dropout", "layerdrop")
@@ -93,7 +93,7 @@ def try_attention(base: Any, attention: str, layout: Any, head: Any) -> str | No
         shares = reason is None
     except TrainingError as error:
         reason = str(error)
-    except _UNSUPPORTED as error:
+    except _REFUSALS as error:
         log.warning("%s cannot take rows of several completions", type(base).__name__, exc_info=error)
         reason = _first_line(error)
     except torch.OutOfMemoryError:

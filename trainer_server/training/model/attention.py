@@ -36,12 +36,12 @@ _WASTE = 1.15
 """A bucket may compute this many times what its tiles need …"""
 _CALL = 1 << 13
 """… and this many scores more: about what one call costs."""
-_KEPT = 1 << 25
+_PROBABILITY_BYTES = 1 << 25
 """Bytes of the probabilities of a layer that are kept for the backward pass at most: 32 MiB, 1 GiB for 30 layers. To
 compute them again takes a fifth of the time of attention."""
 Trunk = dict[int, tuple[torch.Tensor, torch.Tensor]]
 """By layer: the keys and values of a row's first tokens, (1, K, tokens, D) each, without a gradient."""
-_KNOWN = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
+_HARMLESS = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
 """Arguments that change nothing about attention over a row."""
 
 
@@ -90,17 +90,19 @@ class Bucket:
         if (window, score_BKGNL.dtype) not in self.masks:
             depth_L = torch.arange(start, score_BKGNL.shape[-1], device=score_BKGNL.device)
             depth_BN1 = self.depth_BN[:, :, None]
-            seen = (depth_L <= depth_BN1) & (depth_L < self.length_B[:, None, None])
+            visible = (depth_L <= depth_BN1) & (depth_L < self.length_B[:, None, None])
             if window is not None:
-                seen &= depth_BN1 - depth_L < window
-            mask = torch.zeros(seen.shape, dtype=score_BKGNL.dtype, device=seen.device)
-            self.masks[window, score_BKGNL.dtype] = mask.masked_fill_(~seen, float("-inf"))[:, None, None]
+                visible &= depth_BN1 - depth_L < window
+            mask = torch.zeros(visible.shape, dtype=score_BKGNL.dtype, device=visible.device)
+            self.masks[window, score_BKGNL.dtype] = mask.masked_fill_(~visible, float("-inf"))[:, None, None]
         score_BKGNL[..., start:].add_(self.masks[window, score_BKGNL.dtype])
 
     def fold(self, x_THD: torch.Tensor, heads: int) -> torch.Tensor:
         """Queries, or gradients of their outputs → (B·K, G·N, D)."""
-        picked = x_THD.index_select(0, self.query_M).view(self.size, -1, heads, x_THD.shape[1] // heads, x_THD.shape[2])
-        return picked.permute(0, 2, 3, 1, 4).reshape(self.size * heads, -1, x_THD.shape[2])
+        selection = x_THD.index_select(0, self.query_M).view(
+            self.size, -1, heads, x_THD.shape[1] // heads, x_THD.shape[2]
+        )
+        return selection.permute(0, 2, 3, 1, 4).reshape(self.size * heads, -1, x_THD.shape[2])
 
     def unfold(self, x: torch.Tensor, heads: int) -> torch.Tensor:
         """(B·K, G·N, D) → (P, H, D), without padding."""
@@ -110,8 +112,8 @@ class Bucket:
 
     def paths(self, x_TKD: torch.Tensor) -> torch.Tensor:
         """Keys or values → (B·K, L, D)."""
-        picked = x_TKD.index_select(0, self.key_J).view(self.size, -1, *x_TKD.shape[1:])
-        return picked.transpose(1, 2).reshape(-1, picked.shape[1], picked.shape[3])
+        selection = x_TKD.index_select(0, self.key_J).view(self.size, -1, *x_TKD.shape[1:])
+        return selection.transpose(1, 2).reshape(-1, selection.shape[1], selection.shape[3])
 
     def probabilities(
         self, q: torch.Tensor, k: torch.Tensor, heads: int, window: int | None, scale: float, sinks_H: Sinks
@@ -168,17 +170,17 @@ def _tiles(run: Run) -> list[Run]:
 def _alike(tiles: list[Run]) -> list[list[Run]]:
     """Sorts tiles into buckets whose padding is bearable."""
     buckets: list[list[Run]] = []
-    needed = longest = 0
+    need = longest = 0
     for tile in sorted(tiles, key=lambda tile: (tile.stop - tile.start, len(tile.path_L))):
         n, cost = tile.stop - tile.start, (tile.stop - tile.start) * len(tile.path_L)
         longest = max(longest, len(tile.path_L))
-        padded = (len(buckets[-1]) + 1) * n * longest if buckets else 0
-        if buckets and padded <= _WASTE * (needed + cost) + _CALL and padded <= _BUCKET:
+        padded_cost = (len(buckets[-1]) + 1) * n * longest if buckets else 0
+        if buckets and padded_cost <= _WASTE * (need + cost) + _CALL and padded_cost <= _BUCKET:
             buckets[-1].append(tile)
-            needed += cost
+            need += cost
         else:
             buckets.append([tile])
-            needed, longest = cost, len(tile.path_L)
+            need, longest = cost, len(tile.path_L)
     return buckets
 
 
@@ -199,8 +201,8 @@ class _TreeAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         heads = k_TKD.shape[1]
         out_THD = q_THD.new_empty(*q_THD.shape[:2], v_TKD.shape[2])
-        kept: list[torch.Tensor] = []
-        room = _KEPT if any(ctx.needs_input_grad) else 0
+        probabilities: list[torch.Tensor] = []
+        room = _PROBABILITY_BYTES if any(ctx.needs_input_grad) else 0
         for bucket in tree.buckets:
             q, k, v = bucket.fold(q_THD, heads), bucket.paths(k_TKD), bucket.paths(v_TKD)
             p = bucket.probabilities(q, k, heads, window, scale, sinks_H)
@@ -208,14 +210,14 @@ class _TreeAttention(torch.autograd.Function):
             out_THD.index_copy_(0, bucket.query_M.index_select(0, bucket.valid_P), out)
             room -= p.nbytes
             if room >= 0:
-                kept.append(p)
-        ctx.save_for_backward(q_THD, k_TKD, v_TKD, *kept)
+                probabilities.append(p)
+        ctx.save_for_backward(q_THD, k_TKD, v_TKD, *probabilities)
         ctx.given = tree, window, scale, sinks_H
         return out_THD
 
     @staticmethod
     def backward(ctx: Any, grad_THD: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
-        q_THD, k_TKD, v_TKD, *kept = ctx.saved_tensors
+        q_THD, k_TKD, v_TKD, *probabilities = ctx.saved_tensors
         tree, window, scale, sinks_H = ctx.given
         heads = k_TKD.shape[1]
         dq_THD = torch.empty_like(q_THD)
@@ -227,7 +229,11 @@ class _TreeAttention(torch.autograd.Function):
             grad.view(bucket.size, -1, bucket.depth_BN.shape[1], grad.shape[-1]).mul_(
                 real.view(bucket.size, 1, -1, 1)
             )  # padding repeats a query: its gradient must not be counted twice
-            p = kept[at] if at < len(kept) else bucket.probabilities(q, k, heads, window, scale, sinks_H)
+            p = (
+                probabilities[at]
+                if at < len(probabilities)
+                else bucket.probabilities(q, k, heads, window, scale, sinks_H)
+            )
             dp = grad @ v.transpose(1, 2)
             ds = torch._softmax_backward_data(dp, p, -1, p.dtype)
             dq = bucket.unfold(ds @ k, heads).mul_(scale)
@@ -304,17 +310,17 @@ def _refuse(
 ) -> None:
     """Raises TrainingError for a model that asks for more than a scale, a window and sinks (soft-capping, a mask of its
     own), or whose sliding layers have their window only in the mask: masks are not made here."""
-    asked = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _KNOWN]
-    asked += ["attention_mask"] if attention_mask is not None else []
-    asked += ["dropout"] if dropout else []
-    if asked:
-        raise TrainingError(f"attention with {', '.join(asked)} is not supported in packed rows")
-    expected = getattr(module.config, "sliding_window", None)
+    extras = [key for key, value in kwargs.items() if value is not None and value is not False and key not in _HARMLESS]
+    extras += ["attention_mask"] if attention_mask is not None else []
+    extras += ["dropout"] if dropout else []
+    if extras:
+        raise TrainingError(f"attention with {', '.join(extras)} is not supported in packed rows")
+    layer_window = getattr(module.config, "sliding_window", None)
     kinds = getattr(module.config, "layer_types", None)
     if kinds is not None and kinds[module.layer_idx] != "sliding_attention":
-        expected = None
-    if window != expected:
-        raise TrainingError(f"layer {module.layer_idx} has a window of {expected} tokens, but asks for {window}")
+        layer_window = None
+    if window != layer_window:
+        raise TrainingError(f"layer {module.layer_idx} has a window of {layer_window} tokens, but asks for {window}")
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:

@@ -61,8 +61,8 @@ def block_mask(end_T: torch.Tensor, depth_T: torch.Tensor, window: int | None) -
     """Blocks that are seen in part carry the mask; blocks seen in full do not. No T×T mask is made."""
 
     def visible(b: Any, h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        seen = (k <= q) & (q < end_T[k])
-        return seen if window is None else seen & (depth_T[q] - depth_T[k] < window)
+        below = (k <= q) & (q < end_T[k])
+        return below if window is None else below & (depth_T[q] - depth_T[k] < window)
 
     length = len(end_T)
     count = -(-length // BLOCK)

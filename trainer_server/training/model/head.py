@@ -12,7 +12,7 @@ import torch
 
 CHUNK = 128
 """Read-outs whose logits exist at once: 25 MB in fp32 for 49,152 tokens, which a cache can hold."""
-_WIDENED = 2048
+_FP32_ROWS = 2048
 """Rows of the head that exist in fp32 at once: 5 MB of 576 numbers each. As a whole it would be 113 MB, and to make it
 takes longer than the logits of a chunk."""
 
@@ -34,8 +34,8 @@ def projection(weight_VE: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor
         logits_CV = wide_CE.new_empty(len(wide_CE), len(weight_VE))
         before, setting.fp32_precision = setting.fp32_precision, "bf16" if weight_VE.dtype is torch.bfloat16 else "ieee"
         try:
-            for start in range(0, len(weight_VE), _WIDENED):
-                part = slice(start, start + _WIDENED)
+            for start in range(0, len(weight_VE), _FP32_ROWS):
+                part = slice(start, start + _FP32_ROWS)
                 torch.mm(wide_CE, weight_VE[part].float().T, out=logits_CV[:, part])
         finally:
             setting.fp32_precision = before

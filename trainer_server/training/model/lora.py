@@ -50,13 +50,13 @@ def adapted_targets(base: Any, targets: Sequence[str]) -> list[str]:
     left_out = MLP_TARGETS if has_experts(base) else ()
     if present := [target for target in targets if target in names and target not in left_out]:
         return present
-    said = f"targets={', '.join(targets)}: {type(base).__name__}"
+    subject = f"targets={', '.join(targets)}: {type(base).__name__}"
     if left_out:
         raise TrainingError(
-            f"{said} is a mixture of experts, of which only the layers of attention get an adapter: create the policy "
-            f"with targets among {', '.join(name for name in ATTENTION_TARGETS if name in names)}"
+            f"{subject} is a mixture of experts, of which only the layers of attention get an adapter: create the "
+            f"policy with targets among {', '.join(name for name in ATTENTION_TARGETS if name in names)}"
         )
-    raise TrainingError(f"{said} has no layers of these names")
+    raise TrainingError(f"{subject} has no layers of these names")
 
 
 def unadapted_layers(base: Any) -> list[str]:

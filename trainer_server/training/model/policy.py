@@ -19,7 +19,7 @@ from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainer_server.planning.model_shape import checkpoint_above
+from trainer_server.process.hardware import checkpoint_above
 from trainer_server.training.model import attention, flex
 from trainer_server.training.model.architecture import (
     check_repeatable,
@@ -36,8 +36,7 @@ from trainer_server.training.model.lora import (
     unadapted_layers,
     use_fused_lora,
 )
-from trainer_server.training.model.quantization import Quantization, quantization_options, with_gradients
-from trainer_server.training.model.residual import keep_fp32
+from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import PolicySpec, TrainingError

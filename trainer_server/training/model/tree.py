@@ -106,30 +106,30 @@ def pack(
     # Four bytes a token, the highest first: the order of the bytes is the order of the tokens.
     paths = [np.concatenate([p, c[:-1]]).astype(">u4") for p, c in zip(prompts, completions, strict=True)]
     too_long = tuple(i for i, path in enumerate(paths) if len(path) > budget)
-    kept = [i for i, path in enumerate(paths) if len(path) <= budget]
-    order = sorted(kept, key=lambda i: paths[i].tobytes())
+    fitting = [i for i, path in enumerate(paths) if len(path) <= budget]
+    order = sorted(fitting, key=lambda i: paths[i].tobytes())
     rows: list[Row] = []
     pending: list[tuple[int, int]] = []  # (completion, how much of its path the row has already)
-    filled = unique = 0
+    length = unique = 0
     previous = np.empty(0, dtype=">u4")
     for i in order:
-        shared = common_prefix(previous.view(np.uint32), paths[i].view(np.uint32))
-        unique += len(paths[i]) - shared
-        branches = shared < len(previous)
-        grown = filled + len(paths[i]) - shared
+        common = common_prefix(previous.view(np.uint32), paths[i].view(np.uint32))
+        unique += len(paths[i]) - common
+        branches = common < len(previous)
+        new_length = length + len(paths[i]) - common
         # A forward pass of the whole row, or both passes of the part that is shared.
-        is_costly = row_end is not None and grown > row_end and grown > 2 * shared
-        if pending and ((branches and not share) or grown > budget or is_costly):
+        is_costly = row_end is not None and new_length > row_end and new_length > 2 * common
+        if pending and ((branches and not share) or new_length > budget or is_costly):
             rows.append(_row(pending, paths, prompts, completions))
-            pending, filled = [], 0
-        have = shared if pending else 0
+            pending, length = [], 0
+        have = common if pending else 0
         pending.append((i, have))
-        filled += len(paths[i]) - have
+        length += len(paths[i]) - have
         previous = paths[i]
     if pending:
         rows.append(_row(pending, paths, prompts, completions))
-    computed = sum(len(row.tokens_T) for row in rows)
-    return Packing(tuple(rows), sum(len(paths[i]) for i in kept), unique, computed - unique, too_long)
+    token_count = sum(len(row.tokens_T) for row in rows)
+    return Packing(tuple(rows), sum(len(paths[i]) for i in fitting), unique, token_count - unique, too_long)
 
 
 def pack_for(
@@ -181,18 +181,18 @@ def _row(
     runs: list[Run] = []
     places, targets, sources, offsets = [], [], [], []
     path_L = np.empty(0, dtype=np.int64)
-    filled = 0
+    length = 0
     for i, have in pending:
         new = len(paths[i]) - have
-        goes_on = bool(runs) and have == len(path_L) and path_L[-1] == filled - 1
-        path_L = np.concatenate([path_L[:have], np.arange(filled, filled + new)])
+        goes_on = bool(runs) and have == len(path_L) and path_L[-1] == length - 1
+        path_L = np.concatenate([path_L[:have], np.arange(length, length + new)])
         tokens.append(paths[i][have:])
         depths.append(np.arange(have, have + new))
         if goes_on:
-            runs[-1] = Run(runs[-1].start, filled + new, path_L)
+            runs[-1] = Run(runs[-1].start, length + new, path_L)
         elif new:
-            runs.append(Run(filled, filled + new, path_L))
-        filled += new
+            runs.append(Run(length, length + new, path_L))
+        length += new
         count = len(completions[i])
         places.append(path_L[len(prompts[i]) - 1 :])
         targets.append(np.asarray(completions[i], dtype=np.int64))

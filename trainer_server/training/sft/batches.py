@@ -55,8 +55,8 @@ def batches(family_of: Sequence[int], size: int, rng: random.Random | None) -> l
         whole = len(indices) // size * size
         full += indices[:whole]
         rest += indices[whole:]
-    ordered = full + rest
-    slices = [ordered[at : at + size] for at in range(0, len(ordered), size)]
+    indices_by_family = full + rest
+    slices = [indices_by_family[at : at + size] for at in range(0, len(indices_by_family), size)]
     return sorted(slices, key=min) if rng is None else rng.sample(slices, len(slices))
 
 

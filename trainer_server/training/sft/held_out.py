@@ -60,7 +60,7 @@ class HeldOut:
         Raises:
             TrainingError: The loss is not finite.
         """
-        started = time.monotonic()
+        start = time.monotonic()
         total = torch.zeros(1, dtype=torch.float64)
         with self._ranks.computing():
             for row, counts in self._ranks.shard_rows(self._rows):
@@ -75,7 +75,7 @@ class HeldOut:
         self.updates.append(updates)
         if not self.evaluations_without_gain:
             self._best = [weight.detach().clone() for _, weight in self._model.parameters()]
-        self.seconds.append(time.monotonic() - started)
+        self.seconds.append(time.monotonic() - start)
 
     @torch.no_grad()
     def restore(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import time
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -17,7 +20,52 @@ from trainer_server.training.sft.batches import batches, families
 from trainer_server.wire import SFTConfig
 
 PROBED = 4
-"""Updates after which it is known what an update takes. With `fit_to_time` they imitate the first rows."""
+"""Updates after which the time of an update is measured. With `fit_to_time` they imitate the first rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """share: of the time that the warm start may take; 0 where it may take any time. over: whether another update, and
+    the measurement after it, would take longer."""
+
+    share: float
+    over: bool
+
+
+class Clock:
+    """Counts the seconds from when it is made. All ranks see the first rank's.
+
+    Args:
+        limit: Seconds that the warm start may take; None: any.
+        ranks: The processes that train together.
+        spent_seconds: Seconds that it has taken before.
+    """
+
+    def __init__(self, limit: float | None, ranks: Ranks, spent_seconds: float = 0.0) -> None:
+        self._limit, self._ranks = limit, ranks
+        self._started = time.monotonic() - spent_seconds
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Seconds since the beginning, by this process's clock."""
+        return time.monotonic() - self._started
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds that are left, by this process's clock; None: there is no limit."""
+        return None if self._limit is None else max(0.0, self._limit - self.elapsed_seconds)
+
+    def look(self, needed_seconds: float) -> Moment:
+        """The moment before an update; the same for all ranks, which all call it.
+
+        Args:
+            needed_seconds: Seconds that the update and the measurement after it will take.
+        """
+        if self._limit is None:
+            return Moment(0.0, over=False)
+        own = [self.elapsed_seconds / self._limit, self.elapsed_seconds + needed_seconds > self._limit]
+        share, over = json.loads(str(self._ranks.broadcast(json.dumps(own))))
+        return Moment(share, over)
 
 
 class Order:
@@ -40,10 +88,10 @@ class Order:
         self._rng = random.Random(config.seed) if config.shuffle_dataset else None
         self._ranks = ranks
         self._costs: list[float] = []
-        self._come = len(rows)
+        self._count = len(rows)
         if config.fit_to_time:
             self._costs = _costs(rows, self._family_of, self._size, detached=config.detach_prefix)
-            self._come = 0
+            self._count = 0
         self._queue: deque[list[int]] = deque()
         self._cost, self._seconds = 0.0, 0.0
         self.passes = 0
@@ -59,7 +107,7 @@ class Order:
     @property
     def fits(self) -> bool:
         """Whether rows are taken as there is time for them."""
-        return self._come < len(self._family_of)
+        return self._count < len(self._family_of)
 
     def take(self, seconds: float | None) -> list[int]:
         """The indices of the rows of the next update.
@@ -69,16 +117,16 @@ class Order:
         """
         if not self._queue:
             self._queue.extend(self._portion(seconds) if self.fits else self._pass())
-        taken = self._queue.popleft()
-        self.imitated_rows.update(taken)
-        return taken
+        batch = self._queue.popleft()
+        self.imitated_rows.update(batch)
+        return batch
 
-    def took(self, row_indices: Sequence[int], seconds: float) -> None:
-        """Notes what an update took.
+    def record(self, row_indices: Sequence[int], seconds: float) -> None:
+        """Counts the time of an update.
 
         Args:
             row_indices: Its rows, as `take` gave them.
-            seconds: What it took.
+            seconds: Its time.
         """
         if self._costs:
             self._cost += sum(self._costs[index] for index in row_indices)
@@ -90,13 +138,13 @@ class Order:
 
     def _portion(self, seconds: float | None) -> list[list[int]]:
         """Rows that have not come yet, one update of them at least."""
-        first, count = self._come, PROBED * self._size
+        first, count = self._count, PROBED * self._size
         if self._cost and seconds is not None:
             rate = self._seconds / self._cost
             count = sum(cost * rate <= seconds for cost in accumulate(self._costs[first:]))
         own = min(first + max(count, self._size), len(self._family_of))
-        self._come = int(str(self._ranks.broadcast(str(own))))
-        portion = batches(self._family_of[first : self._come], self._size, self._rng)
+        self._count = int(str(self._ranks.broadcast(str(own))))
+        portion = batches(self._family_of[first : self._count], self._size, self._rng)
         return [[first + index for index in batch] for batch in portion]
 
 

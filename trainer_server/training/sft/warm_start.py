@@ -16,21 +16,20 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from trainer_server.jobs.demonstrations import Demonstrations
-from trainer_server.training.checkpoint import make_optimizer
+from trainer_server.jobs.demonstrations import Row as Demonstration
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Row
+from trainer_server.training.optimizer import check_weights, learning_rate, make_optimizer
 from trainer_server.training.ranks import ALONE, Ranks
-from trainer_server.training.schedule import learning_rate
 from trainer_server.training.sft.batches import Paths
-from trainer_server.training.sft.clock import Clock
 from trainer_server.training.sft.held_out import HeldOut
-from trainer_server.training.sft.order import Order
-from trainer_server.training.update_check import check_weights
+from trainer_server.training.sft.order import Clock, Order
 from trainer_server.wire import SFTConfig, TrainingError
 
 MEASURED_UPDATES = 32
@@ -40,7 +39,7 @@ _MOST_RAISED = 2.0
 """Factor on `lr` for few updates at most."""
 
 Progress = Callable[[float, dict[str, float]], None]
-"""Called after each update, with the share of the work that is done and what was measured, see `Job`."""
+"""Called after each update, with the share of the work that is done, and measurements (`Job.measured`)."""
 
 
 def warm_start(
@@ -72,102 +71,142 @@ def warm_start(
     """
     clock = Clock(config.max_seconds, ranks, spent_seconds=demonstrations.seconds if config.fit_to_time else 0.0)
     torch.manual_seed(config.seed)  # of what follows the warm start: it draws from the order's generator alone
-    rows, counts = demonstrations.rows, _counts(demonstrations)
+    rows = demonstrations.rows
     if not rows:
-        return {**counts, "skipped": demonstrations.why_nothing("imitate")}
+        return {**_counts(demonstrations), "skipped": demonstrations.why_nothing("imitate")}
     order = Order(rows, config, ranks)
     fits, epoch = order.fits, order.epoch
     total = epoch * config.num_train_epochs
     measured_after = _measured_after(epoch)
     optimizer = make_optimizer(model, config)
-    weights = [weight for _, weight in model.parameters()]
-    held_out = None
-    if demonstrations.validation and not fits:
-        held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
+    history = _History(config.lr)
+    validation = demonstrations.validation
+    held_out = HeldOut(model, validation.rows, config, ranks) if validation and not fits else None
+    if held_out:
         held_out.measure(0)
 
-    losses: list[float] = []
-    norms: list[float] = []
-    seconds: list[float] = []
-    computed, detached, stopped = 0, 0, "epochs"
-    rate = config.lr
-    while (update := len(losses)) < total:
+    while (update := len(history.losses)) < total:
         measuring = held_out.seconds[-1] if held_out else 0.0
-        moment = clock.look(statistics.fmean(seconds) + measuring if seconds else 0.0)
+        moment = clock.look(statistics.fmean(history.seconds) + measuring if history.seconds else 0.0)
         if moment.over and update:
-            stopped = "max_seconds"
+            history.end_reason = "max_seconds"
             break
-        taken = order.take(clock.seconds_left)
-        if demonstrations.validation and fits and order.passes == 1 and not held_out:
-            held_out = HeldOut(model, demonstrations.validation.rows, config, ranks)
+        batch = order.take(clock.seconds_left)
+        if validation and fits and order.passes == 1 and not held_out:
+            held_out = HeldOut(model, validation.rows, config, ranks)
             held_out.measure(update)
-        started = time.monotonic()
-        chosen = [rows[index] for index in taken]
-        packing = Paths.of(chosen).pack(
-            config.token_budget, share=model.share, ranks=ranks.count, row_end=model.row_end
-        )
-        optimizer.zero_grad(set_to_none=True)
-        loss_tokens = sum(row.loss_tokens for row in chosen)
-        losses.append(_backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix))
-        ranks.all_reduce_gradients(weights)
-        norms.append(float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm)))
-        if not (math.isfinite(losses[-1]) and math.isfinite(norms[-1])):
-            raise TrainingError(
-                f"the loss of update {update + 1} is {losses[-1]} and the gradient norm {norms[-1]}, after a loss of "
-                f"{losses[0]} in the first: no version was made; try a smaller lr"
-            )
-        rate = _peak(config, min(total, update / moment.share) if update and moment.share else total)
-        optimizer.param_groups[0]["lr"] = _learning_rate(config, rate, max(update, moment.share * total), total)
-        optimizer.step()
-        computed += packing.unique + packing.repeats
-        if config.detach_prefix and model.detaches:
-            detached += sum(row.trunk for row in packing.rows)
-        seconds.append(time.monotonic() - started)
-        order.took(taken, seconds[-1])
+        start = time.monotonic()
+        peak = _peak(config, min(total, update / moment.share) if update and moment.share else total)
+        rate = _learning_rate(config, peak, max(update, moment.share * total), total)
+        _update(model, optimizer, [rows[index] for index in batch], config, rate, history, ranks)
+        history.lr = peak
+        history.seconds.append(time.monotonic() - start)
+        order.record(batch, history.seconds[-1])
         if held_out and update % epoch + 1 in measured_after:
             held_out.measure(update + 1)
         share = max((update + 1) / total, min(1.0, moment.share))
-        progress(
-            share,
-            _measurements(losses, held_out, update + 1, epoch, total, clock.elapsed_seconds * (1 - share) / share),
-        )
+        seconds_left = clock.elapsed_seconds * (1 - share) / share
+        progress(share, _measurements(history.losses, held_out, update + 1, epoch, total, seconds_left))
         if held_out and config.patience and held_out.evaluations_without_gain >= config.patience:
-            stopped = "patience"
+            history.end_reason = "patience"
             break
 
-    if held_out and held_out.updates[-1] < len(losses):
-        held_out.measure(len(losses))
     if held_out:
+        if held_out.updates[-1] < len(history.losses):
+            held_out.measure(len(history.losses))
         held_out.restore()
-    check_weights(model, rate)
-    metrics = {
-        **counts,
-        "updates": len(losses),
-        "updates_kept": held_out.updates[held_out.best] if held_out else len(losses),
-        "epochs": len(losses) / epoch,
-        "lr": rate,
-        **({"imitated": sorted({rows[index].source for index in order.imitated_rows})} if fits else {}),
-        "stopped": stopped,
-        "validation_losses": held_out.losses if held_out else [],
+    check_weights(model, history.lr)
+    sources = sorted({rows[index].source for index in order.imitated_rows}) if fits else None
+    return {**_metrics(demonstrations, history, held_out, epoch, sources), **model.sharing, "ranks": ranks.count}
+
+
+@dataclass(slots=True)
+class _History:
+    """The updates of a warm start so far.
+
+    lr: peak learning rate of the last one. losses, norms, seconds: of each. token_count: tokens that were computed.
+    detached_count: of them, those without a gradient. end_reason: `stopped` of the metrics.
+    """
+
+    lr: float
+    losses: list[float] = field(default_factory=list)
+    norms: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    token_count: int = 0
+    detached_count: int = 0
+    end_reason: str = "epochs"
+
+
+def _update(
+    model: PolicyModel,
+    optimizer: torch.optim.AdamW,
+    rows: Sequence[Demonstration],
+    config: SFTConfig,
+    rate: float,
+    history: _History,
+    ranks: Ranks,
+) -> None:
+    """Moves the weights by one batch, and adds its figures to the history. Raises TrainingError for a loss or gradient
+    that is not finite."""
+    packing = Paths.of(rows).pack(config.token_budget, share=model.share, ranks=ranks.count, row_end=model.row_end)
+    optimizer.zero_grad(set_to_none=True)
+    loss_tokens = sum(row.loss_tokens for row in rows)
+    loss = _backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix)
+    weights = optimizer.param_groups[0]["params"]
+    ranks.all_reduce_gradients(weights)
+    norm = float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm))
+    history.losses.append(loss)
+    history.norms.append(norm)
+    if not (math.isfinite(loss) and math.isfinite(norm)):
+        raise TrainingError(
+            f"the loss of update {len(history.losses)} is {loss} and the gradient norm {norm}, after a loss of "
+            f"{history.losses[0]} in the first: no version was made; try a smaller lr"
+        )
+    optimizer.param_groups[0]["lr"] = rate
+    optimizer.step()
+    history.token_count += packing.unique + packing.repeats
+    if config.detach_prefix and model.detaches:
+        history.detached_count += sum(row.trunk for row in packing.rows)
+
+
+def _metrics(
+    demonstrations: Demonstrations, history: _History, held_out: HeldOut | None, epoch: int, sources: list[int] | None
+) -> dict[str, Any]:
+    """The metrics of a warm start but for those of model and ranks.
+
+    Args:
+        demonstrations: The rows.
+        history: Of its updates; there is one at least.
+        held_out: The measurements; None: there are none.
+        epoch: Updates of a pass over all rows.
+        sources: Where the rows come from that were imitated; None: all rows were.
+    """
+    count, losses = len(history.losses), held_out.losses if held_out else []
+    metrics: dict[str, Any] = {
+        **_counts(demonstrations),
+        "updates": count,
+        "updates_kept": held_out.updates[held_out.best] if held_out else count,
+        "epochs": count / epoch,
+        "lr": history.lr,
+        **({} if sources is None else {"imitated": sources}),
+        "stopped": history.end_reason,
+        "validation_losses": losses,
         "validation_updates": held_out.updates if held_out else [],
-        "loss_first": losses[0],
-        "loss_last": losses[-1],
-        "grad_norm": norms[-1],
-        "tokens_unique": round(computed * epoch / len(losses)),
-        "tokens_detached": round(detached * epoch / len(losses)),
-        "tokens_per_second": computed / sum(seconds),
-        **model.sharing,
-        "ranks": ranks.count,
+        "loss_first": history.losses[0],
+        "loss_last": history.losses[-1],
+        "grad_norm": history.norms[-1],
+        "tokens_unique": round(history.token_count * epoch / count),
+        "tokens_detached": round(history.detached_count * epoch / count),
+        "tokens_per_second": history.token_count / sum(history.seconds),
         "seconds": {
             "render": demonstrations.seconds,
             "validation": sum(held_out.seconds) if held_out else 0.0,
-            "compute": sum(seconds),
+            "compute": sum(history.seconds),
         },
     }
     if held_out and not held_out.updates[held_out.best]:
-        least = min(held_out.losses[1:])
         metrics["skipped"] = (
-            f"the held-out loss did not fall: {held_out.losses[0]:.4f} before training, at least {least:.4f} "
+            f"the held-out loss did not fall: {losses[0]:.4f} before training, at least {min(losses[1:]):.4f} "
             "afterwards. Give more demonstrations that are like the held-out ones, or a smaller lr"
         )
     return metrics
@@ -217,7 +256,7 @@ def _measured_after(epoch: int) -> set[int]:
 def _measurements(
     losses: Sequence[float], held_out: HeldOut | None, updates: int, epoch: int, total: int, seconds_left: float
 ) -> dict[str, float]:
-    """What `Job.measured` says after an update."""
+    """`Job.measured` after an update."""
     return {
         "loss": losses[-1],
         **({"validation_loss": held_out.losses[-1]} if held_out else {}),

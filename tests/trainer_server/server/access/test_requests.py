@@ -61,7 +61,7 @@ def test_a_line_from_inside_a_request_names_it(
         logging.getLogger("trainer_server").warning("in a thread")
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(server.jobs.status, "jobs", broken)
+    monkeypatch.setattr(server.jobs, "newest", broken)
     answer = http.get("/api/jobs", headers={**HOLDER, "X-Request-Id": "mine-5"})
     assert (answer.status_code, answer.headers["x-request-id"]) == (500, "mine-5")
     assert answer.json()["error"]["message"].endswith("RuntimeError. Its log has more, under mine-5")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.support.homes.ledger_rows import row
 from tests.support.homes.other_ledger import LinesLedger
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import LedgerError
 from trainer_server.ledger.run_list import RunFilter, RunList
 from trainer_server.ledger.run_repository import RunRepository
@@ -17,7 +17,7 @@ from trainer_server.wire import StepRequest
 
 
 async def test_it_reads_each_completion_and_each_job_once(tmp_path: Path) -> None:
-    ledger, board = SQLiteLedger(tmp_path / "l.sqlite"), JobBoard(tmp_path / "jobs")
+    ledger, board = SQLiteLedger(tmp_path / "l.sqlite"), JobQueue(tmp_path / "jobs")
     book = RunRepository(SQLiteBooks(tmp_path / "r.sqlite"))
     follower = Follower(ledger, board, book)
     await ledger.add(*(row(f"c{n}", time.time()).model_copy(update={"rollout": f"run-{n % 2}"}) for n in range(6)))
@@ -38,7 +38,7 @@ async def test_it_reads_each_completion_and_each_job_once(tmp_path: Path) -> Non
 
 async def test_a_ledger_that_lists_nothing_is_named(tmp_path: Path) -> None:
     book = RunRepository(SQLiteBooks(tmp_path / "r.sqlite"))
-    follower = Follower(LinesLedger(tmp_path / "l.jsonl"), JobBoard(tmp_path / "jobs"), book)
+    follower = Follower(LinesLedger(tmp_path / "l.jsonl"), JobQueue(tmp_path / "jobs"), book)
     await follower.look(30)
     assert not follower.behind
     assert "LinesLedger" in str(follower.problem)
@@ -50,6 +50,6 @@ def test_a_ledger_that_cannot_be_read_breaks_no_page(tmp_path: Path) -> None:
             raise LedgerError("the disk is gone")
 
     book = RunRepository(SQLiteBooks(tmp_path / "r.sqlite"))
-    follower = Follower(Broken(tmp_path / "l.sqlite"), JobBoard(tmp_path / "jobs"), book)
+    follower = Follower(Broken(tmp_path / "l.sqlite"), JobQueue(tmp_path / "jobs"), book)
     assert not follower.read()
     assert follower.problem == "the disk is gone"

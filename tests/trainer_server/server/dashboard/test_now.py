@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.training_outcome import TrainingOutcome
+from trainer_server.jobs.job_files import TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.server.dashboard.curves import curves, flat
 from trainer_server.server.dashboard.now import running_jobs, throughput
@@ -15,7 +15,7 @@ from trainer_server.wire import PolicySpec, StepResult, Version
 
 
 def test_a_job_goes_through_its_phases(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path / "jobs")
+    board = JobQueue(tmp_path / "jobs")
     job = board.accept("create", "agent", spec=PolicySpec(name="agent")).id
 
     def phase() -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.homes.ledger_rows import row
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.step_tokens import CompletionInStep, LeftOut, StepTokens, write_step_tokens
 from trainer_server.server.dashboard.step_history import of_completion, steps_of, why_never_sent
 from trainer_server.server.dashboard.tokens import shade, shown_tokens
@@ -19,11 +19,11 @@ MEASURED = CompletionInStep(
 
 
 @pytest.fixture
-def board(tmp_path: Path) -> JobBoard:
-    return JobBoard(tmp_path / "jobs")
+def board(tmp_path: Path) -> JobQueue:
+    return JobQueue(tmp_path / "jobs")
 
 
-def accepted(board: JobBoard, tokens: StepTokens | None, ended: JobStatus | None) -> str:
+def accepted(board: JobQueue, tokens: StepTokens | None, ended: JobStatus | None) -> str:
     request = StepRequest.model_validate({"groups": [{"scenario_id": "s", "trajectories": []}]})
     file = board.accept("step", "agent", request=request)
     if tokens is not None:
@@ -35,7 +35,7 @@ def accepted(board: JobBoard, tokens: StepTokens | None, ended: JobStatus | None
     return file.id
 
 
-def test_what_steps_say_of_a_run(board: JobBoard) -> None:
+def test_what_steps_say_of_a_run(board: JobQueue) -> None:
     left = [LeftOut(trajectory="u", reason="equal_rewards"), LeftOut(trajectory="v", completion="d", reason="greedy")]
     good = accepted(board, StepTokens(completions=[MEASURED], left_out=left), JobStatus.succeeded)
     failed, waiting = accepted(board, None, JobStatus.failed), accepted(board, None, None)
@@ -66,7 +66,7 @@ def test_what_steps_say_of_a_run(board: JobBoard) -> None:
     assert "no memory" in words[4]
 
 
-def test_what_is_said_of_a_completion(board: JobBoard) -> None:
+def test_what_is_said_of_a_completion(board: JobQueue) -> None:
     left = [LeftOut(trajectory="t", completion="d", reason="stale")]
     job = accepted(board, StepTokens(completions=[MEASURED], left_out=left), JobStatus.succeeded)
     steps = steps_of(board, [(job, "t", 1.0)])

@@ -84,8 +84,8 @@ def test_the_last_step_of_each_policy_is_shown(http: TestClient, monkeypatch: py
         )
 
     newest_first = [step(3, 0.9, JobStatus.running), step(2, 0.6), step(1, 0.3)]
-    status = http.app.state.server.jobs.status  # type: ignore[attr-defined]
-    monkeypatch.setattr(status, "jobs", lambda limit: newest_first)
+    jobs = http.app.state.server.jobs  # type: ignore[attr-defined]
+    monkeypatch.setattr(jobs, "newest", lambda limit: newest_first)
     found = series(http)
     labels = (("kind", "step"), ("policy", "a"))
     assert found["art_last_job", (labels[0], ("metric", "reward_mean"), labels[1])] == 0.6

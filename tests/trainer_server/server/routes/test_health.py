@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from tests.support.engines.letters import LettersEngine
 from trainer_server.common import Home
-from trainer_server.jobs.supervisor import TrainerProcess
+from trainer_server.jobs.trainer_process import TrainerProcess
 from trainer_server.process.hardware import gpu_count
 from trainer_server.server.access.tokens import Scope, TokenRepository
 from trainer_server.server.app import create_app
@@ -68,7 +68,7 @@ def test_holders_of_the_token_are_told_what_is_paid_for(http: TestClient) -> Non
 
 def test_a_task_that_cannot_go_on_is_said(http: TestClient) -> None:
     jobs = http.app.state.server.jobs  # type: ignore[attr-defined]
-    for task in (jobs.completer._task, jobs.retention._task, jobs.process._watch):
+    for task in (jobs._task, jobs.retention._task, jobs.process._watch):
         task.failure = "the end of jobs: RuntimeError: unexpected"
         assert http.get("/health", headers=HOLDER).json()["error"] == "the end of jobs: RuntimeError: unexpected"
         task.failure = None

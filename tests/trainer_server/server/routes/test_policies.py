@@ -13,7 +13,7 @@ from art_langgraph import TrainerClient
 from tests.support.homes.jobs import answers, ask, step, version_of
 from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
-from trainer_server.jobs import supervisor
+from trainer_server.jobs import trainer_process
 from trainer_server.server.routes import policies
 
 
@@ -63,7 +63,7 @@ async def test_clients_are_told_that_the_trainer_does_not_start(
     tmp_path: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     line = [sys.executable, "-c", "raise SystemExit('RuntimeError: no such kernel')"]
-    monkeypatch.setattr(supervisor, "command", lambda settings: line)
+    monkeypatch.setattr(trainer_process, "command", lambda settings: line)
     monkeypatch.setattr(policies, "_POLL_INTERVAL", 0.2)
     with trainer_server_on(tmp_path, base_model) as server, server.http() as http:
         refused = await asyncio.to_thread(http.post, "/api/policies", json={"name": "p"})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainer_server.training.grpo.advantage import EPSILON, advantages, zero_variance
+from trainer_server.training.grpo.batch import EPSILON, advantages, zero_variance
 
 
 def test_scaled_by_the_groups_own_deviation() -> None:

@@ -17,7 +17,7 @@ from tests.support.losses import REINFORCE
 from tests.support.servers.trainer_server import trainer_server_on
 from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.jobs.supervisor import TrainerSettings, command
+from trainer_server.jobs.trainer_process import TrainerSettings, command
 from trainer_server.policies.store import OPTIMIZER
 from trainer_server.training.grpo.loss import LOSSES, Loss, by_sequence, capped, check_config, loss_named, register_loss
 from trainer_server.training.grpo.objective import Readouts, grpo_loss

@@ -20,12 +20,13 @@ from tests.support.training.models import ARCHITECTURES, first_layers, tiny_mode
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.common import Home
 from trainer_server.engines.served_model import ensure_embedded
-from trainer_server.jobs.board import JobBoard
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process.hardware import cpu_dtype
-from trainer_server.training import update_check
-from trainer_server.training.grpo.batch import Sample, gather_batch, minibatches
+from trainer_server.training import optimizer as update_check
+from trainer_server.training.grpo.batch import Origin, Sample, gather_batch
+from trainer_server.training.grpo.minibatch import minibatches
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker
@@ -107,7 +108,7 @@ def test_a_trajectory_that_is_sent_fifty_times_counts_once(tmp_path: Path) -> No
 def test_a_run_that_is_sent_alone_too_is_compared_where_it_can_be() -> None:
     found = {name: completion(name, [5]) for name in ("c0", "c1")}
     refs = [of(("a", 1.0, ["c0"]), scenario="alone"), of(("a", None, ["c0"]), ("a", 1.0, ["c0"]), ("b", 0.0, ["c1"]))]
-    batch = gather_batch(refs, found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok")
+    batch = gather_batch(refs, found, GRPOConfig(), policy="p", version=0, origin=Origin("tiny", "tok"))
     assert [sample.completion.id for sample in batch.samples] == ["c0", "c1"]
     assert batch.trajectories_skipped == {"repeated": 1, "no_reward": 1}
 
@@ -119,7 +120,7 @@ def test_parts_of_a_run_that_overlap_train_a_completion_once() -> None:
     ]
     group = GroupRef(scenario_id="s", trajectories=parts, baseline=0.0)
     found = {name: completion(name, [5]) for name in ("c0", "c1", "c2")}
-    batch = gather_batch([group], found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok")
+    batch = gather_batch([group], found, GRPOConfig(), policy="p", version=0, origin=Origin("tiny", "tok"))
     assert [sample.completion.id for sample in batch.samples] == ["c0", "c1", "c2"]
 
 
@@ -153,8 +154,7 @@ def test_completions_of_evaluations_are_not_trained() -> None:
         GRPOConfig(),
         policy="p",
         version=0,
-        base_model="tiny",
-        tokenizer="tok",
+        origin=Origin("tiny", "tok"),
         evaluations={"c0"},
     )
     assert [sample.completion.id for sample in batch.samples] == ["c1", "c2"]
@@ -189,9 +189,7 @@ def test_a_text_that_became_unlikely_makes_no_version(worker: Worker, monkeypatc
 )
 def test_what_is_never_trained(changes: dict[str, Any], reason: str) -> None:
     found = {"c0": completion("c0", [5], **changes), "c1": completion("c1", [6])}
-    batch = gather_batch(
-        groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
-    )
+    batch = gather_batch(groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, origin=Origin("tiny", "tok"))
     assert [sample.completion.id for sample in batch.samples] == ["c1"]
     assert batch.completions_skipped == {reason: 1}
 
@@ -203,9 +201,7 @@ def test_drift_counts_whatever_is_trained() -> None:
         "c1", [7], prompt_token_ids=prompt, created=1.0, continues="c0", continuation=Continuation.thoughts
     )
     found = {"c0": first, "c1": second}
-    batch = gather_batch(
-        groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
-    )
+    batch = gather_batch(groups(1.0, 0.0), found, GRPOConfig(), policy="p", version=0, origin=Origin("tiny", "tok"))
     metrics = batch.metrics()
     assert metrics["prefix_drift"] == 0.5
     assert metrics["continuations"] == {"thoughts": 1}
@@ -219,8 +215,7 @@ def test_tokens_that_a_grammar_forced_are_not_trained() -> None:
         GRPOConfig(),
         policy="p",
         version=0,
-        base_model="tiny",
-        tokenizer="tok",
+        origin=Origin("tiny", "tok"),
     )
     assert batch.samples[0].trained_mask == (False, True, False)
     assert batch.metrics()["constrained"] == 1
@@ -234,8 +229,7 @@ def test_a_completion_that_a_grammar_forced_whole_is_left_out() -> None:
         GRPOConfig(),
         policy="p",
         version=0,
-        base_model="tiny",
-        tokenizer="tok",
+        origin=Origin("tiny", "tok"),
     )
     assert [sample.completion.id for sample in batch.samples] == ["c1"]
     assert batch.completions_skipped == {"forced": 1}
@@ -248,7 +242,7 @@ def test_truncated_completions_can_be_masked(cut: dict[str, Any]) -> None:
     found = {"c0": completion("c0", [5, 6], **cut), "c1": completion("c1", [6])}
     for masked, kept in ((True, ["c1"]), (False, ["c0", "c1"])):
         config = GRPOConfig(mask_truncated_completions=masked)
-        batch = gather_batch(groups(1.0, 0.0), found, config, policy="p", version=0, base_model="tiny", tokenizer="tok")
+        batch = gather_batch(groups(1.0, 0.0), found, config, policy="p", version=0, origin=Origin("tiny", "tok"))
         assert [sample.completion.id for sample in batch.samples] == kept
         assert batch.completions_skipped == ({"truncated": 1} if masked else {})
 
@@ -260,7 +254,7 @@ def test_the_length_of_all_completions_of_the_policy_is_measured() -> None:
         "c2": completion("c2", [5] * 9, policy="q"),
     }
     batch = gather_batch(
-        groups(1.0, 1.0, 0.0), found, GRPOConfig(), policy="p", version=0, base_model="tiny", tokenizer="tok"
+        groups(1.0, 1.0, 0.0), found, GRPOConfig(), policy="p", version=0, origin=Origin("tiny", "tok")
     )
     metrics = batch.metrics()
     names = ("completion_length_mean", "completion_length_max", "completions_truncated", "tokens_sampled")
@@ -285,8 +279,7 @@ def test_skipped_groups_are_counted_by_reason_and_belong_to_the_batch() -> None:
         GRPOConfig(scale_rewards="batch"),
         policy="p",
         version=0,
-        base_model="tiny",
-        tokenizer="tok",
+        origin=Origin("tiny", "tok"),
     )
     metrics = batch.metrics()
     assert metrics["groups_skipped"] == 4
@@ -332,8 +325,7 @@ def test_resumed_training_equals_uninterrupted_bit_for_bit(tmp_path: Path) -> No
         first.home,
         tiny_model(tmp_path / "fresh", ARCHITECTURES["llama"]),
         ledger=first.ledger,
-        base_model="tiny",
-        tokenizer="tok",
+        origin=Origin("tiny", "tok"),
     )
     for _ in range(2):
         step(again, groups(1.0, 0.0, 0.3), lr=1e-2)
@@ -368,7 +360,7 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
 
     def new_worker(home: Home, ledger: SQLiteLedger) -> Worker:
         model = PolicyModel(str(path), dtype=getattr(torch, cpu_dtype()), device="cpu")
-        return Worker(home, model, ledger=ledger, base_model="tiny", tokenizer="tok")
+        return Worker(home, model, ledger=ledger, origin=Origin("tiny", "tok"))
 
     def bits(where: Path, *, again: bool) -> dict[str, torch.Tensor]:
         home = Home(where)
@@ -377,7 +369,7 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
         ledger.close()
         worker = new_worker(home, ledger)
         worker.store.register(PolicySpec(name="p"), "tiny")
-        worker.do(worker.board.accept("create", "p", spec=PolicySpec(name="p")))
+        worker.do(worker.queue.accept("create", "p", spec=PolicySpec(name="p")))
         for at in range(2):
             if again and at == 1:
                 worker = new_worker(home, ledger)
@@ -395,11 +387,11 @@ def adapter(worker: Worker, version: int) -> dict[str, torch.Tensor]:
 
 def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
     request = StepRequest(groups=groups(1.0, 0.0, 0.3), config=GRPOConfig(max_logp_gap=None))
-    job = worker.board.accept("step", "p", request=request)
+    job = worker.queue.accept("step", "p", request=request)
     worker.do(job)
     (worker.home.jobs / job.id / "trained.json").unlink()  # killed between publishing and reporting
     worker.do(job)
-    trained = worker.board.training_outcome(job.id)
+    trained = worker.queue.training_outcome(job.id)
     assert trained is not None
     assert trained.result is not None
     assert trained.result.version == 1
@@ -407,9 +399,9 @@ def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
 
 
 def test_a_failing_job_is_reported_and_the_next_one_runs(worker: Worker) -> None:
-    job = worker.board.accept("step", "nobody", request=StepRequest(groups=groups(1.0, 0.0)))
+    job = worker.queue.accept("step", "nobody", request=StepRequest(groups=groups(1.0, 0.0)))
     worker.do(job)
-    trained = worker.board.training_outcome(job.id)
+    trained = worker.queue.training_outcome(job.id)
     assert trained is not None
     assert "no policy 'nobody'" in str(trained.error)
     assert step(worker, groups(1.0, 0.0, 0.3)).result.version == 1
@@ -590,4 +582,4 @@ def test_minibatches_keep_groups_whole_while_there_are_enough(count: int, parts:
 
 def test_stores_share_nothing_but_files(worker: Worker) -> None:
     assert AdapterStore(worker.home.policies).versions("p") == [0]
-    assert JobBoard(worker.home.jobs).open_ids() == worker.board.open_ids()
+    assert JobQueue(worker.home.jobs).open_ids() == worker.queue.open_ids()

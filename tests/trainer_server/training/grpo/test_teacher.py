@@ -16,10 +16,10 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.support.training.worker import COMPLETIONS, completion, make_worker, step
-from trainer_server.jobs.teaching import Teaching
+from trainer_server.jobs.job_files import Teaching
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER
-from trainer_server.training.grpo.batch import gather_batch
+from trainer_server.training.grpo.batch import Origin, gather_batch
 from trainer_server.training.grpo.loss import loss_named
 from trainer_server.training.grpo.objective import Readouts, grpo_loss
 from trainer_server.training.worker import Worker
@@ -56,7 +56,7 @@ def two_policies(tmp_path_factory: pytest.TempPathFactory) -> Worker:
     ledger.close()
     spec = PolicySpec(name="big", rank=16, seed=3)
     made.store.register(spec, "tiny")
-    made.do(made.board.accept("create", "big", spec=spec))
+    made.do(made.queue.accept("create", "big", spec=spec))
     for policy, prefix in (("p", ""), ("big", "big-")):
         refs = [
             TrajectoryRef(id=f"t{at}", reward=reward, completions=[f"{prefix}c{at}"])
@@ -65,9 +65,9 @@ def two_policies(tmp_path_factory: pytest.TempPathFactory) -> Worker:
         request = StepRequest(
             groups=[GroupRef(scenario_id="s", trajectories=refs)], config=GRPOConfig(lr=0.02, max_logp_gap=None)
         )
-        job = made.board.accept("step", policy, request=request)
+        job = made.queue.accept("step", policy, request=request)
         made.do(job)
-        assert made.board.training_outcome(job.id).error is None  # type: ignore[union-attr]
+        assert made.queue.training_outcome(job.id).error is None  # type: ignore[union-attr]
     (made.store.directory("p", 1) / OPTIMIZER).unlink()  # so that the first moment tells the next gradient
     return made
 
@@ -184,12 +184,12 @@ def hinted_step(worker: Worker, hinted: dict[str, list[int]], **config: Any) -> 
         groups=[GroupRef(scenario_id="s", trajectories=refs)],
         config=GRPOConfig(**{"max_logp_gap": None, "lr": 1e-5, **PLAIN, **config}),
     )
-    job = worker.board.accept("step", "p", request=request)
-    assert not worker.board.ready(job.id)  # the server renders the hinted prompts first
-    worker.board.write_teaching(job.id, Teaching(prompts={"h": hinted}))
-    assert worker.board.ready(job.id)
+    job = worker.queue.accept("step", "p", request=request)
+    assert not worker.queue.ready(job.id)  # the server renders the hinted prompts first
+    worker.queue.write_teaching(job.id, Teaching(prompts={"h": hinted}))
+    assert worker.queue.ready(job.id)
     worker.do(job)
-    return worker.board.training_outcome(job.id)
+    return worker.queue.training_outcome(job.id)
 
 
 def test_the_policy_that_reads_a_hint_is_the_teacher_of_the_runs_that_failed_without_it(worker: Worker) -> None:
@@ -236,8 +236,7 @@ def batch_of(found: list[Completion], scores: dict[str, list[float | None]], **d
         config,
         policy="p",
         version=0,
-        base_model="tiny",
-        tokenizer="tok",
+        origin=Origin("tiny", "tok"),
         teaching=Teaching(scores=scores),
     )
 

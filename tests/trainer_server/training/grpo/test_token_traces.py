@@ -22,7 +22,7 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Worker:
 
 
 def written(worker: Worker) -> StepTokens:
-    found = read_step_tokens(worker.board.root / worker.board.ids()[-1])
+    found = read_step_tokens(worker.queue.root / worker.queue.ids()[-1])
     assert found is not None
     return found
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig, Phi3Co
 
 from tests.support.training.models import ARCHITECTURES, SIZES, pair, tiny_model
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.quantization import with_gradients
+from trainer_server.training.model.precision import with_gradients
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import PolicySpec, TrainingError
 from trainer_server.wire.policies import MLP_TARGETS

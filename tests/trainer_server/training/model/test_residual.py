@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, GPT2Config, LlamaConfig, Olmo2Config
 
 from tests.support.engines.plugins import engine_plugin
-from trainer_server.training.model.residual import keep_fp32
+from trainer_server.training.model.precision import keep_fp32
 
 SIZES: dict[str, Any] = {
     "hidden_size": 32,

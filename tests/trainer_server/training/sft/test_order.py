@@ -33,7 +33,7 @@ def run(order: Order, seconds: float, each: float) -> list[list[int]]:
     taken: list[list[int]] = []
     while seconds > 0:
         taken.append(order.take(seconds))
-        order.took(taken[-1], each * len(taken[-1]))
+        order.record(taken[-1], each * len(taken[-1]))
         seconds -= each * len(taken[-1])
     return taken
 
@@ -52,7 +52,7 @@ def test_the_first_rows_are_imitated_for_which_there_is_time() -> None:
 def test_time_that_is_left_shows_more_and_never_the_same_before_all_have_come() -> None:
     order = Order(rows(80), config())
     for _ in range(PROBED):
-        order.took(order.take(30.0), 6.0)  # slow at first: six seconds for two rows
+        order.record(order.take(30.0), 6.0)  # slow at first: six seconds for two rows
     taken = run(order, 30.0, each=0.5)
     flat = [index for update in taken for index in update]
     assert len(flat) == len(set(flat)) > 50
@@ -70,7 +70,7 @@ def test_after_all_rows_come_whole_passes() -> None:
 def test_one_update_is_taken_however_little_time_there_is() -> None:
     order = Order(rows(40), config())
     for _ in range(PROBED):
-        order.took(order.take(1.0), 50.0)
+        order.record(order.take(1.0), 50.0)
     assert len(order.take(1.0)) == 2
 
 
@@ -80,7 +80,7 @@ def test_a_long_row_counts_for_what_it_takes() -> None:
     for first, found in ((rows(60)[PROBED:], 20), ([long, *rows(60)[PROBED:]], 12)):
         order = Order([*rows(PROBED), *first], config(1))
         for _ in range(PROBED):
-            order.took(order.take(20.0), 1.0)
+            order.record(order.take(20.0), 1.0)
         order.take(20.0)
         assert len(order._queue) + 1 == found
 

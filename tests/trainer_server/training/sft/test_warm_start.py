@@ -17,7 +17,7 @@ from tests.support.training.worker import groups, make_worker, step
 from trainer_server.jobs.demonstrations import Demonstrations, Row
 from trainer_server.training.model.tree import pack
 from trainer_server.training.ranks import ALONE
-from trainer_server.training.sft import clock as warm_start_clock
+from trainer_server.training.sft import order as warm_start_clock
 from trainer_server.training.sft import warm_start as warm_start_module
 from trainer_server.training.sft.batches import Paths
 from trainer_server.training.sft.warm_start import _backward, warm_start
@@ -44,10 +44,10 @@ def sft(worker: Worker, rows: list[Row] = ROWS, config: SFTConfig = CONFIG) -> A
     """A warm start through the queue; returns what the trainer reported."""
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
     request = SFTRequest(conversations=[Conversation(messages=messages)], config=config)
-    job = worker.board.accept("sft", "p", request=request)
-    worker.board.write_rows(job.id, given(rows))
+    job = worker.queue.accept("sft", "p", request=request)
+    worker.queue.write_rows(job.id, given(rows))
     worker.do(job)
-    return worker.board.training_outcome(job.id)
+    return worker.queue.training_outcome(job.id)
 
 
 def logps(worker: Worker, row: Row) -> torch.Tensor:
@@ -312,16 +312,16 @@ def test_no_rows_make_no_version(worker: Worker) -> None:
 
 def test_a_job_taken_up_twice_makes_one_version(worker: Worker) -> None:
     sft(worker)
-    (job_id,) = [one for one in worker.board.ids() if worker.board.file(one).kind == "sft"]
+    (job_id,) = [one for one in worker.queue.ids() if worker.queue.file(one).kind == "sft"]
     (worker.home.jobs / job_id / "trained.json").unlink()  # killed between publishing and reporting
-    worker.do(worker.board.file(job_id))
+    worker.do(worker.queue.file(job_id))
     assert worker.store.versions("p") == [0, 1]
-    assert worker.board.training_outcome(job_id).result.version == 1  # type: ignore[union-attr]
+    assert worker.queue.training_outcome(job_id).result.version == 1  # type: ignore[union-attr]
 
 
 def test_a_job_whose_rows_are_not_there_yet_is_not_ready(worker: Worker) -> None:
     messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]
-    job = worker.board.accept("sft", "p", request=SFTRequest(conversations=[Conversation(messages=messages)]))
-    assert not worker.board.ready(job.id)
-    worker.board.write_rows(job.id, given())
-    assert worker.board.ready(job.id)
+    job = worker.queue.accept("sft", "p", request=SFTRequest(conversations=[Conversation(messages=messages)]))
+    assert not worker.queue.ready(job.id)
+    worker.queue.write_rows(job.id, given())
+    assert worker.queue.ready(job.id)

@@ -57,8 +57,8 @@ async def _changes(request: Request, sources: Sources) -> AsyncIterator[str]:
 def _state(sources: Sources) -> dict[str, str]:
     """A text for each part of the pages that changes when the part does."""
     server = sources.server
-    running = [(open_job.job.id, open_job.phase, open_job.job.progress) for open_job in running_jobs(server.jobs.board)]
-    ended = server.jobs.board.ids()[-1:]
+    running = [(open_job.job.id, open_job.phase, open_job.job.progress) for open_job in running_jobs(server.jobs.queue)]
+    ended = server.jobs.queue.ids()[-1:]
     engines = [
         (engine["state"], engine.get("requests"), engine["adapters"], engine.get("error"))
         for engine in engine_rows(server)

@@ -29,7 +29,7 @@ async def overview(request: Request, sources: SourcesDep) -> Response:
     await sources.look()
     policies, jobs, current = await asyncio.gather(
         asyncio.to_thread(_policies, sources),
-        asyncio.to_thread(sources.server.jobs.status.jobs, 12),
+        asyncio.to_thread(sources.server.jobs.newest, 12),
         asyncio.to_thread(_now, sources),
     )
     unserved = sources.server.names.unserved_policies
@@ -67,14 +67,14 @@ async def policy(
 @router.get("/ui/jobs")
 async def jobs(request: Request, sources: SourcesDep) -> Response:
     """The newest jobs."""
-    jobs = await asyncio.to_thread(sources.server.jobs.status.jobs, 200)
+    jobs = await asyncio.to_thread(sources.server.jobs.newest, 200)
     return page(request, "jobs.html", jobs=jobs)
 
 
 @router.get("/ui/jobs/{job_id}")
 async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
     """A job: its state, phases, metrics, and the runs that it was sent."""
-    board = sources.server.jobs.board
+    board = sources.server.jobs.queue
     job = await asyncio.to_thread(board.job, job_id) if job_id in await asyncio.to_thread(board.ids) else None
     if job is None:
         raise NotFound(f"there is no job {job_id!r:.100}: it was deleted, or never there", code="not_found")
@@ -86,7 +86,7 @@ async def job(job_id: str, request: Request, sources: SourcesDep) -> Response:
 def _now(sources: Sources) -> dict[str, Any]:
     server = sources.server
     return {
-        "running": running_jobs(server.jobs.board),
+        "running": running_jobs(server.jobs.queue),
         "engines": engine_rows(server),
         "failure": server.failure or server.jobs.failure,
         "trainer": server.jobs.process.running or server.jobs.process.asleep,

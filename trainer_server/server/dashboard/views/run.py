@@ -36,7 +36,7 @@ async def show_completion(
         raise NotFound(f"the ledger has no completion {completion_id!r:.200}", code="not_found")
     run = await asyncio.to_thread(sources.runs.run, row.rollout) if row.rollout else None
     sent = await asyncio.to_thread(sources.runs.steps, run.number) if run else []
-    steps = await asyncio.to_thread(steps_of, sources.server.jobs.board, sent)
+    steps = await asyncio.to_thread(steps_of, sources.server.jobs.queue, sent)
     step, measured, verdict = of_completion(row, steps)
     tokens = row.token_ids[first : first + MOST_TOKENS]
     texts = await sources.texts.of(tokens)

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from trainer_server.common import Home
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.training_outcome import BROKEN_OFF, TrainingOutcome
+from trainer_server.jobs.job_files import BROKEN_OFF, TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.sqlite import SQLiteLedger
+from trainer_server.training.grpo.batch import Origin
 from trainer_server.training.worker import Worker
 from trainer_server.wire import (
     ConfigError,
@@ -32,14 +33,14 @@ SPEC = PolicySpec(name="p")
 
 
 def test_ids_are_in_the_order_of_acceptance_wherever_the_clock_was_set(tmp_path: Path) -> None:
-    early = JobBoard(tmp_path).accept("create", "p", spec=SPEC)
+    early = JobQueue(tmp_path).accept("create", "p", spec=SPEC)
     late = f"job-{time.time_ns() + 3600 * 10**9:019d}-ffffffff"  # accepted before the clock was set back by an hour
     os.rename(tmp_path / early.id, tmp_path / late)
     (tmp_path / "job-by-hand").mkdir()
     (tmp_path / "job-by-hand" / "job.json").write_text("{}")
     accepted = [late]
     for _ in range(2):  # before and after a restart
-        board = JobBoard(tmp_path)
+        board = JobQueue(tmp_path)
         accepted += [board.accept("create", "p", spec=SPEC).id for _ in range(20)]
     assert board.ids() == [*accepted, "job-by-hand"]
 
@@ -60,14 +61,14 @@ def test_ids_are_in_the_order_of_acceptance_wherever_the_clock_was_set(tmp_path:
     ],
 )  # fmt: skip
 def test_what_could_not_be_read_again_is_not_accepted(tmp_path: Path, request_: StepRequest | SFTRequest) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     with pytest.raises(ConfigError, match="cannot be written down and read again"):
         board.accept("sft" if isinstance(request_, SFTRequest) else "step", "p", request=request_)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_damaged_files_are_said(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     job = board.accept("create", "p", spec=SPEC)
     (tmp_path / job.id / "trained.json").write_text("{")
     trained = board.training_outcome(job.id)
@@ -83,7 +84,7 @@ class Ended(Exception):
     pass
 
 
-class Watched(JobBoard):
+class Watched(JobQueue):
     """Counts how often it is looked through, and ends the worker after `polls`."""
 
     def __init__(self, root: Path, polls: int) -> None:
@@ -103,22 +104,22 @@ class Watched(JobBoard):
 
 def working(home: Path, polls: int) -> Watched:
     """A worker that has no model, for so many polls; the board that it looked at."""
-    worker = Worker(Home(home), None, ledger=SQLiteLedger(Home(home).ledger), base_model="base", tokenizer="t")  # type: ignore[arg-type]
-    worker.board = board = Watched(worker.home.jobs, polls)
+    worker = Worker(Home(home), None, ledger=SQLiteLedger(Home(home).ledger), origin=Origin("base", "t"))  # type: ignore[arg-type]
+    worker.queue = board = Watched(worker.home.jobs, polls)
     with pytest.raises(Ended):
         worker.run()
     return board
 
 
 def test_an_idle_worker_does_not_look_through_all_jobs(tmp_path: Path) -> None:
-    board = JobBoard(Home(tmp_path).jobs)
+    board = JobQueue(Home(tmp_path).jobs)
     for _ in range(3):
         board.report(board.accept("create", "p", spec=SPEC).id, TrainingOutcome())
     assert working(tmp_path, 30).looks < 5
 
 
 def test_an_accepted_job_changes_the_board(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     seen = [board.changed_at()]
     for _ in range(3):
         time.sleep(0.02)  # more than a tick of the file system's clock
@@ -130,7 +131,7 @@ def test_an_accepted_job_changes_the_board(tmp_path: Path) -> None:
 
 
 def test_a_damaged_job_is_reported_and_the_worker_goes_on(tmp_path: Path) -> None:
-    board = JobBoard(Home(tmp_path).jobs)
+    board = JobQueue(Home(tmp_path).jobs)
     damaged = board.accept("create", "p", spec=SPEC)
     (board.root / damaged.id / "job.json").write_text(json.dumps({"id": damaged.id, "kind": "step"}))
     good = board.accept("step", "p", request=StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])]))
@@ -142,7 +143,7 @@ def test_a_damaged_job_is_reported_and_the_worker_goes_on(tmp_path: Path) -> Non
 
 
 def test_a_job_is_either_started_or_cancelled(tmp_path: Path) -> None:
-    board = JobBoard(Home(tmp_path).jobs)
+    board = JobQueue(Home(tmp_path).jobs)
     request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
     cancelled, started = (board.accept("step", "p", request=request) for _ in range(2))
     assert board.cancel(cancelled.id)
@@ -163,7 +164,7 @@ def request_of(key: str) -> StepRequest:
     return StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])], idempotency_key=key)
 
 
-def ended(board: JobBoard, days_ago: float, **request: object) -> str:
+def ended(board: JobQueue, days_ago: float, **request: object) -> str:
     """A step that ended so many days ago."""
     groups = [GroupRef(scenario_id="s", trajectories=[])]
     file = board.accept("step", "p", request=StepRequest.model_validate({"groups": groups, **request}))
@@ -175,7 +176,7 @@ def ended(board: JobBoard, days_ago: float, **request: object) -> str:
 
 
 def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     old, older = ended(board, 31, idempotency_key="old"), ended(board, 40)
     young = ended(board, 29, idempotency_key="young")
     waiting = board.accept("create", "p", spec=SPEC).id
@@ -191,7 +192,7 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
     shutil.rmtree(tmp_path / just_now)
     assert board.prune(30) == 3
     assert board.prune(30) == 0
-    for again in (board, JobBoard(tmp_path)):
+    for again in (board, JobQueue(tmp_path)):
         assert again.ids() == [young, waiting]
         assert again.open_ids() == [waiting]
         assert again.keys.find("p", "old") is None
@@ -206,7 +207,7 @@ def test_jobs_that_ended_long_ago_are_deleted_and_their_metrics_stay(tmp_path: P
 
 
 def test_a_torn_line_of_ended_jobs_keeps_no_policy_from_being_erased(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     ended_file = tmp_path / "ended.jsonl"
     ended_file.write_bytes(b'{"policy": "p", "error": "caf\xc3')  # the disk was full
     board.erase([ended(board, 1)])
@@ -219,7 +220,7 @@ def test_a_torn_line_of_ended_jobs_keeps_no_policy_from_being_erased(tmp_path: P
 
 
 def test_jobs_that_ended_first_go_where_all_jobs_are_too_large(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     waiting = board.accept("create", "p", spec=SPEC).id
     first, second, third = (ended(board, days) for days in (3, 2, 1))
     for job_id in (waiting, first, second, third):
@@ -235,7 +236,7 @@ def test_jobs_that_ended_first_go_where_all_jobs_are_too_large(tmp_path: Path) -
 
 
 def test_what_a_killed_server_was_deleting_goes_with_the_next_jobs(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     job_id = ended(board, 1)
     os.rename(tmp_path / job_id, tmp_path / f".deleted-{job_id}")
     assert board.ids() == []
@@ -244,7 +245,7 @@ def test_what_a_killed_server_was_deleting_goes_with_the_next_jobs(tmp_path: Pat
 
 
 def test_jobs_that_have_ended_are_not_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     jobs = [ended(board, 1) for _ in range(3)]
     waiting = board.accept("create", "p", spec=SPEC).id
     assert board.open_ids() == [waiting]
@@ -261,7 +262,7 @@ def test_jobs_that_have_ended_are_not_looked_at_again(tmp_path: Path, monkeypatc
 
 
 def test_a_worker_reads_nothing_of_jobs_that_have_ended(tmp_path: Path) -> None:
-    board = JobBoard(Home(tmp_path).jobs)
+    board = JobQueue(Home(tmp_path).jobs)
     for _ in range(2):
         job_id = ended(board, 1)
         (board.root / job_id / "job.json").write_text("{")  # it would report this
@@ -271,7 +272,7 @@ def test_a_worker_reads_nothing_of_jobs_that_have_ended(tmp_path: Path) -> None:
 
 def test_the_request_of_an_open_job_is_read_once_however_often_somebody_asks(tmp_path: Path) -> None:
     """That of a warm start has hundreds of conversations, and a progress bar asks once a second."""
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     job_id = board.accept("create", "p", spec=SPEC).id
     first = board.job(job_id)
     (tmp_path / job_id / "job.json").write_text("{")  # who reads it again finds no job
@@ -284,7 +285,7 @@ def test_the_request_of_an_open_job_is_read_once_however_often_somebody_asks(tmp
 
 
 def test_a_job_whose_directory_was_deleted_is_not_made_again(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     job = board.accept("create", "p", spec=SPEC)
     board.training_outcome(job.id)
     for path in (tmp_path / job.id).iterdir():
@@ -298,7 +299,7 @@ def test_a_job_whose_directory_was_deleted_is_not_made_again(tmp_path: Path) -> 
 
 
 def test_a_job_that_was_broken_off_is_cancelled(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     request = StepRequest(groups=[GroupRef(scenario_id="s", trajectories=[])])
     job_id = board.accept("step", "p", request=request).id
     assert board.started_at(job_id) is None
@@ -312,7 +313,7 @@ def test_a_job_that_was_broken_off_is_cancelled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["[]", "null", '{"time": null, "share": "x"}', "{", ""])
 def test_a_damaged_file_of_a_job_breaks_no_list(tmp_path: Path, text: str) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     job = board.accept("create", "p", spec=SPEC)
     (tmp_path / job.id / "started.json").write_text(text)
     assert board.started_at(job.id) is None
@@ -323,7 +324,7 @@ def test_a_damaged_file_of_a_job_breaks_no_list(tmp_path: Path, text: str) -> No
 
 
 def test_an_unreadable_job_keeps_no_other_from_being_pruned(tmp_path: Path) -> None:
-    board = JobBoard(tmp_path)
+    board = JobQueue(tmp_path)
     binary, unreadable = ended(board, 31), ended(board, 31)
     ended(board, 31)
     (tmp_path / binary / "done.json").write_bytes(b"\xff")

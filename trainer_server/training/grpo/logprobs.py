@@ -1,6 +1,11 @@
-"""Log-probabilities that are computed before the weights move: under the version that is trained, and under others.
+"""Log-probabilities that are computed before the weights move: under the version that is trained, under others, and
+under a teacher.
+
+Teachers on this base model are computed on the rows that the step trains: a teacher with the policy's own weights gives
+the very same log-probs, so that its gradient is 0. Another vLLM scored the tokens before the step began.
 
 Every function here returns what it computed and changes nothing. Shapes: F sampled tokens of the batch.
+Log-probabilities are in nats.
 """
 
 from __future__ import annotations
@@ -9,12 +14,12 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 
 from trainer_server.training.grpo.batch import Batch, Sample
-from trainer_server.training.grpo.minibatch import pack_samples
-from trainer_server.training.grpo.tokens import Tokens
+from trainer_server.training.grpo.minibatch import Tokens, pack_samples
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Row
 from trainer_server.training.ranks import Ranks
@@ -27,6 +32,10 @@ WithVersion = Callable[[int], AbstractContextManager[bool]]
 """Puts another version's weights in place for the length of a `with`; gives False when that version is gone."""
 
 
+WithTeacher = Callable[[], AbstractContextManager[str]]
+"""Puts the teacher's weights in place for the length of a `with`; gives the teacher's name."""
+
+
 def trainable_samples(
     model: PolicyModel, batch: Batch, config: GRPOConfig, with_version: WithVersion, ranks: Ranks
 ) -> tuple[list[Sample], Counter[str]]:
@@ -36,25 +45,25 @@ def trainable_samples(
     log-probs have to be recomputed under a version that is gone ("version_gone"). Samples of older versions that were
     sampled under a constraint come with recomputed `old_logprobs`.
     """
-    kept: list[Sample] = []
-    skipped: Counter[str] = Counter()
-    constrained: dict[int, list[Sample]] = {}
+    trainable: list[Sample] = []
+    reasons: Counter[str] = Counter()
+    samples_by_version: dict[int, list[Sample]] = {}
     for sample in batch.samples:
         completion = sample.completion
         longest = max(len(completion.prompt_token_ids), len(sample.hinted_prompt or ()))
         if longest + len(completion.token_ids) - 1 > config.token_budget:
-            skipped["too_long"] += 1
+            reasons["too_long"] += 1
         elif sample.constrained and completion.version != batch.version:
-            constrained.setdefault(completion.version or 0, []).append(sample)
+            samples_by_version.setdefault(completion.version or 0, []).append(sample)
         else:
-            kept.append(sample)
-    for version, samples in constrained.items():
+            trainable.append(sample)
+    for version, samples in samples_by_version.items():
         with with_version(version) as available:
             if available:
-                kept += recompute_logprobs(model, samples, config, ranks)
+                trainable += recompute_logprobs(model, samples, config, ranks)
             else:
-                skipped["version_gone"] += len(samples)
-    return kept, skipped
+                reasons["version_gone"] += len(samples)
+    return trainable, reasons
 
 
 def compared_with_sampler(
@@ -69,11 +78,11 @@ def compared_with_sampler(
     for version in sorted({sample.completion.version or 0 for sample in free}, reverse=True):
         with with_version(version) as available:
             if available:
-                chosen = [sample for sample in free if sample.completion.version == version][:COMPARED_COMPLETIONS]
+                first = [sample for sample in free if sample.completion.version == version][:COMPARED_COMPLETIONS]
                 return torch.cat(
                     [
                         torch.tensor(sample.old_logprobs) - torch.tensor(sample.completion.logprobs)
-                        for sample in recompute_logprobs(model, chosen, config, ranks)
+                        for sample in recompute_logprobs(model, first, config, ranks)
                     ]
                 )
     return torch.empty(0)
@@ -120,7 +129,67 @@ def recompute_logprobs(model: PolicyModel, samples: Sequence[Sample], config: GR
     """Samples with the log-probs of their tokens under the weights that are in place."""
     rows = pack_samples(samples, config.token_budget, share=model.share, ranks=ranks.count).rows
     logp_F, _ = old_logprobs(model, rows, Tokens.of(samples, -1), ranks)
-    by_sample = logp_F.split([len(sample.completion.token_ids) for sample in samples])
+    parts = logp_F.split([len(sample.completion.token_ids) for sample in samples])
     return [
-        dataclasses.replace(sample, old_logprobs=logp.tolist()) for sample, logp in zip(samples, by_sample, strict=True)
+        dataclasses.replace(sample, old_logprobs=logp.tolist()) for sample, logp in zip(samples, parts, strict=True)
     ]
+
+
+def teacher_logprobs(
+    model: PolicyModel,
+    samples: Sequence[Sample],
+    rows: Sequence[Row],
+    tokens: Tokens,
+    config: GRPOConfig,
+    with_teacher: WithTeacher,
+    ranks: Ranks,
+) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Log-probs (F,) of every sampled token under its teacher, NaN where it has none, and the step's metrics of them.
+
+    A sample with a hinted prompt has the policy that is trained as its teacher, reading that prompt. All others have
+    the teacher of `config.distill`, if there is one.
+
+    Args:
+        model: With the weights that are trained, which are in place again afterwards.
+        samples: Of the batch.
+        rows: That are trained.
+        tokens: Of `samples`.
+        config: Of the step.
+        with_teacher: For a teacher that is a policy, or the base model.
+        ranks: The processes that compute the step.
+
+    Raises:
+        TrainingError: A teacher on this base model gives no finite log-prob.
+    """
+    teacher_logp_F = torch.full(tokens.trained_F.shape, torch.nan)
+    starts = zip(tokens.start_S.tolist(), samples, strict=True)
+    spans = [slice(start, start + len(sample.completion.token_ids)) for start, sample in starts]
+    name: str | None = None
+    if config.distill is not None and config.distill.teacher is not None:
+        if (name := config.distill.url) is None:
+            with with_teacher() as name:
+                teacher_logp_F, _ = old_logprobs(model, rows, tokens, ranks)
+        for span, sample in zip(spans, samples, strict=True):
+            if sample.teacher_logprobs is not None:
+                teacher_logp_F[span] = torch.tensor(sample.teacher_logprobs)
+    hints = [(span, sample) for span, sample in zip(spans, samples, strict=True) if sample.hinted_prompt is not None]
+    if hints:
+        teachers = recompute_logprobs(model, [_with_hinted_prompt(sample) for _, sample in hints], config, ranks)
+        for (span, _), sample in zip(hints, teachers, strict=True):
+            teacher_logp_F[span] = torch.tensor(sample.old_logprobs)
+    taught_F = ~teacher_logp_F.isnan() & tokens.trained_F
+    if not teacher_logp_F[taught_F].isfinite().all() or (name is not None and not taught_F[tokens.trained_F].all()):
+        raise TrainingError(
+            f"the teacher {name or 'that reads the hint'} gives no finite log-prob: no version was made"
+        )
+    return teacher_logp_F, {
+        **({"teacher": name} if name is not None else {}),
+        "teacher_tokens": int(taught_F.sum()),
+        "completions_hinted": len(hints),
+    }
+
+
+def _with_hinted_prompt(sample: Sample) -> Sample:
+    """The sample with its hinted prompt: the same tokens were sampled after it."""
+    completion = sample.completion.model_copy(update={"prompt_token_ids": list(sample.hinted_prompt or ())})
+    return dataclasses.replace(sample, completion=completion)

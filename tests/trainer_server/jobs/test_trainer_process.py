@@ -24,9 +24,9 @@ from trainer_server.common import Home
 from trainer_server.common.guard import guard_command
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.command import free_port
-from trainer_server.jobs import supervisor
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.supervisor import TrainerProcess, TrainerSettings, command
+from trainer_server.jobs import trainer_process
+from trainer_server.jobs.queue import JobQueue
+from trainer_server.jobs.trainer_process import TrainerProcess, TrainerSettings, command
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.hardware import flavour
 from trainer_server.wire import ConfigError
@@ -73,24 +73,24 @@ def settings(home: Path, **others: Any) -> TrainerSettings:
 def test_threads_of_a_trainer_that_has_what_others_leave_sleep_while_they_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in supervisor.WAITING:
+    for name in trainer_process.WAITING:
         monkeypatch.delenv(name, raising=False)
     given = settings(tmp_path)
-    assert supervisor.environment(given, low_priority=True)["OMP_WAIT_POLICY"] == "passive"
-    assert "OMP_WAIT_POLICY" not in supervisor.environment(given, low_priority=False)
+    assert trainer_process.environment(given, low_priority=True)["OMP_WAIT_POLICY"] == "passive"
+    assert "OMP_WAIT_POLICY" not in trainer_process.environment(given, low_priority=False)
     monkeypatch.setenv("GOMP_SPINCOUNT", "1000")
-    assert "OMP_WAIT_POLICY" not in supervisor.environment(given, low_priority=True)
+    assert "OMP_WAIT_POLICY" not in trainer_process.environment(given, low_priority=True)
 
 
 def test_a_trainer_keeps_freed_memory_unless_the_server_s_environment_says_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in supervisor.KEEPING:
+    for name in trainer_process.KEEPING:
         monkeypatch.delenv(name, raising=False)
     given = settings(tmp_path)
-    assert supervisor.KEEPING.items() <= supervisor.environment(given, low_priority=False).items()
+    assert trainer_process.KEEPING.items() <= trainer_process.environment(given, low_priority=False).items()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000000")
-    variables = supervisor.environment(given, low_priority=False)
+    variables = trainer_process.environment(given, low_priority=False)
     assert variables["MALLOC_TRIM_THRESHOLD_"] == "1000000"
     assert "MALLOC_MMAP_THRESHOLD_" not in variables
 
@@ -175,10 +175,10 @@ async def test_a_trainer_that_ends_before_it_is_ready_says_why(tmp_path: Path, m
         "-c",
         "print('worker.py: error: --loss mine: no LOSS'); print('====='); raise SystemExit(2)",
     ]
-    monkeypatch.setattr(supervisor, "command", lambda _: line)
+    monkeypatch.setattr(trainer_process, "command", lambda _: line)
     home = Home(tmp_path)
     trainer = TrainerProcess(
-        settings(tmp_path), board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=[]
+        settings(tmp_path), queue=JobQueue(home.jobs), store=AdapterStore(home.policies), open_ids=[]
     )
     assert trainer.failure is None
     await trainer.start()
@@ -198,10 +198,10 @@ def sleeping_trainer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, on_demand: bool = False, open_ids: Sequence[str] = ()
 ) -> TrainerProcess:
     """A trainer, not started yet, whose process does nothing."""
-    monkeypatch.setattr(supervisor, "command", lambda _: ["sleep", "600"])
+    monkeypatch.setattr(trainer_process, "command", lambda _: ["sleep", "600"])
     home = Home(tmp_path)
     how = replace(settings(tmp_path), on_demand=on_demand)
-    return TrainerProcess(how, board=JobBoard(home.jobs), store=AdapterStore(home.policies), open_ids=open_ids)
+    return TrainerProcess(how, queue=JobQueue(home.jobs), store=AdapterStore(home.policies), open_ids=open_ids)
 
 
 async def test_a_clock_that_is_set_back_while_the_model_loads_does_not_hide_that_it_is_ready(
@@ -299,10 +299,10 @@ def test_a_job_does_not_fail_by_deaths_before_the_trainer_was_ready(
 ) -> None:
     """Another process has the GPU, so that the model cannot be loaded: smaller batches would not help."""
     home = Home(tmp_path)
-    board = JobBoard(home.jobs)
+    board = JobQueue(home.jobs)
     job = board.accept("step", "p", request=STEP)
     board.start(job.id)
-    trainer = TrainerProcess(settings(tmp_path), board=board, store=AdapterStore(home.policies), open_ids=[job.id])
+    trainer = TrainerProcess(settings(tmp_path), queue=board, store=AdapterStore(home.policies), open_ids=[job.id])
     monkeypatch.setattr(TrainerProcess, "ready", ready)
     for _ in range(3):
         trainer._count_death(1)
@@ -312,10 +312,10 @@ def test_a_job_does_not_fail_by_deaths_before_the_trainer_was_ready(
 async def test_a_trainer_that_cannot_be_started_again_is_said_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "command", lambda _: [sys.executable, "-c", "import time; time.sleep(600)"])
+    monkeypatch.setattr(trainer_process, "command", lambda _: [sys.executable, "-c", "import time; time.sleep(600)"])
     home = Home(tmp_path)
-    board = JobBoard(home.jobs)
-    trainer = TrainerProcess(settings(tmp_path), board=board, store=AdapterStore(home.policies), open_ids=[])
+    board = JobQueue(home.jobs)
+    trainer = TrainerProcess(settings(tmp_path), queue=board, store=AdapterStore(home.policies), open_ids=[])
     trainer._watch._pause = 0.02
     await trainer.start()
     failures: list[str | None] = []

@@ -3,7 +3,7 @@
     File                     Written by  Content
     jobs/<id>/job.json       server      the accepted job; written before the server answers 202
     jobs/<id>/rows.json      server      sft only: the rows to imitate, as token ids
-    jobs/<id>/teaching.json  server      step only, where it needs an engine: what another vLLM says of the sampled
+    jobs/<id>/teaching.json  server      step only, where it needs an engine: log-probs of another vLLM for the sampled
                                          tokens, and prompts with hints in them
     jobs/<id>/started.json   both        the trainer started the job, or the server cancelled it. Created once, by the
                                          first of the two: a job is either started or cancelled.
@@ -33,15 +33,21 @@ import time
 from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from trainer_server.jobs.demonstrations import Demonstrations
-from trainer_server.jobs.files.ended_jobs import EndedJobs, line_of
-from trainer_server.jobs.files.job_file import JobFile
-from trainer_server.jobs.files.keys import IdempotencyKeys
-from trainer_server.jobs.files.progress import Progress
-from trainer_server.jobs.files.training_outcome import CANCELLED, TrainingOutcome
-from trainer_server.jobs.teaching import Teaching
+from trainer_server.jobs.job_files import (
+    CANCELLED,
+    EndedJobs,
+    IdempotencyKeys,
+    JobFile,
+    Progress,
+    Teaching,
+    TrainingOutcome,
+    line_of,
+)
 from trainer_server.process import faults
 from trainer_server.process.files import create_exclusive, may_pass, write_atomic
 from trainer_server.wire import (
@@ -57,14 +63,16 @@ from trainer_server.wire import (
 
 log = logging.getLogger("trainer_server")
 
+M = TypeVar("M", bound=BaseModel)
+
 _TURN = "turn.json"
 _ROWS, _TEACHING = "rows.json", "teaching.json"
-_AWAITED = 3600.0
+_RECENT = 3600.0
 """Seconds after its end in which a client may still ask for a job, or send its request again."""
 _ID = re.compile(r"job-(\d{19})-")
 
 
-class JobBoard:
+class JobQueue:
     """The directory `jobs/`. Methods read the files on every call, so that server and trainer see the same state.
 
     What cannot change any more is remembered: that a directory holds a job, and that a job has ended.
@@ -85,7 +93,8 @@ class JobBoard:
         """Directories that hold a job."""
         self._ended: dict[str, JobStatus | None] = {}
         """Jobs with a done.json; their final status, once it was read."""
-        self._told: dict[str, Job] = {}
+        self._unwritten: dict[str, Job] = {}
+        """Jobs that have ended, and whose done.json cannot be written."""
         self._accepted: dict[str, Job] = {}
         """Open jobs that somebody asked about, as they were accepted: to read a warm start's job.json takes 0.1 s, and
         a progress bar asks once a second."""
@@ -194,17 +203,15 @@ class JobBoard:
 
     def rows(self, job_id: str) -> Demonstrations | None:
         """The rows that a warm start imitates; None while they are not rendered, and for other jobs."""
-        path = self.root / job_id / _ROWS
-        return Demonstrations.model_validate_json(path.read_text()) if path.exists() else None
+        return self._read(job_id, _ROWS, Demonstrations)
 
     def write_teaching(self, job_id: str, teaching: Teaching) -> None:
-        """Writes what a step's teacher said. From then on the trainer may start the job."""
+        """Writes what a step needs of engines. From then on the trainer may start the job."""
         write_atomic(self.root / job_id / _TEACHING, teaching.model_dump_json())
 
     def teaching(self, job_id: str) -> Teaching | None:
-        """What a step's teacher said; None while it was not asked, and for jobs that need not ask."""
-        path = self.root / job_id / _TEACHING
-        return Teaching.model_validate_json(path.read_text()) if path.exists() else None
+        """What a step needs of engines; None while it is not written, and for jobs that need nothing."""
+        return self._read(job_id, _TEACHING, Teaching)
 
     def ready(self, job_id: str) -> bool:
         """Whether the trainer has all files that it needs for a job. Reads job.json only once for each job."""
@@ -212,8 +219,8 @@ class JobBoard:
             file = self.file(job_id)
             teaching = _TEACHING if file.needs_teaching else None
             self._needs[job_id] = _ROWS if file.kind == "sft" else teaching
-        needed = self._needs[job_id]
-        return needed is None or (self.root / job_id / needed).exists()
+        name = self._needs[job_id]
+        return name is None or (self.root / job_id / name).exists()
 
     def give_turn(self, job_id: str) -> None:
         """Lets the trainer use the GPUs that it shares with the engines, for this job, until `end_turn`."""
@@ -236,8 +243,8 @@ class JobBoard:
         Returns:
             False if the job was cancelled before.
         """
-        mine = create_exclusive(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
-        return mine or not self.cancelled(job_id)
+        success = create_exclusive(self.root / job_id / "started.json", json.dumps({"time": time.time()}))
+        return success or not self.cancelled(job_id)
 
     def cancel(self, job_id: str) -> bool:
         """Cancels a job that the trainer has not started.
@@ -268,7 +275,7 @@ class JobBoard:
         return bool(self._claim(job_id).get("cancelled"))
 
     def _claim(self, job_id: str) -> dict[str, Any]:
-        """What started.json says; nothing where there is none, or a damaged one, which counts as started."""
+        """The content of started.json; empty where there is none, or a damaged one, which counts as started."""
         try:
             claim = json.loads((self.root / job_id / "started.json").read_text())
         except (FileNotFoundError, ValueError):
@@ -305,11 +312,8 @@ class JobBoard:
 
     def training_outcome(self, job_id: str) -> TrainingOutcome | None:
         """How the trainer's part of a job ended; None while it has not. A damaged file counts as a failed job."""
-        path = self.root / job_id / "trained.json"
         try:
-            return TrainingOutcome.model_validate_json(path.read_text()) if path.exists() else None
-        except FileNotFoundError:  # deleted between the two looks
-            return None
+            return self._read(job_id, "trained.json", TrainingOutcome)
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and may_pass(error):
                 raise
@@ -333,47 +337,49 @@ class JobBoard:
 
     def remember(self, job: Job) -> None:
         """Keeps in memory how a job ended whose done.json cannot be written: clients that wait must learn it."""
-        self._told[job.id] = job
+        self._unwritten[job.id] = job
 
     def job(self, job_id: str) -> Job | None:
         """The job as clients see it; None when there is no such job, or it is damaged."""
-        if job_id in self._told:
-            return self._told[job_id].model_copy()
-        directory = self.root / job_id
-        progress = directory / "progress.json"
+        if job_id in self._unwritten:
+            return self._unwritten[job_id].model_copy()
         try:
-            if (done := directory / "done.json").exists():
-                job = Job.model_validate_json(done.read_text())
+            if (job := self._read(job_id, "done.json", Job)) is not None:
                 self._ended[job_id] = job.status
                 return job
-            accepted = self._accepted.get(job_id) if self.exists(job_id) else None
-            if accepted is None:
-                accepted = self._accepted[job_id] = self.file(job_id).as_accepted()
-            told = Progress.model_validate_json(progress.read_text()) if progress.exists() else Progress()
-            trained = self.training_outcome(job_id)
+            job_before = self._accepted.get(job_id) if self.exists(job_id) else None
+            if job_before is None:
+                job_before = self._accepted[job_id] = self.file(job_id).as_accepted()
+            progress = self._read(job_id, "progress.json", Progress) or Progress()
+            outcome = self.training_outcome(job_id)
         except OSError as error:
             if may_pass(error):
                 raise
             return None
         except (ValueError, TypeError, KeyError, TrainingError):
             return None
-        status: JobStatus = JobStatus.queued
-        why: str | None = None
+        state: dict[str, Any] = {"progress": progress.share, "measured": progress.measured}
         if self.cancelled(job_id):
-            status, why = JobStatus.cancelled, CANCELLED.error
-        elif trained and trained.cancelled:
-            status, why = JobStatus.cancelled, trained.error
+            state |= {"status": JobStatus.cancelled, "error": CANCELLED.error}
+        elif outcome and outcome.cancelled:
+            state |= {"status": JobStatus.cancelled, "error": outcome.error}
         elif self.started(job_id):
-            status = JobStatus.running
-        state = {"status": status, "error": why, "progress": told.share, "measured": told.measured}
-        return accepted.model_copy(update=state)
+            state["status"] = JobStatus.running
+        return job_before.model_copy(update=state)
+
+    def _read(self, job_id: str, name: str, model: type[M]) -> M | None:
+        """The content of a file of a job; None where there is none. Raises ValueError for a damaged one, or OSError."""
+        try:
+            return model.model_validate_json((self.root / job_id / name).read_text())
+        except FileNotFoundError:
+            return None
 
     def final_status(self, job_id: str) -> JobStatus | None:
         """The status of a job that has ended; None: it has not, or that was not read yet. Reads no file."""
         return self._ended.get(job_id)
 
     def open_ids(self) -> list[str]:
-        """Ids of the jobs without done.json, oldest first. Does not look again at jobs that have ended."""
+        """Ids of the jobs without done.json, oldest first. Reads nothing of jobs that have ended."""
         ids = self.ids()
         for job_id in ids:
             if job_id not in self._ended and (self.root / job_id / "done.json").exists():
@@ -383,7 +389,7 @@ class JobBoard:
     def prune(self, days: float, most_bytes: int | None = None, lag: float = 0.0) -> int:
         """Deletes the directories of jobs that ended long ago, and their idempotency keys. Open jobs stay.
 
-        What they said of themselves stays: a line of ended.jsonl is the Job, with its metrics.
+        Their outcome stays: a line of ended.jsonl is the Job, with its metrics.
 
         Args:
             days: Jobs that ended longer ago than this are deleted.
@@ -394,28 +400,28 @@ class JobBoard:
         Returns:
             How many were deleted.
         """
-        for left in self.root.glob(".deleted-*"):
-            shutil.rmtree(left, ignore_errors=True)
-        ended: list[tuple[float, str]] = []
+        for path in self.root.glob(".deleted-*"):
+            shutil.rmtree(path, ignore_errors=True)
+        ends: list[tuple[float, str]] = []
         for job_id in self.ids():
             try:
-                ended.append(((self.root / job_id / "done.json").stat().st_mtime, job_id))
+                ends.append(((self.root / job_id / "done.json").stat().st_mtime, job_id))
             except FileNotFoundError:  # it has not ended
                 continue
             except OSError as error:
                 log.error("jobs/%s in the server's home is left there, it cannot be read: %s", job_id, error)
         now = time.time() - lag * 86400
         before = now - days * 86400
-        deleted = sum(self._pruned(job_id) for moment, job_id in ended if moment < before)
+        count = sum(self._pruned(job_id) for moment, job_id in ends if moment < before)
         if most_bytes is not None:
             sizes = {job_id: _size(self.root / job_id) for job_id in self.ids()}
             excess = sum(sizes.values()) - most_bytes
-            for moment, job_id in sorted(ended):
-                if moment < now - _AWAITED and excess > 0 and job_id in sizes and self._pruned(job_id):
+            for moment, job_id in sorted(ends):
+                if moment < now - _RECENT and excess > 0 and job_id in sizes and self._pruned(job_id):
                     excess -= sizes[job_id]
-                    deleted += 1
+                    count += 1
         self.keys.prune()
-        return deleted
+        return count
 
     def _pruned(self, job_id: str) -> bool:
         """Deletes the directory of a job that has ended. Returns whether it could."""
@@ -436,7 +442,7 @@ class JobBoard:
             policy: Name of the policy; None: of none.
             completions: Ids of completions.
         """
-        ended, open_ids = [], set(self.open_ids())
+        job_ids, open_ids = [], set(self.open_ids())
         for job_id in self.ids():
             try:
                 file = self.file(job_id)
@@ -444,8 +450,8 @@ class JobBoard:
                 log.error("left there, it may have what is deleted elsewhere: %s", error)
                 continue
             if job_id not in open_ids and (file.policy == policy or not completions.isdisjoint(file.completions)):
-                ended.append(job_id)
-        return ended
+                job_ids.append(job_id)
+        return job_ids
 
     def erase(self, job_ids: Sequence[str], policy: str | None = None) -> None:
         """Deletes the directories of jobs that have ended; their outcome stays, as after `prune`.

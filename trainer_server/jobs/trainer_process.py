@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ import yaml
 
 from trainer_server.common import Home
 from trainer_server.engines.served_model import ServedModel
-from trainer_server.jobs.board import JobBoard
-from trainer_server.jobs.files.training_outcome import TrainingOutcome
+from trainer_server.jobs.job_files import TrainingOutcome
+from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.registry import ADDRESS, is_address
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import Child, inherited_environment
@@ -79,7 +79,7 @@ WAITING = {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}
 threads soon sleep, unless one of these is set: by default they spin, for as long as the other process has a core that
 one of them needs."""
 _SPINS = "10000"
-"""How often a thread looks before it sleeps: microseconds. Threads that sleep at once took 1.24 times as long for an
+"""Microseconds that a thread spins before it sleeps. Threads that sleep at once took 1.24 times as long for an
 update of a warm start on two idle cores; with this they took as long as those that spin."""
 
 KEEPING = {"MALLOC_MMAP_THRESHOLD_": str(1 << 28), "MALLOC_TRIM_THRESHOLD_": str(1 << 32)}
@@ -109,7 +109,7 @@ class TrainerProcess:
 
     Args:
         settings: How the process is started.
-        board: The queue of jobs.
+        queue: The queue of jobs.
         store: Where the trainer publishes versions.
         open_ids: Jobs without a final status, oldest first. They are read again whenever they are needed.
 
@@ -119,9 +119,9 @@ class TrainerProcess:
     """
 
     def __init__(
-        self, settings: TrainerSettings, *, board: JobBoard, store: AdapterStore, open_ids: Iterable[str]
+        self, settings: TrainerSettings, *, queue: JobQueue, store: AdapterStore, open_ids: Iterable[str]
     ) -> None:
-        self._board, self._store, self._open = board, store, open_ids
+        self._queue, self._store, self._open = queue, store, open_ids
         self._base, self._on_demand = settings.base, settings.on_demand
         self._deaths: Counter[str] = Counter()
         line = command(settings)
@@ -137,11 +137,11 @@ class TrainerProcess:
         self._watch = PeriodicTask("supervision of the trainer", self._supervise)
         self._ending = asyncio.Lock()
         """Held while the process is started, and while a job is broken off: the two must not overlap."""
-        self._asked_to_end = False
+        self._breaking_off = False
         self._last_reaped_pid: int | None = None
-        """Id of the last process whose death was noted."""
+        """Id of the last process whose death was counted."""
         self._file = settings.home.root / "trainer.json"
-        """What the trainer that was started last says of itself once it is ready: it is deleted before each start."""
+        """The trainer writes it when it is ready. It is deleted before each start."""
         self._losses: list[str] = []
         self._failure: str | None = None
         self.restarts = 0
@@ -173,8 +173,8 @@ class TrainerProcess:
 
     @property
     def failure(self) -> str | None:
-        """Why the trainer ended before it was ready, in its own words, or why it cannot be started again; None when it
-        did not, or is ready by now."""
+        """Why the trainer ended before it was ready, with a line of its log, or why it cannot be started again; None
+        when it did not, or is ready by now."""
         not_started = None if self.running else self._watch.failure
         return not_started or (None if self.ready else self._failure)
 
@@ -184,12 +184,11 @@ class TrainerProcess:
         return bool(self._about())
 
     def _about(self) -> dict[str, Any]:
-        """What the trainer wrote down when it was ready; nothing before that."""
+        """The content of trainer.json; empty before the trainer is ready."""
         try:
-            about: dict[str, Any] = json.loads(self._file.read_text())
-        except (OSError, ValueError):
+            return dict(json.loads(self._file.read_text()))
+        except (OSError, ValueError, TypeError):
             return {}
-        return about
 
     async def start(self) -> None:
         """Starts the trainer, and restarts it until `stop`. On demand, nothing is started while no job is open."""
@@ -210,23 +209,35 @@ class TrainerProcess:
         await self._watch.stop()
         await self._child.stop()
 
-    async def break_off(self, decided: Callable[[], bool], decide: Callable[[], None]) -> None:
-        """Ends the trainer in the middle of its job, and has another one started, which loads the model anew.
+    async def break_off(self, job_id: str, outcome: TrainingOutcome) -> None:
+        """Ends the trainer while it works on a job, and reports an outcome for the job. Does nothing to a job that has
+        an outcome, or has published its version: the trainer may be at the next job.
 
         A computation cannot be stopped in between: its kernels run for as long as they take, and with several processes
         each waits for the others. What the trainer wrote is whole or in a staging directory, whenever it is ended.
+        Another trainer is started then, which loads the model anew.
 
         Args:
-            decided: Whether it is known already what becomes of the job. Then the trainer goes on: it may be at another
-                job.
-            decide: Decides what becomes of the job, while no trainer runs. Both are called on a thread.
+            job_id: A job that was started.
+            outcome: What to report.
+
+        Raises:
+            OSError: The outcome could not be written down. The trainer starts the job again.
         """
         async with self._ending:
-            if await asyncio.to_thread(decided):
+            if await asyncio.to_thread(self._has_ended, job_id):
                 return
-            self._asked_to_end = self._child.running
+            self._breaking_off = self._child.running
             await self._child.stop()
-            await asyncio.to_thread(decide)
+            if not await asyncio.to_thread(self._has_ended, job_id):  # the trainer may have come to its end meanwhile
+                await asyncio.to_thread(self._queue.report, job_id, outcome)
+                log.warning("%s was broken off: %s", job_id, outcome.error)
+
+    def _has_ended(self, job_id: str) -> bool:
+        """Whether a job has an outcome, or its version is there, which makes one."""
+        if self._queue.training_outcome(job_id) is not None:
+            return True
+        return self._store.made_by(self._queue.file(job_id).policy, job_id) is not None
 
     async def _start(self) -> None:
         async with self._ending:
@@ -240,17 +251,17 @@ class TrainerProcess:
             return await self._start()
         status = await self._child.wait()
         async with self._ending:
-            asked, self._asked_to_end = self._asked_to_end, False
+            broken_off, self._breaking_off = self._breaking_off, False
         await self._child.stop()
         if self._child.pid != self._last_reaped_pid:  # else the attempt to start another one failed
             self._last_reaped_pid = self._child.pid
-            if asked:
+            if broken_off:
                 log.info("the trainer was ended to break off its job; it is started again")
             else:
-                await self._note_death(status)
+                await self._count_restart(status)
         await self._start()
 
-    async def _note_death(self, status: int) -> None:
+    async def _count_restart(self, status: int) -> None:
         """Counts a death, and returns when it is time to start the trainer again."""
         self.restarts += 1
         log.warning("the trainer ended with status %s (restart %d); see %s", status, self.restarts, self._child.log)
@@ -265,26 +276,26 @@ class TrainerProcess:
     def _crash_reason(self, status: int) -> str:
         tail = self._child.tail()
         lines = [line.strip() for line in tail.splitlines() if line.strip()]
-        said = next((line for line in reversed(lines) if _ERROR.search(line)), lines[-1] if lines else "no words")
+        reason = next((line for line in reversed(lines) if _ERROR.search(line)), lines[-1] if lines else "no words")
         return (
-            f"the trainer ended with status {status} before it was ready: {said} (see {self._child.log})"
+            f"the trainer ended with status {status} before it was ready: {reason} (see {self._child.log})"
             + self._base.code_hint(tail)
         )
 
     def _count_death(self, status: int) -> None:
         """Fails the current job if the trainer died during it several times, so that later jobs can run."""
-        job_id = next((open_id for open_id in self._open if self._board.training_outcome(open_id) is None), None)
-        if job_id is None or not self._board.started(job_id) or not self.ready:
+        job_id = next((open_id for open_id in self._open if self._queue.training_outcome(open_id) is None), None)
+        if job_id is None or not self._queue.started(job_id) or not self.ready:
             return  # it died while it loaded its model: the job is not what it died of
         self._deaths[job_id] += 1
-        if self._deaths[job_id] < _DEATHS or self._store.made_by(self._board.file(job_id).policy, job_id):
+        if self._deaths[job_id] < _DEATHS or self._store.made_by(self._queue.file(job_id).policy, job_id):
             return
         error = (
             f"the trainer process died {_DEATHS} times while it did this job, last with status {status}. If that is "
             "137, memory may have run out: send smaller batches or a smaller token_budget. Its log is "
             f"{self._child.log}"
         )
-        self._board.report(job_id, TrainingOutcome(error=error))
+        self._queue.report(job_id, TrainingOutcome(error=error))
 
 
 def command(settings: TrainerSettings) -> list[str]:
