@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from art_mcp.scenarios.observe import leaves
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.plan import MCPScenario
 
 GRAM = 5

@@ -18,13 +18,13 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.drafting.gazetteer import WORDS, is_well_known
+from art_mcp.scenarios.drafting.gazetteer import is_well_known
 from art_mcp.scenarios.execute import StepFailed, resolve_arguments
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import changes_with_time, leaves, parse_result
-from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.arguments import spell_value
+from art_mcp.scenarios.phrasing.language import VALUES, WORDS
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step, is_reference
 from art_mcp.specialization.demonstrations import demonstration
 from art_mcp.validation import violation
@@ -68,7 +68,7 @@ _USUAL = frozenset(
         "file"
     )
 )
-_KEPT = _USUAL | lexicon.FILLERS | lexicon.PREPOSITIONS
+_KEPT = _USUAL | WORDS.fillers | WORDS.prepositions
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 
@@ -180,7 +180,7 @@ class Renamer:
             return _number(rng, part)
         if part.startswith(_HASH):
             return _HASH + _hexadecimal(rng, _ABBREVIATION)
-        alike = [word for word in WORDS if abs(len(word) - len(part)) <= 2]
+        alike = [word for word in VALUES.names if abs(len(word) - len(part)) <= 2]
         if alike and rng.random() < 0.5:
             return rng.choice(alike)
         letters = [rng.choice((_CONSONANTS, _VOWELS)[at % 2]) for at in range(len(part))]

@@ -11,7 +11,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import leaves, parse_result, pick_value
-from art_mcp.scenarios.phrasing.small_talk import refuses
+from art_mcp.scenarios.phrasing.answers import refuses
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step, is_reference
 from art_mcp.worlds.change import Change, Comparison, compare
 from trainer_server.wire import ConfigError, MCPError

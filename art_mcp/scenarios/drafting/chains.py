@@ -18,8 +18,8 @@ from art_mcp.scenarios.drafting.values import NoValue, is_new, is_text
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Finding, Path, at, findings, leaves, meanings
 from art_mcp.scenarios.phrasing.english import one_of
-from art_mcp.scenarios.phrasing.lexicon import PLACES
-from art_mcp.scenarios.phrasing.questions.entries import identifying
+from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.questions import identifying
 from art_mcp.scenarios.phrasing.wish import wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.schemas import plain, properties_of
@@ -237,7 +237,7 @@ def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iter
     counted = Counter(word.casefold() for name in names for word in set(_WORD.findall(name)))
     parts = re.split(r"[^A-Za-z0-9]+", names[number])
     for word in _WORD.findall(names[number]):
-        if counted[word.casefold()] == 1 and len(parts) > 1 and word.casefold() not in PLACES:
+        if counted[word.casefold()] == 1 and len(parts) > 1 and word.casefold() not in WORDS.places:
             yield rng.choice(_ABOUT).format(item=item, word=word), True
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from art_mcp.scenarios.execute import Execution, Trial, resolve_arguments
 from art_mcp.scenarios.mentions import mentions
 from art_mcp.scenarios.observe import parse_result
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Kind, Split, Step
 

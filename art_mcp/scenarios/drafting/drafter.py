@@ -14,12 +14,11 @@ from art_mcp.scenarios.drafting.gazetteer import new_name
 from art_mcp.scenarios.drafting.values import Values, is_new, is_text
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import meanings, singular
+from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import plural
-from art_mcp.scenarios.phrasing.lexicon import FINDING, READABLE
-from art_mcp.scenarios.phrasing.questions.question import Question
-from art_mcp.scenarios.phrasing.questions.questions import questions
+from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.questions import Question, questions
 from art_mcp.scenarios.phrasing.sense import senses
-from art_mcp.scenarios.phrasing.values import render_value
 from art_mcp.scenarios.phrasing.wish import Wish, wish
 from art_mcp.scenarios.plan import Kind, Step, is_reference
 from art_mcp.scenarios.schemas import plain, properties_of
@@ -83,7 +82,7 @@ class Drafter:
         """
         sense = self.senses[tool.name]
         named = {name: value for name, value in arguments.items() if name not in unsaid}
-        opens = singular(sense.noun.rpartition(" ")[2]) in READABLE and not set(tool.words) & FINDING
+        opens = singular(sense.noun.rpartition(" ")[2]) in WORDS.readable and not set(tool.words) & WORDS.finding
 
         def render_call(rng: random.Random) -> Wish:
             call = wish(tool, sense, named, rng, wordings)

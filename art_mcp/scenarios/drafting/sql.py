@@ -13,10 +13,10 @@ from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import known_by, new_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.observe import leaves
+from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import gerund, join_items
-from art_mcp.scenarios.phrasing.lexicon import VERBS
-from art_mcp.scenarios.phrasing.questions.question import SHORT, Question
-from art_mcp.scenarios.phrasing.values import render_value
+from art_mcp.scenarios.phrasing.language import VERBS
+from art_mcp.scenarios.phrasing.questions import SHORT, Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.schemas import plain, properties_of

@@ -14,7 +14,7 @@ from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
 from art_mcp.scenarios.drafting.value_pool import ValuePool
 from art_mcp.scenarios.observe import meanings, singular
-from art_mcp.scenarios.phrasing import lexicon
+from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
 from art_mcp.scenarios.schemas import plain, properties_of
 from art_mcp.validation import fits_pattern
 from art_mcp.worlds.place import Place
@@ -165,10 +165,10 @@ class Values:
 def is_new(tool: CatalogTool, name: str) -> bool:
     """Whether a parameter takes the name or the path of something that must not be there yet."""
     said, named = tool.words, words(name)
-    verb = next((lexicon.VERBS[word] for word in said if word in lexicon.VERBS), None)
-    if named[:1] and named[0] in lexicon.GOALS and (named[-1] in _PATHS or named[-1] == "name"):
+    verb = next((VERBS[word] for word in said if word in VERBS), None)
+    if named[:1] and named[0] in WORDS.goals and (named[-1] in _PATHS or named[-1] == "name"):
         return True
-    if not (verb and verb.makes) or set(named) & (lexicon.ORIGINS | {"id"}):
+    if not (verb and verb.makes) or set(named) & (WORDS.origins | {"id"}):
         return False
     own = {singular(word) for word in said}
     if named[-1:] == ["path"]:
@@ -180,13 +180,13 @@ def is_new(tool: CatalogTool, name: str) -> bool:
 
 def _as_path(tool: CatalogTool, name: str) -> str:
     """The name of a parameter; `path` for the `source` of a tool that moves or copies files."""
-    moves = len(words(name)) == 1 and words(name)[0] in lexicon.ORIGINS
+    moves = len(words(name)) == 1 and words(name)[0] in WORDS.origins
     return "path" if moves and {"file", "directory"} & set(meanings(" ".join(tool.words))) else name
 
 
 def is_text(name: str) -> bool:
     """Whether a parameter takes any text, such as a message."""
-    return singular(words(name)[-1] if words(name) else name) in lexicon.TEXTS or words(name)[-1:] == ["contents"]
+    return singular(words(name)[-1] if words(name) else name) in WORDS.texts or words(name)[-1:] == ["contents"]
 
 
 class _Draw:
@@ -291,7 +291,7 @@ class _Draw:
     def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         inner = schema.get("properties", {})
         required = [name for name in schema.get("required", list(inner)) if name in inner]
-        verb = next((lexicon.VERBS[word] for word in self._tool.words if word in lexicon.VERBS), None)
+        verb = next((VERBS[word] for word in self._tool.words if word in VERBS), None)
         if verb and verb.removes:
             whole = self._values.pool.records_with(required)
             if whole:
@@ -315,7 +315,7 @@ class _Draw:
             return str(self._choice(known.globs() or ["*"]))
         if "pattern" in schema:
             return None
-        if said and said[-1] in lexicon.WANTED and (names := known.names()):
+        if said and said[-1] in WORDS.search_terms and (names := known.names()):
             return str(self._choice(names))
         new = is_new(self._tool, name)
         if new and said[-1] in _PATHS and (folders := known.directories()):
@@ -330,9 +330,7 @@ class _Draw:
         """The path of a new file, or of a new directory for tools of directories."""
         endings = self._values.pool.endings()
         end = "" if "directory" in meanings(" ".join(self._tool.words)) or not endings else self._rng.choice(endings)
-        source = next(
-            (str(value) for other, value in self._drawn.items() if set(words(other)[:1]) & lexicon.ORIGINS), ""
-        )
+        source = next((str(value) for other, value in self._drawn.items() if set(words(other)[:1]) & WORDS.origins), "")
         if source:
             end = f".{source.rpartition('.')[2]}" if "." in source.rpartition("/")[2] else ""
         return f"{self._rng.choice(folders)}/{new_name(self._rng)}{end}"
@@ -344,7 +342,7 @@ class _Draw:
         inside = min(1, (most - least) / 4) if narrow else 1  # how far from an exclusive limit
         low = schema.get("minimum", schema.get("exclusiveMinimum", 1 - inside) + inside)
         said = set(words(name))
-        few = said & (lexicon.LIMITS | lexicon.COUNTED.keys())
+        few = said & (WORDS.limits | LEXICON.numbers.keys())
         top = 3 if said & _SMALL else 9 if few else max(100, low + 10)
         high = min(schema.get("maximum", schema.get("exclusiveMaximum", top + inside) - inside), max(top, low))
         step = schema.get("multipleOf", 1)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from art_mcp.scenarios.phrasing import forms, small_talk
 from art_mcp.scenarios.phrasing.english import capital, gerund, uncapital
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.language import SENTENCES
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish, phrase_question
 
 HELD = 0.2
@@ -21,20 +20,7 @@ OPENED = 0.3
 CLOSED = 0.15
 """Share of the requests with a closing sentence."""
 
-FAMILIES: dict[str, Sequence[str]] = {
-    "do": forms.DO,
-    "do and ask": forms.DO_ASK,
-    "ask": forms.ASK,
-    "thing": forms.THING,
-    "then": forms.THEN,
-    "both": forms.BOTH,
-    "again": forms.AGAIN,
-    "opener": forms.OPENERS,
-    "closer": forms.CLOSERS,
-    "thanks": small_talk.THANKS,
-    "greeting": small_talk.GREETINGS,
-    "abilities": small_talk.ABILITIES,
-}
+FAMILIES = SENTENCES.requests
 """The forms by the name of their family."""
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.arguments import render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
 from art_mcp.scenarios.schemas import properties_of
 

@@ -9,11 +9,11 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing import small_talk
-from art_mcp.scenarios.phrasing.answers import DONE, answer, both
+from art_mcp.scenarios.phrasing import answers
+from art_mcp.scenarios.phrasing.arguments import spell_value
+from art_mcp.scenarios.phrasing.language import SENTENCES
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
-from art_mcp.scenarios.phrasing.questions.question import WEIGHTS, Question
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.questions import WEIGHTS, Question
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Split, Step, is_reference
 
 TRIES = 6
@@ -59,7 +59,7 @@ class Composer:
         self._phraser = phraser
         self._rng = rng
         self._unsaid = dict(unsaid or {})
-        self.errands = small_talk.errands(" ".join(map(_describe_tool, catalog.tools)))
+        self.errands = answers.errands(" ".join(map(_describe_tool, catalog.tools)))
 
     def task(self, executed_draft: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A task with one call, or with a chain. None: there are no good words for it."""
@@ -102,7 +102,7 @@ class Composer:
         second = next(question for question in executed_draft.questions if question.key == key)
         call = earlier.draft.render_call(self._rng)
         asked = self._phraser.request(call, first, held=False, dressed=False)
-        history = (asked.text, answer(first))
+        history = (asked.text, answers.answer(first))
         text = self._phraser.again(executed_draft.draft.topic, held=split == "phrasings")
         if not self._says_all(f"{asked.text} {text.text}", executed_draft.trial.steps) or not self._keeps(
             text.text, second
@@ -127,7 +127,7 @@ class Composer:
             question.head if question else ""
         ):
             return None
-        said = small_talk.missing(noun, value)
+        said = answers.missing(noun, value)
         scenario = self._scenario(text, [executed_draft], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=said, facts=[], readings=[])
@@ -138,7 +138,7 @@ class Composer:
             return None
         errand = self._rng.choice(self.errands)
         text = self._phraser.errand(errand.do, held=split == "phrasings")
-        return self._without_calls(text, "impossible", list(errand.about), small_talk.cannot(errand), split)
+        return self._without_calls(text, "impossible", list(errand.about), answers.cannot(errand), split)
 
     def small_talk(self, split: Split, before: MCPScenario | None) -> MCPScenario:
         """A message that needs no tool. before: a task that was done before the thanks."""
@@ -147,8 +147,8 @@ class Composer:
         text = self._phraser.plain(family, held)
         if family == "abilities":
             nouns = sorted({sense.noun for sense in self._drafter.senses.values() if sense.noun})
-            return self._without_calls(text, "talk", nouns, small_talk.able(nouns or ["tools"], self._rng), split)
-        said = self._rng.choice(small_talk.WELCOME if family == "thanks" else small_talk.HELLO)
+            return self._without_calls(text, "talk", nouns, answers.able(nouns or ["tools"], self._rng), split)
+        said = self._rng.choice(SENTENCES.answers.welcome if family == "thanks" else SENTENCES.answers.hello)
         history = []
         if family == "thanks" and before is not None and len(before.messages) == 1 and before.plan.answer:
             history = [(before.task, before.plan.answer)]
@@ -206,11 +206,11 @@ class Composer:
             at += len(each.trial.steps)
             if question is not None:
                 facts += question.facts
-                said.append(answer(question))
+                said.append(answers.answer(question))
                 if question.path is not None:
                     readings.append(Reading(step=at - 1, path=list(question.path)))
             elif each.acts:
-                said.append(DONE)
+                said.append(answers.DONE)
         apart = len(said) == len(steps) == len(text.parts)  # a call, and an answer, for each request
         changes = [each.trial.changes for each in executed_drafts]
         plan = Plan(
@@ -225,7 +225,7 @@ class Composer:
             ],
             facts=list(dict.fromkeys(facts)),
             readings=readings,
-            answer=both(said[0], said[1]) if len(said) == 2 else "".join(said),
+            answer=answers.both(said[0], said[1]) if len(said) == 2 else "".join(said),
             answers=said if apart else [],
             requests=list(text.parts) if apart else [],
             changes=None if None in changes else [change for each in changes for change in each or ()],

@@ -13,7 +13,7 @@ from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
-from art_mcp.scenarios.phrasing.lexicon import VERBS
+from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.plan import HELD_OUT
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter

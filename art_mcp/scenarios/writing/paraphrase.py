@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from art_langgraph.llm.llm import LLM
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.plan import MCPScenario, is_reference
 from trainer_server.wire import LLMError
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing.lexicon import FILLERS, PREPOSITIONS
-from art_mcp.scenarios.phrasing.small_talk import refuses
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.answers import refuses
+from art_mcp.scenarios.phrasing.arguments import spell_value
+from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.plan import Reply, is_reference
 from art_mcp.validation import violation
 
@@ -133,7 +133,11 @@ def _unfit_reply(proposal: Proposal, tools: Sequence[CatalogTool]) -> str | None
         return "a task that needs no tool has no calls" if proposal.calls else None
     if not refuses(proposal.answer) or not any(mentions(proposal.answer, name) for name in proposal.about):
         return "the answer must say that it cannot be done, and mention one of `about`"
-    known = {word for tool in tools for word in words(f"{tool.name} {tool.description}")} - FILLERS - PREPOSITIONS
+    known = (
+        {word for tool in tools for word in words(f"{tool.name} {tool.description}")}
+        - WORDS.fillers
+        - WORDS.prepositions
+    )
     if not proposal.calls and any(known & set(words(name)) for name in proposal.about):
         return "there may be a tool for it: without a call that fails, `about` has no words of tools"
     return None

@@ -9,7 +9,7 @@ from typing import Literal
 
 from art_langgraph.trajectory import ToolCall, Trajectory
 from art_mcp.client.in_world import WORLD_KEY
-from art_mcp.scenarios.phrasing.small_talk import refuses
+from art_mcp.scenarios.phrasing.answers import refuses
 from art_mcp.scenarios.plan import MCPScenario, Plan
 from art_mcp.specialization.calls import MadeCall, Schema, made_calls
 from art_mcp.specialization.verify import EXTRA_CALLS, answer, match

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from art_mcp.scenarios.phrasing.answers import DONE, answer, both
-from art_mcp.scenarios.phrasing.questions.question import Question
-from art_mcp.scenarios.phrasing.small_talk import refuses
+from art_mcp.scenarios.phrasing.answers import DONE, answer, both, refuses
+from art_mcp.scenarios.phrasing.questions import Question
 
 
 def test_answers_repeat_what_was_asked_beside_its_value() -> None:
