@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from art_langgraph.progress import progress_bar
 from art_mcp.canonical import canonical
@@ -12,6 +13,7 @@ from art_mcp.scenarios.catalog import Catalog
 from art_mcp.scenarios.drafting.look_around import COLUMNS
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.options import SetOptions
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import DroppedTask, ScenarioSet, balance_scenarios, drop
@@ -19,18 +21,27 @@ from art_mcp.scenarios.writing.writer import UNANSWERED, Writer
 from trainer_server.wire import LLMError
 
 
+@dataclass(frozen=True, kw_only=True)
+class WritingOptions(SetOptions):
+    """How long scenarios are generated, and what becomes of each.
+
+    Args:
+        on_kept: Called for each scenario when it is kept, so that an interrupted generation loses nothing.
+        kept: Scenarios of an interrupted generation, of the same server and seed. They count, and stay in their sets.
+        rounds: Maximum number of rounds in which the model is asked.
+        budget: USD that each model may cost. None sets no limit.
+        progress: Whether to show progress bars on a terminal.
+    """
+
+    on_kept: Callable[[MCPScenario], None] = lambda scenario: None
+    kept: Sequence[MCPScenario] = ()
+    rounds: int = 4
+    budget: float | None = None
+    progress: bool = True
+
+
 async def write_scenarios(
-    writer: Writer,
-    server: Server | None,
-    n: int,
-    rounds: int,
-    budget: float | None,
-    *,
-    earlier: Sequence[MCPScenario] = (),
-    on_kept: Callable[[MCPScenario], None] = lambda scenario: None,
-    until: float | None = None,
-    allow_destructive: bool = False,
-    progress: bool = True,
+    writer: Writer, server: Server | None, n: int, options: WritingOptions, *, until: float | None = None
 ) -> ScenarioSet:
     """Asks the writer for drafts and executes them, round after round, until `n` scenarios are kept.
 
@@ -38,13 +49,8 @@ async def write_scenarios(
         writer: Asks the language model.
         server: Executes the drafts. None leaves them unexecuted.
         n: Maximum number of scenarios to keep.
-        rounds: Maximum number of rounds.
-        budget: USD that the model may cost. None sets no limit.
-        earlier: Scenarios of an earlier generation, which count.
-        on_kept: Called for each scenario when it is kept.
+        options: The options of the generation.
         until: Time of the event loop after which the model is not asked again. None: there is no such time.
-        allow_destructive: Whether to call tools that may change something.
-        progress: Whether to show a progress bar on a terminal.
 
     Returns:
         The set, which is not split yet.
@@ -52,7 +58,7 @@ async def write_scenarios(
     Raises:
         LLMError: The model failed before any scenario was kept.
     """
-    scenarios = ScenarioSet(list(earlier), offered=[tool.name for tool in writer.catalog.tools])
+    scenarios = ScenarioSet(list(options.kept), offered=[tool.name for tool in writer.catalog.tools])
     usage, why = writer.llm.usage, ""
     while len(scenarios) < n and not why:
         try:
@@ -69,22 +75,23 @@ async def write_scenarios(
             unique[len(scenarios) :],
             n - len(scenarios),
             until=until,
-            allow_destructive=allow_destructive,
-            progress=progress,
+            allow_destructive=options.allow_destructive,
+            progress=options.progress,
         )
         good, unanswered = fill_answers(more.scenarios, [*scenarios.scenarios, *more.scenarios])
         scenarios.scenarios += good
         for scenario in good:
-            on_kept(scenario)
+            options.on_kept(scenario)
         scenarios.dropped += [*invalid, *repeated, *more.dropped, *unanswered]
         scenarios.notes = [note for note in more.notes if note.startswith("not executed")]
+        budget = options.budget
         if budget is not None and (usage.cost is None or usage.cost >= budget):
             price = f"the budget of {budget:g} USD is spent"
             why = (
                 price if usage.cost is not None else f"no price of {writer.llm.model} is known, to hold it to a budget"
             )
-        elif writer.rounds >= rounds:
-            why = f"{rounds} rounds are over"
+        elif writer.rounds >= options.rounds:
+            why = f"{options.rounds} rounds are over"
         elif until is not None and asyncio.get_running_loop().time() > until:
             why = "the time is over"
     if len(scenarios) < n:

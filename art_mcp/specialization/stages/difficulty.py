@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from art_langgraph.costs.tokens import Tokens
 from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.failures import check_rewards, runs_of
-from art_langgraph.loop.rollout import Graph, Resume, gather
-from art_langgraph.store import TrajectoryStore
+from art_langgraph.loop.options import keywords_of, values_of
+from art_langgraph.loop.rollout import GatherOptions, Graph, gather
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.context import RunContext
 from art_mcp.specialization.settings import TEMPERATURE
@@ -67,24 +67,9 @@ class Difficulty(Stage):
             runner.on_stage(f"{sometimes} of {len(rates)} are solved sometimes: these come first")
 
 
-async def measure_difficulty(
-    graph: Graph,
-    scenarios: ScenarioSet,
-    *,
-    n: int = 4,
-    version: int | Mapping[str, int] | None = None,
-    temperature: float | None = 1.0,
-    max_concurrency: int = 16,
-    timeout: float | None = None,
-    store: TrajectoryStore | None = None,
-    resume: Resume | None = None,
-    progress: bool | str = "measuring difficulty",
-) -> ScenarioSet:
-    """Measures how often a policy solves each scenario, according to `verify`, and sets `plan.measured`.
-
-    Runs that enter no success rate (`Evaluation.scored`) do not count. A scenario without any scored run stays
-    unmeasured. The runs are marked as evaluation, so they are never trained on. `keep_learnable()` of the returned
-    set keeps the scenarios that the policy solves sometimes.
+@dataclass(frozen=True, kw_only=True)
+class DifficultyOptions(GatherOptions):
+    """Arguments of `measure_difficulty`.
 
     Args:
         graph: The agent: a graph, or a function that takes a scenario and returns one.
@@ -93,30 +78,37 @@ async def measure_difficulty(
         version: Version of the policies that ChatART asks, or a version for each policy by name. None: the version that
             the graph names.
         temperature: Sampling temperature; the default is that of training. None: as the graph says.
-        max_concurrency: Maximum number of runs at the same time.
-        timeout: Seconds for a run. None sets no limit.
-        store: Also stores the runs. None stores nothing.
-        resume: Answers the graph's interrupts: it gets the question and returns the answer.
-        progress: Whether to show a progress bar on a terminal. A string is the label of the bar.
+    """
+
+    graph: Graph = field(kw_only=False)
+    scenarios: ScenarioSet = field(kw_only=False)
+    n: int = 4
+    version: int | Mapping[str, int] | None = None
+    temperature: float | None = 1.0
+    progress: bool | str = "measuring difficulty"
+
+
+@keywords_of(DifficultyOptions)
+async def measure_difficulty(options: DifficultyOptions) -> ScenarioSet:
+    """Measures how often a policy solves each scenario, according to `verify`, and sets `plan.measured`.
+
+    Runs that enter no success rate (`Evaluation.scored`) do not count. A scenario without any scored run stays
+    unmeasured. The runs are marked as evaluation, so they are never trained on. `keep_learnable()` of the returned
+    set keeps the scenarios that the policy solves sometimes.
 
     Returns:
         The same scenarios with their measured success rates.
     """
     evaluation = await evaluate(
-        graph,
-        scenarios.scenarios,
+        options.graph,
+        options.scenarios.scenarios,
         verify(),
-        n=n,
-        version=version,
+        n=options.n,
+        version=options.version,
         success=solved,
-        temperature=temperature,
-        store=store,
-        resume=resume,
-        max_concurrency=max_concurrency,
-        timeout=timeout,
-        progress=progress,
+        **values_of(options, GatherOptions),
     )
-    return rate_scenarios(scenarios, evaluation)
+    return rate_scenarios(options.scenarios, evaluation)
 
 
 def rate_scenarios(scenarios: ScenarioSet, evaluation: Evaluation) -> ScenarioSet:
@@ -127,8 +119,8 @@ def rate_scenarios(scenarios: ScenarioSet, evaluation: Evaluation) -> ScenarioSe
         evaluation: Its runs.
     """
     rates = {id: successes / runs for id, (successes, runs) in evaluation.by(lambda scenario: [scenario.id]).items()}
-    measured = [
+    rated = [
         scenario.with_plan(measured=rates[scenario.id]) if scenario.id in rates else scenario
         for scenario in scenarios.scenarios
     ]
-    return replace(scenarios, scenarios=measured)
+    return replace(scenarios, scenarios=rated)

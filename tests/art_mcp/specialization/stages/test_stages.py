@@ -64,8 +64,9 @@ def begun(output: Path, trainer: Any, spent: float = 0.0, cost: float | None = N
     seconds of a measured run."""
     directory = RunDirectory(output, {}, resume=spent > 0)
     runner = StageRunner(directory, Budget(3_600.0, earlier_seconds=spent), lambda line: None, lambda: None)
-    every: dict[str, Any] = {"policy": "p", "minutes": 60.0, "scenarios": None, "graph": None, "warm_start": "auto",
-                             "generation": GenerationSettings(), "training": TrainingSettings(groups_per_step=2),
+    every: dict[str, Any] = {"server": "s", "policy": "p", "minutes": 60.0, "scenarios": None, "graph": None,
+                             "warm_start": "auto", "generation": GenerationSettings(),
+                             "training": TrainingSettings(groups_per_step=2),
                              "runs": RunSettings(), "seed": 0, "output": output, "resume": True, "progress": False,
                              "on_stage": lambda line: None}  # fmt: skip
     parts: dict[str, Any] = {"server": None, "trainer": trainer, "policy": None}
