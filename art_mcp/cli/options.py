@@ -11,7 +11,7 @@ import typer
 
 from art_langgraph.cli.options import make_llm
 from art_langgraph.loop.options import values_of
-from art_mcp.scenarios.options import TaskOptions
+from art_mcp.options import TaskOptions
 from trainer_server.wire import ConfigError
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server: a command, or an http(s) URL.")]

@@ -15,7 +15,7 @@ from art_langgraph.cli.options import JsonOption, with_flags
 from art_langgraph.cli.printing.lists import print_json
 from art_langgraph.loop.options import values_of
 from art_mcp.cli.options import ConnectionFlags, GenerationFlags, ServerArgument
-from art_mcp.scenarios.options import SetOptions
+from art_mcp.options import SetOptions
 from trainer_server.common.jsonl import append_jsonl
 from trainer_server.wire import ConfigError
 

@@ -16,7 +16,7 @@ from art_langgraph.cli.options import JsonOption, load_object, make_llm, with_fl
 from art_langgraph.cli.printing.lists import print_json
 from art_langgraph.loop.options import values_of
 from art_mcp.cli.options import ConnectionFlags, GenerationFlags, ServerArgument
-from art_mcp.specialization.options import AgentOptions, TrainingOptions
+from art_mcp.options import AgentOptions, TrainingOptions
 from trainer_server.wire import ARTError, ConfigError
 
 if TYPE_CHECKING:

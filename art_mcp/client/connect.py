@@ -143,9 +143,9 @@ class Server:
         Raises:
             MCPError: The server did not answer, its answer is invalid, or none of its tools can be read.
         """
-        listed = await self.listing("tools/list")
+        entries = await self.listing("tools/list")
         tools = []
-        for tool in listed:
+        for tool in entries:
             usable = as_langchain_tool(self.call, tool)
             try:
                 convert_to_openai_tool(usable)
@@ -153,7 +153,7 @@ class Server:
                 self._leave_out(tool["name"], f"inputSchema: {error}")
             else:
                 tools.append(usable)
-        if listed and not tools:
+        if entries and not tools:
             raise self._no_tool()
         return tools
 
@@ -230,8 +230,8 @@ class Server:
         if self._changed:
             names = {entry["name"] for entry in await self.listing("tools/list")}
             if names and tool not in names:
-                listed = ", ".join(sorted(names))
-                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {listed}")
+                current = ", ".join(sorted(names))
+                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {current}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,10 +31,10 @@ from art_mcp.scenarios.writing.paraphrase import paraphrase_scenarios
 from art_mcp.scenarios.writing.writer import Writer
 from trainer_server.wire import ConfigError
 
-LOOKING = 0.25
+LOOK_SHARE = 0.25
 """Share of the time that is spent on looking around, at most."""
 
-WRITTEN = 96
+DEFAULT_COUNT = 96
 """Scenarios that a language model writes if no number is given: each costs money."""
 
 
@@ -142,7 +142,7 @@ class _Generation:
         scenarios = await write_scenarios(
             writer,
             self._live,
-            WRITTEN if options.n is None else options.n,
+            DEFAULT_COUNT if options.n is None else options.n,
             replace(options, allow_destructive=self._allow_destructive),
             until=self._end,
         )
@@ -154,7 +154,7 @@ class _Generation:
     async def _look_around(self) -> None:
         """Learns values from the server's reading tools."""
         if self._live:
-            until = self._start + LOOKING * self._options.seconds
+            until = self._start + LOOK_SHARE * self._options.seconds
             plainly = [tool for tool in self._tools if sql_parameter(tool) is None]
             self._useless = await look_around(
                 self._live, plainly, self._values, until=until, progress=self._options.progress

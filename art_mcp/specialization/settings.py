@@ -18,10 +18,9 @@ from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.loop.sampling.exploration import Exploration
 from art_mcp.client.connect import Server, WorldOptions
+from art_mcp.options import AgentOptions, SetOptions, TrainingOptions
 from art_mcp.scenarios.drafting.tables import Resources
-from art_mcp.scenarios.options import SetOptions
 from art_mcp.scenarios.scenario_set import ScenarioSet
-from art_mcp.specialization.options import AgentOptions, TrainingOptions
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
 
 SYSTEM = "You do tasks with tools. First call the right tools, then answer with what they gave."
@@ -243,5 +242,5 @@ def _plain(value: Any) -> Any:
 
 def _name(value: Any) -> str:
     """The name of a function, or of the class of an object."""
-    named: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    owner: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
+    return f"{owner.__module__}.{owner.__qualname__}"

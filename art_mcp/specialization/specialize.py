@@ -10,15 +10,14 @@ from pathlib import Path
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.options import keywords_of
 from art_mcp.client.connect import Server, connection_of
-from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.context import RunContext
 from art_mcp.specialization.run_directory import RunDirectory
 from art_mcp.specialization.settings import SpecializeOptions
 from art_mcp.specialization.specialization import Specialization
-from art_mcp.specialization.stage_runner import Stage, StageRunner
-from art_mcp.specialization.stages.difficulty import Difficulty
+from art_mcp.specialization.stage_runner import Budget, Stage, StageRunner
 from art_mcp.specialization.stages.generation import Generation
 from art_mcp.specialization.stages.measurement import (
+    Difficulty,
     MeasurementAfter,
     MeasurementAfterSFT,
     MeasurementBefore,
@@ -51,7 +50,8 @@ async def specialize(options: SpecializeOptions) -> Specialization:
     start = time.monotonic()
     options.check()
     async with AsyncExitStack() as stack:
-        trainer = options.client or await stack.enter_async_context(TrainerClient())
+        client = options.client
+        trainer = await stack.enter_async_context(TrainerClient()) if client is None else client
         policy = await _policy(trainer, options.policy, options.runs.rank)
         server = await stack.enter_async_context(connection_of(options.server, options))
         runner = _runner(stack, options, server, start)

@@ -17,8 +17,8 @@ from art_mcp.validation import fits_pattern
 @cache
 def timezones() -> tuple[str, ...]:
     """Time zones as IANA names them, one for each city."""
-    known = (zone for zone in zoneinfo.available_timezones() if zone.count("/") == 1)
-    return tuple(sorted(zone for zone in known if zone.partition("/")[0] in VALUES.timezone_areas))
+    zones = (zone for zone in zoneinfo.available_timezones() if zone.count("/") == 1)
+    return tuple(sorted(zone for zone in zones if zone.partition("/")[0] in VALUES.timezone_areas))
 
 
 def known_by(name: str, description: str = "") -> Sequence[str]:
@@ -28,11 +28,11 @@ def known_by(name: str, description: str = "") -> Sequence[str]:
         name: The parameter.
         description: What its schema says of it.
     """
-    said = words(name)
-    joined = "".join(said)
-    if joined.endswith(("timezone", "tz")) or (said[-1:] == ["zone"] and "IANA" in description):
+    parts = words(name)
+    letters = "".join(parts)
+    if letters.endswith(("timezone", "tz")) or (parts[-1:] == ["zone"] and "IANA" in description):
         return timezones()
-    last = said[-1] if said else ""
+    last = parts[-1] if parts else ""
     return VALUES.lists.get(VALUES.same.get(last, last), ())
 
 
@@ -43,8 +43,8 @@ def is_well_known(text: str) -> bool:
 
 @cache
 def _well_known() -> frozenset[str]:
-    listed = [value for name in VALUES.well_known for value in VALUES.lists[name]]
-    return frozenset(value.casefold() for value in (*listed, *timezones(), *VALUES.timezone_areas, "UTC", "GMT"))
+    values = [value for name in VALUES.well_known for value in VALUES.lists[name]]
+    return frozenset(value.casefold() for value in (*values, *timezones(), *VALUES.timezone_areas, "UTC", "GMT"))
 
 
 def phrase(rng: random.Random) -> str:
@@ -92,5 +92,5 @@ def draw_formatted_text(name: str, schema: Mapping[str, Any], rng: random.Random
     form = schema.get("format") or next((form for mark, form in VALUES.formats.items() if mark in description), None)
     if form is None and words(name)[-1:] in (["email"], ["mail"]):
         form = "email"
-    drawn = FORMATS[form](rng) if form in FORMATS else None
-    return drawn if drawn is not None and fits_pattern(schema.get("pattern"), drawn) else None
+    text = FORMATS[form](rng) if form in FORMATS else None
+    return text if text is not None and fits_pattern(schema.get("pattern"), text) else None

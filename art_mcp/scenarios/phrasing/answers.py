@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import lines, mentions
 from art_mcp.scenarios.observe import leaves, parse_result, pick_value
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of
 from art_mcp.scenarios.phrasing.language import SENTENCES, Errand
@@ -17,7 +16,7 @@ from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.plan import MCPScenario, Observation
 
 _ANSWERS = SENTENCES.answers
-DONE = _ANSWERS.success
+SUCCESS = _ANSWERS.success
 """The right answer when something was done."""
 
 _LONGEST = 80
@@ -67,8 +66,8 @@ def answer(question: Question) -> str:
     if question.kind == "count":
         items, joint, rest = question.items.partition(" with ")
         alone = question.value == "1"
-        counted = f"{one_of(items) if alone else items}{joint}{rest}"
-        return _ANSWERS.count.format(verb="is" if alone else "are", value=question.value, items=counted)
+        items_phrase = f"{one_of(items) if alone else items}{joint}{rest}"
+        return _ANSWERS.count.format(verb="is" if alone else "are", value=question.value, items=items_phrase)
     if question.kind == "contains":
         return (_ANSWERS.yes if question.value == "yes" else _ANSWERS.no).format(item=question.item)
     if not question.head:
@@ -109,24 +108,24 @@ def answer_of(scenario: MCPScenario) -> str:
         return f"I cannot do that{f': there is no {plan.about[0]}' if plan.about else ''}."
     if plan.reply == "talk":
         return f"I can help with {', '.join(plan.about)}." if plan.about else "You are welcome."
-    told = [_value_sentence(fact, plan.observations) for fact in plan.facts]
+    sentences = [_value_sentence(fact, plan.observations) for fact in plan.facts]
     for reading in plan.readings:
-        seen = plan.observations[reading.step]
-        value = pick_value(seen.text, seen.structured, reading.path)
-        told.append(_value_sentence(value if isinstance(value, str) else canonical(value), [seen]))
-    if not told and plan.asks:
+        observation = plan.observations[reading.step]
+        value = pick_value(observation.text, observation.structured, reading.path)
+        sentences.append(_value_sentence(value if isinstance(value, str) else canonical(value), [observation]))
+    if not sentences and plan.asks:
         last = plan.observations[-1]
         values = [leaf for _, leaf in leaves(parse_result(last.text, last.structured)) if not isinstance(leaf, bool)]
         texts = [value if isinstance(value, str) else canonical(value) for value in values]
         new = [text for text in texts if 1 < len(text) <= _LONGEST and not mentions(scenario.task, text)]
-        told = [_value_sentence(text, [last]) for text in new[:1]]
-    return " ".join(told) or DONE
+        sentences = [_value_sentence(text, [last]) for text in new[:1]]
+    return " ".join(sentences) or SUCCESS
 
 
 def _value_sentence(value: str, observations: Sequence[Observation]) -> str:
     """A sentence with a value, and with its key in the results if there is one."""
-    for seen in observations:
-        whole = parse_result(seen.text, seen.structured)
+    for observation in observations:
+        whole = parse_result(observation.text, observation.structured)
         if isinstance(whole, str):
             keys = [line.key for line in lines(whole) if line.value == value and not line.tagged]
         else:

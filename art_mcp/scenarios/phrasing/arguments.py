@@ -12,7 +12,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import leaves, meanings, singular
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
-from art_mcp.scenarios.phrasing.language import LEXICON, WORDS
+from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS, ArgumentKind
 from art_mcp.scenarios.phrasing.sense import Sense
 
 _QUOTES = ('"{}"', '"{}"', "'{}'", "“{}”")
@@ -79,8 +79,8 @@ class RenderedCall:
 def label(name: str, schema: Mapping[str, Any] | None = None) -> str:
     """The name of a parameter as words."""
     title = str((schema or {}).get("title") or "")
-    chosen = title if title and len(title.split()) <= 3 and words(title) == words(name) else name
-    return " ".join(words(chosen)) or name
+    source = title if title and len(title.split()) <= 3 and words(title) == words(name) else name
+    return " ".join(words(source)) or name
 
 
 def render_arguments(
@@ -99,9 +99,9 @@ def render_arguments(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told: "the first branch".
     """
-    described = dict(wordings or {})
-    whole = {name: described.get(name, value) for name, value in arguments.items()}
-    return _Teller(sense, dict(schema.get("properties") or {}), rng, described).render(whole)
+    descriptions = dict(wordings or {})
+    whole = {name: descriptions.get(name, value) for name, value in arguments.items()}
+    return _Teller(sense, dict(schema.get("properties") or {}), rng, descriptions).render(whole)
 
 
 class _Teller:
@@ -116,22 +116,22 @@ class _Teller:
         self._alone = False
 
     def render(self, arguments: Mapping[str, Any]) -> RenderedCall:
-        left = dict(arguments)
+        rest = dict(arguments)
         out = RenderedCall()
-        adjective = self._adjective(left)
-        out.thing = self._thing(left, adjective)
+        adjective = self._adjective(rest)
+        out.thing = self._thing(rest, adjective)
         if self._sense.tail:
             out.phrases.append(self._sense.tail)
-        bare = [name for name in left if len(name) == 1 and not isinstance(left[name], bool)]
+        bare = [name for name in rest if len(name) == 1 and not isinstance(rest[name], bool)]
         if bare and (len(bare) > 1 or not out.thing):
-            values = join_items([self._value(name, left.pop(name)) for name in bare])
+            values = join_items([self._value(name, rest.pop(name)) for name in bare])
             if out.thing:
                 out.phrases.append(f"{'of' if self._sense.names else self._pick('of', 'for')} {values}")
             else:
                 out.thing = values
-        self._alone = len([name for name in left if not isinstance(left[name], bool | int)]) == 1
-        for name in sorted(left, key=lambda name: self._rank(name, left[name])):
-            self._add_argument(name, left[name], out)
+        self._alone = len([name for name in rest if not isinstance(rest[name], bool | int)]) == 1
+        for name in sorted(rest, key=lambda name: self._rank(name, rest[name])):
+            self._add_argument(name, rest[name], out)
         return out
 
     def _pick(self, *choices: str) -> str:
@@ -145,8 +145,8 @@ class _Teller:
         own = singular(self._noun[-1]) if self._noun else ""
         for name, value in rest.items():
             parts = meanings(name)
-            typed = len(parts) > 1 and parts[-1] in WORDS.kinds and parts[-2] == own
-            if typed and isinstance(value, str) and value.isidentifier() and name not in self._spoken:
+            is_kind = len(parts) > 1 and parts[-1] in WORDS.kinds and parts[-2] == own
+            if is_kind and isinstance(value, str) and value.isidentifier() and name not in self._spoken:
                 del rest[name]
                 return value
         return ""
@@ -183,23 +183,23 @@ class _Teller:
 
     def _object(self, rest: Mapping[str, Any]) -> str | None:
         """The argument that names the object of the verb. None: there is none."""
-        given = [name for name in rest if not isinstance(rest[name], bool)]
+        names = [name for name in rest if not isinstance(rest[name], bool)]
         if not self._noun:
-            return self._object_alone(rest, given)
-        for name in given:
+            return self._object_alone(rest, names)
+        for name in names:
             if self._is_named(name, rest[name]):
                 return name
-        if self._sense.verb.makes and "name" in given:
+        if self._sense.verb.makes and "name" in names:
             return "name"
-        held = [name for name in given if isinstance(rest[name], list | dict)]
-        objects = len(held) == 1 and _has_objects(rest[held[0]])
-        return held[0] if objects else None
+        containers = [name for name in names if isinstance(rest[name], list | dict)]
+        objects = len(containers) == 1 and _has_objects(rest[containers[0]])
+        return containers[0] if objects else None
 
     def _object_alone(self, rest: Mapping[str, Any], names: Sequence[str]) -> str | None:
         """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
-        held = [name for name in names if isinstance(rest[name], list | dict)]
-        if len(held) == 1:
-            return held[0]
+        containers = [name for name in names if isinstance(rest[name], list | dict)]
+        if len(containers) == 1:
+            return containers[0]
         others = [name for name in names if not set(meanings(name)) & WORDS.places or len(names) == 1]
         if self._sense.acts and not self._sense.verb.makes and self._sense.verb.phrases[0] not in WORDS.text_verbs:
             others = [name for name in others if not set(words(name)[-1:]) & WORDS.texts]
@@ -234,24 +234,24 @@ class _Teller:
     def _render_item(self, item: Mapping[str, Any], schema: Mapping[str, Any], noun: str) -> str:
         """An object with its keys: "the entity Ada of the type person with the observations …"."""
         properties = dict(schema.get("properties") or {})
-        left = dict(item)
-        key = next((key for key in left if meanings(key)[-1:] == ["name"] and isinstance(left[key], str)), None)
+        rest = dict(item)
+        key = next((key for key in rest if meanings(key)[-1:] == ["name"] and isinstance(rest[key], str)), None)
         noun = one_of(noun)
         head = article(noun) if self._sense.verb.makes else f"the {noun}"
         parts = []
         if key is not None and meanings(key)[0] in {"name", *meanings(noun)}:
             parts.append(
-                f"{self._pick('named', 'called')} {render_value(left.pop(key), self._rng)}"
+                f"{self._pick('named', 'called')} {render_value(rest.pop(key), self._rng)}"
                 if self._sense.verb.makes
-                else render_value(left.pop(key), self._rng)
+                else render_value(rest.pop(key), self._rng)
             )
         elif key is not None:
-            whose = f"{' '.join(meanings(key)[:-1])} {render_value(left.pop(key), self._rng)}"
+            whose = f"{' '.join(meanings(key)[:-1])} {render_value(rest.pop(key), self._rng)}"
             parts.append(f"{self._pick('for', 'of')} the {whose}".replace("  ", " "))
         inner = _Teller(self._sense, properties, self._rng, {})
         more = RenderedCall()
-        for name in sorted(left, key=lambda name: inner._rank(name, left[name])):
-            inner._add_argument(name, left[name], more)
+        for name in sorted(rest, key=lambda name: inner._rank(name, rest[name])):
+            inner._add_argument(name, rest[name], more)
         return " ".join([head, *parts, *more.phrases, *more.wishes])
 
     def _rank(self, name: str, value: Any) -> int:
@@ -315,54 +315,51 @@ class _Teller:
 
     def _phrase(self, name: str, parts: list[str], own: str, value: Any, text: str) -> str:
         """An argument as a phrase behind the object."""
-        last, meant = singular(parts[-1]), meanings(name)
-        noun = {singular(word) for word in self._noun}
-        if name in self._spoken and meant[-1:] and meant[-1] in ("id", "name", "key"):
-            return f"of {text}"
+        forms = SENTENCES.arguments[self._form(name, parts, value)]
+        if "{rest}" in forms[-1] and not parts[1:]:  # `from` alone: there is no word for what goes out
+            forms = tuple(form.replace("the {rest} ", "") for form in forms)
+        form = forms[0] if len(forms) == 1 else self._rng.choice(forms)
+        owner = " ".join(parts[:-1]) or own
+        return form.format(text=text, own=own, owner=owner, rest=" ".join(parts[1:]))
+
+    def _form(self, name: str, parts: list[str], value: Any) -> ArgumentKind:
+        """How an argument is said, by the words of its name: a key of the table `arguments`."""
+        last, meaning, verb = singular(parts[-1]), meanings(name), self._sense.verb
+        if name in self._spoken and meaning[-1:] and meaning[-1] in ("id", "name", "key"):
+            return "of"
         if parts[0] in WORDS.negations and len(parts) > 1:
-            plainly = set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"}
-            rest = "" if plainly else f"the {' '.join(parts[1:])} "
-            return f"without {rest}{text}"
+            return "without" if set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"} else "without_noun"
         if parts == ["contains"]:
-            return f"containing {text}"
+            return "content"
         if last in WORDS.search_terms:
-            return (
-                f"for {text}" if last in ("query", "q", "term", "search", "keyword", "phrase") else f"matching {text}"
-            )
-        if parts[0] in WORDS.origins and len(parts) <= 2:
-            return self._pick(
-                f"from {text}",
-                f"from {text}",
-                f"from the {' '.join(parts[1:])} {text}" if parts[1:] else f"from {text}",
-            )
-        if parts[0] in WORDS.goals and len(parts) <= 2:
-            return self._pick(
-                f"to {text}", f"to {text}", f"to the {' '.join(parts[1:])} {text}" if parts[1:] else f"to {text}"
-            )
-        if last in ("time", "hour"):
-            return f"at {text}"
-        if last in ("date", "day"):
-            return f"on {text}"
+            return "query" if last in ("query", "q", "term", "search", "keyword", "phrase") else "pattern"
+        if len(parts) <= 2 and parts[0] in WORDS.origins | WORDS.goals:
+            return "origin" if parts[0] in WORDS.origins else "goal"
+        if last in ("time", "hour", "date", "day"):
+            return "time" if last in ("time", "hour") else "date"
         if last in WORDS.places:
-            if last in ("path", "dir", "directory", "folder", "file") and self._sense.verb.makes:
-                return self._pick(f"at {text}", f"as {text}") if last in ("path", "file") else f"in {text}"
-            whose = self._sense.names and not self._sense.many and last in ("path", "file", "repo", "repository")
-            if whose and last in ("path", "file"):
-                return f"of {text}"
-            return f"{self._pick('of', 'in', 'of') if whose and self._alone else 'in'} {text}"
+            return self._place_form(last)
         if last in WORDS.texts:
-            return self._pick(f"with the {own} {text}", f"with {text} as the {own}")
+            return "text"
         if last in WORDS.kinds or "enum" in self._properties.get(name, {}):
-            return self._pick(f"of the {own} {text}", f"with the {own} {text}", f"with {text} as the {own}")
-        if meant[-1:] == ["id"] and self._sense.names:
-            return self._pick(f"of {text}", f"of the {' '.join(parts[:-1]) or own} {text}", f"for {text}")
+            return "kind"
+        if meaning[-1:] == ["id"] and self._sense.names:
+            return "id"
         if last in WORDS.names:
-            if len(parts) == 1 or set(meant[:-1]) & noun:
-                return self._pick(f"named {text}", f"called {text}") if self._sense.verb.makes else f"of {text}"
-            return self._pick(f"for the {' '.join(parts[:-1])} {text}", f"with the {own} {text}")
-        if isinstance(value, list):
-            return f"with the {own} {text}"
-        return self._pick(f"with the {own} {text}", f"with {text} as the {own}", f"for the {own} {text}")
+            if len(parts) == 1 or set(meaning[:-1]) & {singular(word) for word in self._noun}:
+                return "new_name" if verb.makes else "of"
+            return "other_name"
+        return "list" if isinstance(value, list) else "other"
+
+    def _place_form(self, last: str) -> ArgumentKind:
+        """The same for a place, by the last word of its name."""
+        if last in ("path", "dir", "directory", "folder", "file") and self._sense.verb.makes:
+            return "new_path" if last in ("path", "file") else "in"
+        if not self._sense.names or self._sense.many or last not in ("path", "file", "repo", "repository"):
+            return "in"
+        if last in ("path", "file"):
+            return "of"
+        return "of_or_in" if self._alone else "in"
 
 
 def _marked(text: str) -> bool:

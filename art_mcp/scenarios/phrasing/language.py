@@ -7,13 +7,35 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from trainer_server.wire import ConfigError
 
 VerbKind = Literal["read", "name", "change", "make", "remove"]
+ArgumentKind = Literal[
+    "of",
+    "in",
+    "of_or_in",
+    "new_path",
+    "without",
+    "without_noun",
+    "content",
+    "query",
+    "pattern",
+    "origin",
+    "goal",
+    "time",
+    "date",
+    "text",
+    "kind",
+    "id",
+    "new_name",
+    "other_name",
+    "list",
+    "other",
+]
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
 WordSet = Annotated[frozenset[Text], Field(min_length=1)]
@@ -32,16 +54,16 @@ _FAMILIES: Mapping[str, set[str]] = {
 """The families of requests, with the slots that their forms may have."""
 
 
-def _check_slots(form: str, allowed: set[str]) -> str:
-    """Returns a form if it has slots of `allowed` alone, and one of them at least where there are any."""
+def _check_slots(form: str, names: set[str]) -> str:
+    """Returns a form if it has slots of these names alone, and one of them at least where there are any."""
     try:
         slots = {name for _, name, _, _ in string.Formatter().parse(form) if name is not None}
     except ValueError as error:
         raise ValueError(f"{form!r}: {error}") from None
-    if slots <= allowed and bool(slots) is bool(allowed):
+    if slots <= names and bool(slots) is bool(names):
         return form
-    names = ", ".join(f"{{{name}}}" for name in sorted(allowed)) or "none"
-    raise ValueError(f"{form!r}: its slots must be among these: {names}")
+    choice = ", ".join(f"{{{name}}}" for name in sorted(names)) or "none"
+    raise ValueError(f"{form!r}: its slots must be among these: {choice}")
 
 
 def _form(*slots: str) -> AfterValidator:
@@ -135,8 +157,20 @@ class Sentences(_Table):
     """`sentences.toml`: the forms of requests, and the answers to them."""
 
     requests: dict[str, Texts]
+    arguments: dict[ArgumentKind, Texts]
     answers: Answers
     errands: tuple[Errand, ...]
+
+    @field_validator("arguments")
+    @classmethod
+    def _has_all_kinds(cls, arguments: dict[ArgumentKind, Texts]) -> dict[ArgumentKind, Texts]:
+        if missing := set(get_args(ArgumentKind)) - arguments.keys():
+            raise ValueError(f"there are no forms for {', '.join(sorted(missing))}")
+        for kind, forms in arguments.items():
+            for form in forms:
+                if "{text}" not in _check_slots(form, {"text", "own", "owner", "rest"}):
+                    raise ValueError(f"{kind}: {form!r} does not say the value: {{text}}")
+        return arguments
 
     @field_validator("requests")
     @classmethod

@@ -24,15 +24,15 @@ SHORT = 40
 LONG = 64
 """Characters of a value that changes with time, at most: its clock alone is a right answer."""
 
-Asked = Literal["value", "leaf", "count", "first", "last", "contains"]
+QuestionKind = Literal["value", "leaf", "count", "first", "last", "contains"]
 
-WEIGHTS: dict[Asked, int] = {"value": 4, "leaf": 4, "count": 1, "first": 1, "last": 1, "contains": 1}
+WEIGHTS: dict[QuestionKind, int] = {"value": 4, "leaf": 4, "count": 1, "first": 1, "last": 1, "contains": 1}
 """How often each is asked. People ask for what has a name, and seldom for the last of a list."""
 
-COUNTED = 12
+MAX_COUNT = 12
 """Entries that are asked to be counted, at most."""
 
-NAMED = 4
+MAX_NAMES = 4
 """Entries of a result that are asked about by their names, at most."""
 
 _NAME = re.compile(r"[./@-]*\w[\w./@-]*(?: [./@-]*\w[\w./@-]*){0,2}")
@@ -44,13 +44,13 @@ _IDENTIFYING = ("name", "title", "id", "key", "code", "label", "path", "message"
 _INLINE = re.compile(r"\b([A-Z][a-z]+(?: [a-z]+)?): (\w[\w.]*\w|\w)(?=[,.;]? |[,.;]?$)")
 """Keys and values in a sentence: Steps: 5."""
 
-_ASSIGNED = re.compile(r"\+?\s*(?:export\s+)?([A-Za-z_][\w.-]{0,40})\s*=\s*([^\s=].*?)\s*")
+_ASSIGNMENT = re.compile(r"\+?\s*(?:export\s+)?([A-Za-z_][\w.-]{0,40})\s*=\s*([^\s=].*?)\s*")
 """A line that gives a name a value, as in settings and programs. One that a diff removes is none."""
 
-_NUMBERED = re.compile(r"[0-9a-f]{6,64}|#?\d+")
+_NUMBER_OR_HASH = re.compile(r"[0-9a-f]{6,64}|#?\d+")
 """A number or a hash, by which entries are known but not called."""
 
-_DESCRIBED = re.compile(r"\[[^\[\]]*\]")
+_PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
 
 
@@ -68,7 +68,7 @@ class Question:
         attribute: Whether it is a property of what the call is about: "the price of it-77", not "in the list".
     """
 
-    kind: Asked
+    kind: QuestionKind
     head: str
     value: str
     items: str = ""
@@ -102,17 +102,17 @@ def questions(
         argument_values: Values of the arguments. What the task says already is not asked for.
         rng: Chooses entries.
     """
-    stated = {text_of(value).casefold() for value in argument_values}
+    stated_texts = {text_of(value).casefold() for value in argument_values}
     finder = TextFinder if isinstance(first, str) else StructuredFinder
     unique: dict[tuple[str, str, str], Question] = {}
-    for question in finder(first, second, noun, many, stated, rng).find():
-        timed = question.path is not None
-        if len(question.value) <= LONG if timed else _fit(question.value, stated, question.kind):
+    for question in finder(first, second, noun, many, stated_texts, rng).find():
+        varies = question.path is not None
+        if len(question.value) <= LONG if varies else _fit(question.value, stated_texts, question.kind):
             unique.setdefault((question.kind, question.head, question.item), question)
     return list(unique.values())
 
 
-def _fit(value: str, stated_texts: set[str], kind: Asked) -> bool:
+def _fit(value: str, stated_texts: set[str], kind: QuestionKind) -> bool:
     """Whether a value can be a fact. A heading, as of a list that is empty, is none."""
     if kind in ("count", "contains"):
         return True
@@ -128,8 +128,8 @@ def identifying(entries: Sequence[Any]) -> str | None:
     for key in entries[0] if entries and isinstance(entries[0], dict) else ():
         values = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
         rank = next((at for at, word in enumerate(_IDENTIFYING) if words(key)[-1:] == [word]), None)
-        told = all(isinstance(value, str) and 1 < len(value) <= SHORT and "\n" not in value for value in values)
-        if rank is not None and told and len({str(value).casefold() for value in values}) == len(values):
+        usable = all(isinstance(value, str) and 1 < len(value) <= SHORT and "\n" not in value for value in values)
+        if rank is not None and usable and len({str(value).casefold() for value in values}) == len(values):
             best = min(best, (rank, key)) if best else (rank, key)
     return best[1] if best else None
 
@@ -151,8 +151,8 @@ def find_part(value: Any, path: Path) -> Any:
 
 def name_of(path: Path) -> str:
     """The keys of a path as words. A key that would read as another word is in quotation marks."""
-    said = " ".join(" ".join(words(str(key))) or str(key) for key in path)
-    return f'"{path[-1]}" value' if said in WORDS.prepositions else said
+    phrase = " ".join(" ".join(words(str(key))) or str(key) for key in path)
+    return f'"{path[-1]}" value' if phrase in WORDS.prepositions else phrase
 
 
 def text_of(value: Any) -> str:
@@ -188,12 +188,12 @@ class Finder(ABC):
 
     def _of_values(self, values: Sequence[str], item: str, whole: bool = True) -> Iterator[Question]:
         """Questions about a list of texts. whole: they are all that the result has."""
-        if whole and 1 < len(values) <= COUNTED and item != "line":
+        if whole and 1 < len(values) <= MAX_COUNT and item != "line":
             yield Question("count", "", str(len(values)), items=plural(item))
-        ends: tuple[tuple[Asked, str], ...] = (("first", values[0]), ("last", values[-1]))
-        for asked, value in ends:
+        ends: tuple[tuple[QuestionKind, str], ...] = (("first", values[0]), ("last", values[-1]))
+        for kind, value in ends:
             if len(re.findall(r"\w", value)) > 2:
-                yield Question(asked, f"the {asked} {item}", value, items=plural(item))
+                yield Question(kind, f"the {kind} {item}", value, items=plural(item))
         short = [value for value in values if _NAME.fullmatch(value) and values.count(value) == 1]
         if len(short) > 2 and whole and item != "line":
             yield Question("contains", "", "yes", items=plural(item), item=self._rng.choice(short))
@@ -212,20 +212,20 @@ class Finder(ABC):
         key = identifying(entries)
         if key is None or len(entries) < 2:
             return
-        for number in self._rng.sample(range(len(entries)), min(len(entries), NAMED)):
+        for number in self._rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
             entry = entries[number]
             for other, leaf in scalars(entry):
                 whole = where(number, other)
                 same = canonical(leaf) == canonical(find_part(later, (number, other)))
                 if other != key and name_of((other,)) != item:
-                    called = entry[key]
+                    name = entry[key]
                     if words(key)[-1:] == ["name"]:
-                        who = f"the {item} {called}"
+                        who = f"the {item} {name}"
                     else:
-                        who = f"the {item} with the {name_of((key,))} " + (f'"{called}"' if " " in called else called)
+                        who = f"the {item} with the {name_of((key,))} " + (f'"{name}"' if " " in name else name)
                     yield self._leaf(f"the {name_of((other,))} of {who}", text_of(leaf), same, whole)
 
-    def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: Asked = "leaf") -> Question:
+    def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: QuestionKind = "leaf") -> Question:
         """A question for a value. stable: both executions gave it."""
         if not stable or changes_with_time(value) or is_local(value):
             return Question(kind, head, value, path=path)
@@ -253,10 +253,10 @@ class StructuredFinder(Finder):
     def _leaves(self) -> Iterator[Question]:
         """Questions for values by their keys."""
         pairs = [(path, leaf) for path, leaf in leaves(self._first) if not isinstance(leaf, bool)]
-        named = [(path, leaf) for path, leaf in pairs if all(isinstance(key, str) for key in path)]
+        keyed_leaves = [(path, leaf) for path, leaf in pairs if all(isinstance(key, str) for key in path)]
         ends = Counter(name_of(path[-1:]) for path, _ in pairs)
         twos = Counter(name_of(path[-2:]) for path, _ in pairs)
-        for path, leaf in named:
+        for path, leaf in keyed_leaves:
             if ends[name_of(path[-1:])] == 1:
                 head = f"the {name_of(path[-1:])}"
             elif len(path) > 1 and twos[name_of(path[-2:])] == 1:
@@ -278,21 +278,21 @@ class StructuredFinder(Finder):
             return
         if not entries or not all(isinstance(entry, dict) for entry in entries):
             return
-        if 1 < len(entries) <= COUNTED:
+        if 1 < len(entries) <= MAX_COUNT:
             yield Question("count", "", str(len(entries)), items=plural(item))
-        ends: tuple[tuple[int, Asked], ...] = ((0, "first"), (len(entries) - 1, "last"))
+        ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
         for number, place in ends:
             for key, leaf in scalars(entries[number]):
                 whole = (*path, number, key)
                 same = canonical(leaf) == canonical(find_part(self._second, whole))
-                name, asked = name_of((key,)), place
+                name, kind = name_of((key,)), place
                 if len(entries) == 1:
-                    head, asked = f"the {name}", "leaf"
+                    head, kind = f"the {name}", "leaf"
                 elif item == "entry" and key == next(iter(entries[number])) and words(key)[-1:] != ["name"]:
                     head = f"the {place} {name}"  # the entry is a column, and has no column
                 else:
                     head = f"the {name} of the {place} {item}"
-                yield self._leaf(head, text_of(leaf), same, whole, asked)
+                yield self._leaf(head, text_of(leaf), same, whole, kind)
         later = find_part(self._second, path)
         yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
 
@@ -312,15 +312,15 @@ class TextFinder(Finder):
     def find(self) -> Iterator[Question]:
         """Questions about its keys, its lines, or all of a short one."""
         text = self._first
-        listed = [line for line in lines(text) if not _DESCRIBED.fullmatch(line.value)]
+        text_lines = [line for line in lines(text) if not _PLACEHOLDER.fullmatch(line.value)]
         stable = text == self._second
-        if len(listed) == 1:
-            yield from self._of_line(listed[0], stable)
+        if len(text_lines) == 1:
+            yield from self._of_line(text_lines[0], stable)
             return
-        keys = Counter(line.key for line in listed if line.key and not line.tagged)
+        keys = Counter(line.key for line in text_lines if line.key and not line.tagged)
         later = lines(self._second) if isinstance(self._second, str) else []
         for key, count in keys.items():
-            values = [line.value for line in listed if line.key == key]
+            values = [line.value for line in text_lines if line.key == key]
             again = [line.value for line in later if line.key == key]
             name = " ".join(words(key)) or key
             if name.endswith("ed") or name.startswith(("is ", "has ")):
@@ -330,12 +330,12 @@ class TextFinder(Finder):
             elif len(again) == count:
                 yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0), "first")
                 yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
-        records, others = _records(listed), _records(later)
+        records, others = _records(text_lines), _records(later)
         if len(records) == len(others):
             yield from self._by_name(records, others, self._entry_noun(records), lambda number, key: (key, number))
         if stable:
-            yield from self._of_assignments(listed)
-            bare = [line for line in listed if (not line.key or line.tagged) and not line.value.endswith(":")]
+            yield from self._of_assignments(text_lines)
+            bare = [line for line in text_lines if (not line.key or line.tagged) and not line.value.endswith(":")]
             yield from self._of_lines(bare, all_of_them=not keys)
 
     def _of_line(self, line: Line, stable: bool) -> Iterator[Question]:
@@ -347,8 +347,8 @@ class TextFinder(Finder):
                 yield Question("value", "", bare, path=())
             return
         if key and bare.casefold() not in self._stated:
-            known = {*self._noun.split(), *self._stated}
-            if key.casefold() in known:  # "Debug: …" for a message of the type debug
+            known_words = {*self._noun.split(), *self._stated}
+            if key.casefold() in known_words:  # "Debug: …" for a message of the type debug
                 yield Question("value", "", bare)
             else:
                 yield self._leaf(f"the {' '.join(words(key)) or key}", bare, stable, (key, 0))
@@ -383,32 +383,32 @@ class TextFinder(Finder):
         for tag, count in tags.items():
             name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
             inside = [line.value for line in text_lines if line.key == tag]
-            if len(tags) > 1 and count <= COUNTED:
+            if len(tags) > 1 and count <= MAX_COUNT:
                 yield Question("count", "", str(count), items=plural(name))
             yield self._leaf(f"the first {name}", inside[0], True, (), "first")
             yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
 
     def _of_assignments(self, text_lines: Sequence[Line]) -> Iterator[Question]:
         """Questions for values that lines give to names."""
-        pairs = [match.groups() for line in text_lines if not line.key and (match := _ASSIGNED.fullmatch(line.value))]
+        pairs = [match.groups() for line in text_lines if not line.key and (match := _ASSIGNMENT.fullmatch(line.value))]
         times = Counter(name for name, _ in pairs)
         single = [(name, value.rstrip(";").strip("'\"`")) for name, value in pairs if times[name] == 1]
-        for name, value in self._rng.sample(single, min(len(single), NAMED)):
+        for name, value in self._rng.sample(single, min(len(single), MAX_NAMES)):
             yield self._leaf(f"the value of {name}", value, True, ())
 
     def _entry_noun(self, records: Sequence[dict[str, str]]) -> str:
         """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
         first = next(iter(records[0])) if records else ""
-        numbered = first and all(_NUMBERED.fullmatch(record[first]) for record in records)
-        return " ".join(words(first)) if numbered and words(first)[-1:] != ["id"] else "entry"
+        has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
+        return " ".join(words(first)) if has_numbers and words(first)[-1:] != ["id"] else "entry"
 
 
 def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:
     """The entries of a text in which the same keys come again and again, in the same order. Empty: it has none."""
-    keyed = [line for line in text_lines if line.key and not line.tagged]
-    keys = list(dict.fromkeys(line.key for line in keyed))
+    keyed_lines = [line for line in text_lines if line.key and not line.tagged]
+    keys = list(dict.fromkeys(line.key for line in keyed_lines))
     size = len(keys)
-    regular = size > 1 and len(keyed) % size == 0 and len(keyed) > size
-    if not regular or any(line.key != keys[at % size] for at, line in enumerate(keyed)):
+    regular = size > 1 and len(keyed_lines) % size == 0 and len(keyed_lines) > size
+    if not regular or any(line.key != keys[at % size] for at, line in enumerate(keyed_lines)):
         return []
-    return [{line.key: line.value for line in keyed[at : at + size]} for at in range(0, len(keyed), size)]
+    return [{line.key: line.value for line in keyed_lines[at : at + size]} for at in range(0, len(keyed_lines), size)]

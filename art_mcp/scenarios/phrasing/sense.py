@@ -15,7 +15,7 @@ COMMON = 0.7
 """A first word that this share of the tools have is the name of the server, and says nothing of a tool."""
 
 _UNKNOWN = Verb(("run", "use", "do"), reads=False)
-_NAMED = Verb(("get", "give me", "show me", "look at", "check"), names=True)
+_NOUN_ALONE = Verb(("get", "give me", "show me", "look at", "check"), names=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,5 +84,5 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
     verb = VERBS.get(name_words[0])
     if verb is None:
-        verb = _NAMED if tool.reads or noun else _UNKNOWN
+        verb = _NOUN_ALONE if tool.reads or noun else _UNKNOWN
     return Sense(verb, " ".join(noun), " ".join(tail), acts=not verb.reads)

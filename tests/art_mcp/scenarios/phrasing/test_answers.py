@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from art_mcp.scenarios.phrasing.answers import DONE, answer, both, refuses
+from art_mcp.scenarios.phrasing.answers import SUCCESS, answer, both, refuses
 from art_mcp.scenarios.phrasing.questions import Question
 
 
@@ -22,7 +22,7 @@ def test_what_is_counted_agrees_with_its_number() -> None:
 
 
 def test_two_answers_are_two_sentences() -> None:
-    said = both(answer(Question("leaf", "the author", "Ada")), DONE)
+    said = both(answer(Question("leaf", "the author", "Ada")), SUCCESS)
     assert said == "The author is Ada. It is done."
     assert not refuses(said)
 
