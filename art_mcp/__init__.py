@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, WarmStart
     from art_mcp.specialization.specialization import Specialization
     from art_mcp.specialization.specialize import specialize
-    from art_mcp.specialization.stages.difficulty import measure_difficulty
+    from art_mcp.specialization.stages.measurement import measure_difficulty
     from art_mcp.specialization.verify import verify
     from art_mcp.worlds.change import Change
     from art_mcp.worlds.observers.observer import Observer
@@ -45,7 +45,7 @@ _MODULES = {
     "art_mcp.specialization.settings": ("GenerationSettings", "RunSettings", "TrainingSettings", "WarmStart"),
     "art_mcp.specialization.specialization": ("Specialization",),
     "art_mcp.specialization.specialize": ("specialize",),
-    "art_mcp.specialization.stages.difficulty": ("measure_difficulty",),
+    "art_mcp.specialization.stages.measurement": ("measure_difficulty",),
     "art_mcp.specialization.verify": ("verify",),
     "art_mcp.worlds.change": ("Change",),
     "art_mcp.worlds.observers.observer": ("Observer",),

@@ -9,10 +9,10 @@ from typing import Any
 BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords of JSON schema whose value has schemas by name."""
 
-_LISTED = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
+_LIST_KEYWORDS = frozenset({"anyOf", "oneOf", "allOf", "prefixItems"})
 """Keywords whose value is a list of schemas."""
 
-_MEANT = frozenset({"default", "const"})
+_VALUE_KEYWORDS = frozenset({"default", "const"})
 """Keywords of which null is a value like any other."""
 
 
@@ -49,12 +49,12 @@ def normal_schema(schema: Any) -> dict[str, Any]:
         return {}
     normal: dict[str, Any] = {}
     for key, value in schema.items():
-        if (value is None and key not in _MEANT) or (key in _FORMS and not _FORMS[key](value)):
+        if (value is None and key not in _VALUE_KEYWORDS) or (key in _FORMS and not _FORMS[key](value)):
             continue
         if key in BY_NAME:
             if isinstance(value, Mapping):
                 normal[key] = {name: normal_schema(inner) for name, inner in value.items()}
-        elif key in _LISTED:
+        elif key in _LIST_KEYWORDS:
             if isinstance(value, list):
                 normal[key] = [normal_schema(inner) for inner in value]
         elif key == "items":

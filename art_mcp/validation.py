@@ -24,7 +24,7 @@ LONGEST = 10_000
 """Characters of a pattern that are read at most."""
 STEPS = 50_000
 """Maximum number of schemas that a value and its parts are compared with. Long lists and texts count as several."""
-CHECKED = 100_000
+MAX_CHARACTERS = 100_000
 """Maximum number of characters of a schema, as JSON, that values are checked against."""
 LONGEST_MESSAGE = 300
 """Maximum number of characters of a message."""
@@ -80,7 +80,7 @@ class Checker:
         """The validator of the schema. None: it is too long, or invalid."""
         try:
             validator = jsonschema.validators.validator_for(self._schema, default=jsonschema.Draft202012Validator)
-            if len(json.dumps(self._schema, default=str)) > CHECKED:
+            if len(json.dumps(self._schema, default=str)) > MAX_CHARACTERS:
                 return None
             schema = _with_short_texts(self._schema)
             # Without formats, of which one says that a pattern is one of Python's `re`.
@@ -122,11 +122,11 @@ def _forgiving(validator: Any) -> Any:
         patterns = _object(schema.get("patternProperties"))
         if not isinstance(value, dict):
             return
-        known = _object(schema.get("properties"))
+        properties = _object(schema.get("properties"))
         others = {
             name: item
             for name, item in value.items()
-            if name in known or all(_matches(pattern, name) is False for pattern in patterns)
+            if name in properties or all(_matches(pattern, name) is False for pattern in patterns)
         }
         plain = {key: part for key, part in schema.items() if key != "patternProperties"}
         yield from keywords["additionalProperties"](validator, schema_of_others, others, plain)
@@ -170,10 +170,10 @@ def _extend_validator(validator: Any, keywords: Mapping[str, Any], count: Callab
         keywords: What checks each keyword.
         count: Called with the number of steps that a schema in another one counts as.
     """
-    extended: Any = jsonschema.validators.extend(
+    extension: Any = jsonschema.validators.extend(
         validator, {name: check for name, check in keywords.items() if name in validator.VALIDATORS}
     )
-    evolve = extended.evolve
+    evolve = extension.evolve
 
     def evolve_with_count(validator: Any, **changes: Any) -> Any:
         schema = changes.get("schema", validator.schema)
@@ -184,8 +184,8 @@ def _extend_validator(validator: Any, keywords: Mapping[str, Any], count: Callab
             changes["schema"] = {key: part for key, part in schema.items() if key != "$schema"}
         return evolve(validator, **changes)
 
-    extended.evolve = evolve_with_count  # every schema inside another gets its validator by it
-    return extended
+    extension.evolve = evolve_with_count  # every schema inside another gets its validator by it
+    return extension
 
 
 class _TooMany(Exception):
@@ -289,8 +289,8 @@ def _with_short_texts(value: Any) -> Any:
     if isinstance(value, str):
         return _LongText(value) if len(value) > LONGEST_MESSAGE else value
     if isinstance(value, Mapping):
-        named = {_with_short_texts(name): _with_short_texts(item) for name, item in value.items()}
-        return _LongObject(named) if _is_long([*named, *named.values()]) else named
+        entries = {_with_short_texts(name): _with_short_texts(item) for name, item in value.items()}
+        return _LongObject(entries) if _is_long([*entries, *entries.values()]) else entries
     if isinstance(value, list):
         items = [_with_short_texts(item) for item in value]
         return _LongList(items) if _is_long(items) else items

@@ -47,7 +47,7 @@ from art_mcp import (
     specialize,
 )
 from art_mcp.client.connect import Server
-from art_mcp.specialization.specialization import MEASURED
+from art_mcp.specialization.specialization import STAGE_TITLES
 from benchmarks.servers.registry import SERVERS, BenchmarkServer
 from trainer_server.common.jsonl import write_jsonl
 
@@ -132,7 +132,7 @@ def result_of(made: Specialization, server: str, seed: int, seconds: float) -> d
         "server": server,
         "server_version": f"{made.server} {made.server_version}".strip(),
         "seed": seed,
-        **{stage: measured[stage].rates() if stage in measured else None for stage in MEASURED},
+        **{stage: measured[stage].rates() if stage in measured else None for stage in STAGE_TITLES},
         "seconds": round(seconds, 1),
         "n": {stage: {name: one.n for name, one in found.sets.items()} for stage, found in measured.items()},
         "headline_intervals": {stage: found.headline_interval for stage, found in measured.items()},

@@ -3,75 +3,77 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from art_langgraph.cli.options import make_llm
+from art_langgraph.loop.options import values_of
+from art_mcp.options import TaskOptions
 from trainer_server.wire import ConfigError
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server: a command, or an http(s) URL.")]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help="Model that writes scenarios (provider/name). Default: schemas alone."),
-]
-UrlOption = Annotated[
-    str | None,
-    typer.Option("--model-url", help="OpenAI-compatible endpoint of --model. Its API key: ART_JUDGE_KEY."),
-]
-ParaphraseOption = Annotated[
-    str | None,
-    typer.Option("--paraphrase", help="Model that rewrites the texts of tasks (provider/name), also at --model-url."),
-]
-ResourceOption = Annotated[
-    list[Path] | None,
-    typer.Option("--resource", help="Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON."),
-]
-DestructiveOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-destructive",
-        help="Call tools that change or destroy something although the change stays. Not needed with --world or "
-        "--reset.",
-    ),
-]
-WorldOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--world",
-        metavar="[NAME=]PATH",
-        help="Directory, file, SQLite database or Git repository that the server works on; repeatable. Each run gets a "
-        "copy, in which the server is started. {world} or {world:NAME} in SERVER and --env is the path of the copy; "
-        "the model sees /world/NAME. The original is only read.",
-    ),
-]
-ResetOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="CMD|URL",
-        help="Resets the server before each run: a command, or a URL that is sent a POST. Runs are then one after "
-        "another. For a server whose data cannot be copied.",
-    ),
-]
-InstructionsOption = Annotated[str | None, typer.Option(help="Additional instructions for --model.")]
-DifficultyOption = Annotated[tuple[int, int], typer.Option(help="Least and greatest difficulty, 1 to 5.")]
-HeaderOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--header",
-        help="For a URL: 'Name: value', 'Name: @FILE', or @FILE with a header on each line; repeatable. Keep secrets "
-        "in files: `ps` shows command lines to everybody.",
-    ),
-]
-EnvOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--env",
-        help="Environment variable for a command: NAME (its value here), NAME=@FILE, or NAME=VALUE; repeatable. Others "
-        "than HOME, PATH and the like do not reach it.",
-    ),
-]
-SeedOption = Annotated[int, typer.Option(help="Seed of scenarios, their split and their order.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionFlags:
+    """A connection to an MCP server on the command line.
+
+    Args:
+        header: For a URL: 'Name: value', 'Name: @FILE', or @FILE with a header on each line; repeatable. Keep secrets
+            in files: `ps` shows command lines to everybody.
+        env: Environment variable for a command: NAME (its value here), NAME=@FILE, or NAME=VALUE; repeatable. Others
+            than HOME, PATH and the like do not reach it.
+        world: Directory, file, SQLite database or Git repository that the server works on; repeatable. Each run gets a
+            copy, in which the server is started. {world} or {world:NAME} in SERVER and --env is the path of the copy;
+            the model sees /world/NAME. The original is only read.
+        reset: Resets the server before each run: a command, or a URL that is sent a POST. Runs are then one after
+            another. For a server whose data cannot be copied.
+    """
+
+    header: list[str] | None = None
+    env: list[str] | None = None
+    world: list[str] | None = field(default=None, metadata={"metavar": "[NAME=]PATH"})
+    reset: str | None = field(default=None, metadata={"metavar": "CMD|URL"})
+
+    def keywords(self) -> dict[str, Any]:
+        """Keywords of `connect`. Raises ConfigError where a header or a variable cannot be read."""
+        return {
+            "headers": headers_of(self.header),
+            "env": variables_of(self.env),
+            "worlds": self.world or None,
+            "reset": self.reset,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationFlags(TaskOptions):
+    """A generation of scenarios on the command line.
+
+    Args:
+        model: Model that writes scenarios (provider/name). Default: schemas alone.
+        model_url: OpenAI-compatible endpoint of --model. Its API key: ART_JUDGE_KEY.
+        paraphrase: Model that rewrites the texts of tasks (provider/name), also at --model-url.
+        resource: Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON.
+        seed: Seed of scenarios, their split and their order.
+    """
+
+    model: str | None = None
+    model_url: str | None = None
+    paraphrase: str | None = None
+    resource: list[Path] | None = None
+    seed: int = 0
+
+    def keywords(self) -> dict[str, Any]:
+        """Keywords of `generate_scenarios` and of `GenerationSettings`, but for the seed."""
+        return {
+            "model": make_llm(self.model, self.model_url) if self.model else None,
+            "paraphrase": make_llm(self.paraphrase, self.model_url) if self.paraphrase else None,
+            "resources": self.resource,
+            **values_of(self, TaskOptions),
+        }
 
 
 def headers_of(options: list[str] | None) -> dict[str, str] | None:
@@ -110,12 +112,12 @@ def variables_of(options: list[str] | None) -> dict[str, str] | None:
     """
     variables: dict[str, str] = {}
     for option in options or ():
-        name, given, value = option.partition("=")
+        name, sign, value = option.partition("=")
         if not name:
             raise ConfigError("--env takes NAME, NAME=@FILE or NAME=VALUE")
-        if not given and name not in os.environ:
+        if not sign and name not in os.environ:
             raise ConfigError(f"--env {name}: {name} is not set in this environment")
-        variables[name] = _value(value, "--env") if given else os.environ[name]
+        variables[name] = _value(value, "--env") if sign else os.environ[name]
     return variables or None
 
 

@@ -86,8 +86,8 @@ def capture(session: Session, server: str | None = None) -> Session:
     Returns:
         The same session.
     """
-    given: Any = session
-    call_tool, initialize = given.call_tool, getattr(given, "initialize", None)
+    target: Any = session
+    call_tool, initialize = target.call_tool, getattr(target, "initialize", None)
     parameters = inspect.signature(call_tool)
     server_info: dict[str, Any] = {}
 
@@ -99,16 +99,16 @@ def capture(session: Session, server: str | None = None) -> Session:
 
     async def record_call(*args: Any, **kwargs: Any) -> Any:
         call = parameters.bind(*args, **kwargs)
-        known = getattr(given, "server_info", None)
-        info = wire(known) if isinstance(known, BaseModel) else server_info
+        info = getattr(target, "server_info", None)
+        info = wire(info) if isinstance(info, BaseModel) else server_info
         name, arguments = call.arguments["name"], call.arguments.get("arguments") or {}
         with Record(server or info.get("name", "unknown"), info.get("version"), name, arguments) as record:
             call.arguments["progress_callback"] = _both(record.progress, call.arguments.get("progress_callback"))
             return await _record_outcome(record, lambda: call_tool(*call.args, **call.kwargs))
 
-    given.call_tool = record_call
+    target.call_tool = record_call
     if initialize is not None:
-        given.initialize = initialize_session
+        target.initialize = initialize_session
     return session
 
 
@@ -130,8 +130,8 @@ async def _record_outcome(record: Record, call: Callable[[], Awaitable[Any]], to
     try:
         answer = await call()
     except Exception as error:  # of any kind, as the call runs foreign code
-        failed = failure_of(error)
-        record.end(CallResult(f"{type(error).__name__}: {error}", None, True, failure=failed.failure), tool_call_id)
+        failure = failure_of(error)
+        record.end(CallResult(f"{type(error).__name__}: {error}", None, True, failure=failure.failure), tool_call_id)
         raise
     if isinstance(answer, BaseMessage):  # another interceptor answered instead of the server
         record.end(CallResult(answer.text, is_error=getattr(answer, "status", "") == "error"), tool_call_id)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
@@ -13,6 +14,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_langgraph.capture.scope import Scope
+from art_langgraph.loop.options import keywords_of
 from art_mcp.client.capture import Record
 from art_mcp.client.cassette import Cassette
 from art_mcp.client.connection.patience import Patience, asked_to_wait, refused
@@ -141,9 +143,9 @@ class Server:
         Raises:
             MCPError: The server did not answer, its answer is invalid, or none of its tools can be read.
         """
-        listed = await self.listing("tools/list")
+        entries = await self.listing("tools/list")
         tools = []
-        for tool in listed:
+        for tool in entries:
             usable = as_langchain_tool(self.call, tool)
             try:
                 convert_to_openai_tool(usable)
@@ -151,7 +153,7 @@ class Server:
                 self._leave_out(tool["name"], f"inputSchema: {error}")
             else:
                 tools.append(usable)
-        if listed and not tools:
+        if entries and not tools:
             raise self._no_tool()
         return tools
 
@@ -228,28 +230,36 @@ class Server:
         if self._changed:
             names = {entry["name"] for entry in await self.listing("tools/list")}
             if names and tool not in names:
-                listed = ", ".join(sorted(names))
-                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {listed}")
+                current = ", ".join(sorted(names))
+                raise MCPError(f"it has changed its tools, and {tool} is gone. Its tools are now: {current}")
 
 
-@asynccontextmanager
-async def connect(
-    server: str | Sequence[str],
-    *,
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    auth: Any = None,
-    timeout: float = TIMEOUT,
-    start_timeout: float = START_TIMEOUT,
-    isolation: Isolation = "shared",
-    cassette: Cassette | None = None,
-    max_result: int = MAX_RESULT,
-    worlds: Worlds | None = None,
-    reset: Reset | None = None,
-    observers: Sequence[Observer] = (),
-) -> AsyncIterator[Server]:
-    """Connects to an MCP server. Its sessions and their processes end when the block is left.
+@dataclass(frozen=True, kw_only=True)
+class WorldOptions:
+    """What a server works on: keywords of every function that connects to one.
+
+    Args:
+        worlds: Paths of what a command works on: directories, files, SQLite databases, Git repositories. Each is `PATH`
+            or `NAME=PATH`. Each rollout gets a copy of them, with a server of its own that is started there; the calls
+            outside of rollouts share another one. The originals are never written. `{world}` or `{world:NAME}` in the
+            command, in `env` and `cwd` is the path of the copy, and so is the path of an original. Models see and say
+            `/world/NAME`. A connected server has it.
+        reset: Resets the server before each rollout, for servers whose world cannot be copied: a command, a URL that is
+            sent a POST, or a function. Rollouts then use the server one after another. A connected server has it.
+    """
+
+    worlds: Worlds | None = None
+    reset: Reset | None = None
+
+    def check_unused(self) -> None:
+        """Raises ConfigError if any is given, for a server that is connected already."""
+        if self.worlds is not None or self.reset is not None:
+            raise ConfigError("worlds= and reset= are for a server that is not connected yet: give them to `connect`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectOptions(WorldOptions):
+    """Arguments of `connect`.
 
     Args:
         server: An http(s) URL, or a command as a string or a list.
@@ -268,13 +278,55 @@ async def connect(
         cassette: Records the answers, or gives recorded ones. A replay needs no server.
         max_result: Maximum number of characters of a result that are kept. A longer result is cut, and its last line
             says so. It is no error.
-        worlds: Paths of what a command works on: directories, files, SQLite databases, Git repositories. Each rollout
-            gets a copy of them, with a server of its own that is started there; the calls outside of rollouts share
-            another one. The originals are never written. `{world}` or `{world:NAME}` in the command, in `env` and `cwd`
-            is the path of the copy, and so is the path of an original. Models see and say `/world/NAME`.
-        reset: Resets the server before each rollout, for servers whose world cannot be copied: a command, a URL that is
-            sent a POST, or a function. Rollouts then use the server one after another.
         observers: Observers of your own for files of the world.
+    """
+
+    server: str | Sequence[str] = field(kw_only=False)
+    env: Mapping[str, str] | None = None
+    cwd: str | None = None
+    headers: Mapping[str, str] | None = None
+    auth: Any = None
+    timeout: float = TIMEOUT
+    start_timeout: float = START_TIMEOUT
+    isolation: Isolation = "shared"
+    cassette: Cassette | None = None
+    max_result: int = MAX_RESULT
+    observers: Sequence[Observer] = ()
+
+    def target(self) -> Target:
+        """The URL or the command.
+
+        Raises:
+            ConfigError: An option does not apply to this kind of server, or the command is empty, has an open
+                quotation, or names a place of a world where there is none.
+        """
+        server, worldless = self.server, self.worlds is None and self.cassette is None
+        if isinstance(server, str) and server.startswith(("http://", "https://")):
+            if self.env or self.cwd:
+                raise ConfigError(f"env and cwd are for commands; {server!r} is a URL")
+            return Http(server, dict(self.headers or {}), self.auth)
+        if self.headers or self.auth:
+            raise ConfigError(f"headers and auth are for URLs; {server!r} is a command")
+        try:
+            words = words_of(server) if isinstance(server, str) else list(server)
+        except ValueError as error:
+            message = f"the command of the MCP server {server!r} cannot be read as a shell does: {error}"
+            raise ConfigError(message) from None
+        if not words:
+            raise ConfigError("the command of the MCP server is empty")
+        env = dict(self.env or {})
+        for word in (*words, *env.values()) if worldless else ():
+            if place := PLACEHOLDER.search(word):
+                raise ConfigError(
+                    f"{place[0]} stands for a place of a world, and none is given: --world PATH, or worlds="
+                )
+        return Stdio(tuple(words), env, self.cwd)
+
+
+@keywords_of(ConnectOptions)
+@asynccontextmanager
+async def connect(options: ConnectOptions) -> AsyncIterator[Server]:
+    """Connects to an MCP server. Its sessions and their processes end when the block is left.
 
     Yields:
         The connected server.
@@ -284,25 +336,23 @@ async def connect(
             a world cannot be copied, or is named by the command and missing.
         MCPError: The server cannot be started or reached.
     """
-    target = target_of(server, env, cwd, headers, auth)
-    if cassette and not (worlds is None and reset is None):
+    target, cassette, reset = options.target(), options.cassette, options.reset
+    if cassette and not (options.worlds is None and reset is None):
         raise ConfigError(
             "a cassette changes nothing and needs no server: leave out worlds= and reset=, or the cassette"
         )
-    if worlds is None and cassette is None and isinstance(target, Stdio):
-        _check_no_place(target)
-    connected: Server | None = None
+    server: Server | None = None
     queue = ResetQueue(reset) if reset is not None else None
 
     def tools_changed() -> None:
-        if connected is not None:  # before that nobody has listed them
-            connected.tools_changed()
+        if server is not None:  # before that nobody has listed them
+            server.tools_changed()
 
     async with AsyncExitStack() as stack:
-        timeouts = start_timeout, timeout
+        timeouts = options.start_timeout, options.timeout
         world = pool = None
-        if worlds is not None:
-            world = World(worlds, observers)
+        if options.worlds is not None:
+            world = World(options.worlds, options.observers)
             pool = Pool(world, check_target(target), timeouts, tools_changed)
             stack.push_async_callback(asyncio.to_thread, world.close)  # also if it is cancelled while it opens
             await asyncio.to_thread(world.open)
@@ -310,52 +360,38 @@ async def connect(
 
         def connection(rollout: Scope | None) -> Source:
             own = (
-                InWorld(pool, rollout, shares=isolation == "shared")
+                InWorld(pool, rollout, shares=options.isolation == "shared")
                 if pool
                 else Reopening(target, timeouts, tools_changed)
             )
             return AfterReset(own, queue, rollout.rollout_id) if queue and rollout else own
 
-        source: Source = Live(connection, "session" if world or queue else isolation)
+        source: Source = Live(connection, "session" if world or queue else options.isolation)
         if secrets := secrets_of(target):
             source = MaskedSource(source, secrets)
         if cassette:
             source = cassette.over(source)
         stack.push_async_callback(source.close)
         info = await source.request("initialize", {})
-        connected = Server(source, info, max_result, world, serial=queue is not None)
-        yield connected
+        server = Server(source, info, options.max_result, world, serial=queue is not None)
+        yield server
 
 
-def _check_no_place(target: Stdio) -> None:
-    """Raises ConfigError for a command that names a place of a world, where there is no world."""
-    for word in (*target.command, *target.env.values()):
-        if place := PLACEHOLDER.search(word):
-            raise ConfigError(f"{place[0]} stands for a place of a world, and none is given: --world PATH, or worlds=")
+@asynccontextmanager
+async def connection_of(server: Server | str | Sequence[str], options: WorldOptions) -> AsyncIterator[Server]:
+    """A connected server as it is; any other one is connected until the block is left.
 
-
-def target_of(
-    server: str | Sequence[str],
-    env: Mapping[str, str] | None = None,
-    cwd: str | None = None,
-    headers: Mapping[str, str] | None = None,
-    auth: Any = None,
-) -> Target:
-    """Makes a target of a URL or a command. The arguments are those of `connect`.
+    Args:
+        server: A connected server, or its command or URL.
+        options: What the server works on. A connected server has it already.
 
     Raises:
-        ConfigError: An option does not apply to this kind of server, or the command is empty or has an open quotation.
+        ConfigError: There are options for a connected server.
+        MCPError: The server cannot be started or reached.
     """
-    if isinstance(server, str) and server.startswith(("http://", "https://")):
-        if env or cwd:
-            raise ConfigError(f"env and cwd are for commands; {server!r} is a URL")
-        return Http(server, dict(headers or {}), auth)
-    if headers or auth:
-        raise ConfigError(f"headers and auth are for URLs; {server!r} is a command")
-    try:
-        words = words_of(server) if isinstance(server, str) else list(server)
-    except ValueError as error:
-        raise ConfigError(f"the command of the MCP server {server!r} cannot be read as a shell does: {error}") from None
-    if not words:
-        raise ConfigError("the command of the MCP server is empty")
-    return Stdio(tuple(words), dict(env or {}), cwd)
+    if not isinstance(server, Server):
+        async with connect(server, worlds=options.worlds, reset=options.reset) as live:
+            yield live
+        return
+    options.check_unused()
+    yield server

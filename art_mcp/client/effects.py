@@ -35,7 +35,7 @@ CHANGING_VERBS = frozenset(
 _CHANGING_PHRASES = frozenset({("check", "in"), ("check", "off"), ("check", "out")})
 """First words that say something else together than the first of them."""
 
-_DESCRIBED = re.compile(
+_CHANGING_CLAUSE = re.compile(
     rf"(?:^|[.,;]\s+|\b(?:and|then|or)\s+)({'|'.join(sorted(CHANGING_VERBS - {'exec', 'execute'}))})e?s?\b",
     re.IGNORECASE,
 )
@@ -80,13 +80,13 @@ def readers(tools: Iterable[Mapping[str, Any]]) -> set[str]:
 
 def _changing(name: str, description: str) -> str | None:
     """What speaks against a tool that only reads. None: nothing does."""
-    named = words(name)
-    if tuple(named[:2]) in _CHANGING_PHRASES:
-        return f"{' '.join(named[:2])!r} changes something"
-    if not named or named[0] not in READING_VERBS:
-        return f"{named[0] if named else name!r} is no reading verb"
-    changing = next((word for word in named if word in CHANGING_VERBS), None)
+    name_words = words(name)
+    if tuple(name_words[:2]) in _CHANGING_PHRASES:
+        return f"{' '.join(name_words[:2])!r} changes something"
+    if not name_words or name_words[0] not in READING_VERBS:
+        return f"{name_words[0] if name_words else name!r} is no reading verb"
+    changing = next((word for word in name_words if word in CHANGING_VERBS), None)
     if changing:
         return f"it has the word {changing!r}"
-    described = _DESCRIBED.search(description.strip())
-    return described and f"its description says {described[1]!r}"
+    match = _CHANGING_CLAUSE.search(description.strip())
+    return match and f"its description says {match[1]!r}"

@@ -10,8 +10,8 @@ from weakref import WeakKeyDictionary
 
 from art_langgraph.capture.scope import Scope
 from art_mcp.client.connection.sdk import Progress
+from art_mcp.client.copies.placing import Ready
 from art_mcp.client.copies.pool import Pool
-from art_mcp.client.copies.ready import Ready
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import World
@@ -68,8 +68,8 @@ class InWorld:
             raise
         if method == "tools/list":
             reader.learn(answer.get("tools", []))
-        if again and (made := await self.changes()):  # this was the first call in the copy
-            reader.blame(params["name"], made[0])
+        if again and (changes := await self.changes()):  # this was the first call in the copy
+            reader.blame(params["name"], changes[0])
         return answer
 
     async def changes(self) -> list[Change]:
@@ -80,10 +80,10 @@ class InWorld:
         """Notes what the rollout changed, and gives the copy back."""
         self._closed = True
         ready, self._ready = self._ready, None
-        made = await self._pool.give_back(ready, self._as_new) if ready else []
+        changes = await self._pool.give_back(ready, self._as_new) if ready else []
         if self._rollout and (ready or self._has_read):
             record = self._rollout.metadata.setdefault(WORLD_KEY, {"changes": []})
-            record["changes"] += [change.model_dump(mode="json") for change in made]
+            record["changes"] += [change.model_dump(mode="json") for change in changes]
 
     async def _ensure_ready(self) -> Ready:
         """The copy with an open session."""

@@ -198,9 +198,15 @@ class MaskedSource:
     def __init__(self, source: Source, secrets: Mapping[str, str]) -> None:
         self._source = source
         spellings = {
-            spelled: name
+            spelling: name
             for secret, name in secrets.items()
-            for spelled in (secret, quote(secret), quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1])
+            for spelling in (
+                secret,
+                quote(secret),
+                quote(secret, safe=""),
+                quote_plus(secret),
+                json.dumps(secret)[1:-1],
+            )
         }
         self._secrets = {secret: spellings[secret] for secret in sorted(spellings, key=len, reverse=True)}
 

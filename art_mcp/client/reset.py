@@ -104,9 +104,9 @@ class ResetQueue:
         if inspect.iscoroutinefunction(self._how):
             await self._how()
         elif callable(self._how):
-            done = await asyncio.to_thread(self._how)
-            if inspect.isawaitable(done):
-                await done
+            outcome = await asyncio.to_thread(self._how)
+            if inspect.isawaitable(outcome):
+                await outcome
         elif self._command:
             await _run(self._command)
         else:

@@ -54,8 +54,8 @@ class CallResult:
             else:
                 content.append(described := _describe_part(part, inner))
                 size = [f"{described['bytes']:,} bytes"] if "bytes" in described else []
-                named = [str(value) for key, value in described.items() if key in _DESCRIBING_KEYS]
-                texts.append(f"[{', '.join(named + size)}]")
+                names = [str(value) for key, value in described.items() if key in _DESCRIBING_KEYS]
+                texts.append(f"[{', '.join(names + size)}]")
         structured = answer.get("structuredContent")
         if not texts and structured is not None:  # the protocol asks for text as well, but not every server gives it
             texts = [json.dumps(structured, ensure_ascii=False)]
@@ -77,16 +77,16 @@ def _describe_part(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any
         "type": part.get("type"),
         **{name: inner[name] for name in _DESCRIBING_KEYS[1:] if name in inner},
     }
-    encoded = inner.get("data", inner.get("blob"))
-    if not isinstance(encoded, str):
+    text = inner.get("data", inner.get("blob"))
+    if not isinstance(text, str):
         return description
     try:
-        data = base64.b64decode(encoded)
+        data = base64.b64decode(text)
     except ValueError:  # invalid base64: the digest is of the text
-        data = encoded.encode(errors="surrogatepass")
+        data = text.encode(errors="surrogatepass")
     return {**description, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
 def _cut(text: str, limit: int) -> str:
-    left = len(text) - limit
-    return text if left <= 0 else f"{text[:limit]}\n[the last {left:,} of {len(text):,} characters were left out]"
+    rest = len(text) - limit
+    return text if rest <= 0 else f"{text[:limit]}\n[the last {rest:,} of {len(text):,} characters were left out]"

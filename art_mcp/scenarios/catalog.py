@@ -12,10 +12,10 @@ from art_mcp.client.connect import Server, connect
 from art_mcp.client.connection.sdk import wire
 from art_mcp.client.connection.tool_filter import name_of, unreadable
 from art_mcp.client.effects import why_changing, words
-from art_mcp.input_schema import normal_schema
+from art_mcp.input_schema import BY_NAME, normal_schema
 from trainer_server.wire import ConfigError, MCPError
 
-SAMPLED = 20
+MAX_SAMPLES = 20
 """Maximum number of resources whose content is read."""
 
 SAMPLE = 2_000
@@ -171,11 +171,11 @@ class Catalog(_Part):
         Raises:
             ConfigError: A tool is neither an object of the SDK nor its JSON.
         """
-        given = [_tool_fields(tool) for tool in tools]
-        reasons = {id(tool): reason for tool in given if (reason := unreadable(tool))}
+        entries = [_tool_fields(tool) for tool in tools]
+        reasons = {id(tool): reason for tool in entries if (reason := unreadable(tool))}
         return cls(
-            tools=[CatalogTool.model_validate(tool) for tool in given if id(tool) not in reasons],
-            left_out={name_of(tool, at): reasons[id(tool)] for at, tool in enumerate(given) if id(tool) in reasons},
+            tools=[CatalogTool.model_validate(tool) for tool in entries if id(tool) not in reasons],
+            left_out={name_of(tool, at): reasons[id(tool)] for at, tool in enumerate(entries) if id(tool) in reasons},
             **facts,
         )
 
@@ -218,7 +218,7 @@ class Catalog(_Part):
 
 
 async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> Catalog:
-    """Reads the catalog of a server, and samples of its first SAMPLED resources.
+    """Reads the catalog of a server, and samples of its first MAX_SAMPLES resources.
 
     Args:
         server: A connected server, or what `connect` takes.
@@ -231,10 +231,10 @@ async def read_catalog(server: Server | str | Sequence[str], **options: Any) -> 
         MCPError: The server cannot be used.
     """
     if not isinstance(server, Server):
-        async with connect(server, **options) as connected:
-            return await read_catalog(connected)
+        async with connect(server, **options) as live:
+            return await read_catalog(live)
     resources = [CatalogResource.model_validate(resource) for resource in await server.listing("resources/list")]
-    for resource in resources[:SAMPLED]:
+    for resource in resources[:MAX_SAMPLES]:
         try:
             contents = await server.read(resource.uri)
         except MCPError:
@@ -262,3 +262,39 @@ def _tool_fields(tool: Any) -> dict[str, Any]:
         raise ConfigError(f"expected a tool of the MCP SDK or its JSON, found {type(tool).__name__}: {tool!r:.100}")
     # Nulls of optional fields have no meaning, but nulls inside schemas do: only the outer ones are removed.
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def properties_of(tool: CatalogTool) -> dict[str, Any]:
+    """The schemas of a tool's parameters by name."""
+    return dict(tool.input_schema.get("properties") or {})
+
+
+def plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Resolves references, unions and lists of types in a schema; takes the first alternative that is not null.
+
+    Args:
+        schema: The schema.
+        whole: The schema that has the definitions.
+    """
+    for _ in range(10):  # a limit for references that lead to each other
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference.partition("/")[0] == "#":
+            target: Any = whole
+            steps = reference.split("/")[1:]
+            for key in steps:
+                target = target.get(key, {}) if isinstance(target, Mapping) else {}
+            if steps and not (len(steps) == 2 and steps[0] in BY_NAME):  # where a catalog expects no schema
+                target = normal_schema(target)
+            schema = {**target, **{key: value for key, value in schema.items() if key != "$ref"}}
+            continue
+        options = schema.get("anyOf") or schema.get("oneOf") or schema.get("allOf")
+        options = [each for each in options if isinstance(each, Mapping)] if isinstance(options, list) else []
+        if options:
+            alternative = next((option for option in options if option.get("type") != "null"), options[0])
+            rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "allOf")}
+            schema = {**rest, **alternative}
+            continue
+        break
+    if isinstance(schema.get("type"), list):
+        schema = {**schema, "type": next((kind for kind in schema["type"] if kind != "null"), "string")}
+    return schema

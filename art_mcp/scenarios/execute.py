@@ -17,13 +17,12 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.client.result import CallResult
-from art_mcp.scenarios.catalog import REMEDY, Catalog
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.catalog import REMEDY, Catalog, properties_of
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.observe import changes_with_time, is_local, parse_result, pick_value, problem, stable_facts
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import MCPScenario, Observation, Reading, Step, is_reference
 from art_mcp.scenarios.scenario_set import DroppedTask, drop
-from art_mcp.scenarios.schemas import properties_of
 from art_mcp.worlds.change import Change, merge_changes
 
 APART = 1.2
@@ -102,9 +101,9 @@ class Trial:
             if value is None or canonical(value) != canonical(_pick_or_none(cut[reading.step], reading)):
                 whole.add(reading.step)
         for fact in facts:
-            if not any(mentions(seen.text, fact) for seen in cut):
-                telling = {index for index, result in enumerate(results) if mentions(result.text, fact)}
-                whole |= telling or set(range(len(results)))
+            if not any(mentions(result.text, fact) for result in cut):
+                with_fact = {index for index, result in enumerate(results) if mentions(result.text, fact)}
+                whole |= with_fact or set(range(len(results)))
         return [_whole(result) if index in whole else cut[index] for index, result in enumerate(results)]
 
 
@@ -150,9 +149,9 @@ class Trials:
             For each plan its trial, or why it is not usable.
         """
         firsts = await asyncio.gather(*(self._perform(steps, fail) for steps in plans))
-        ended = time.monotonic()
+        end = time.monotonic()
         if any(isinstance(first, Execution) for first in firsts):
-            await asyncio.sleep(max(0.0, ended + APART - time.monotonic()))
+            await asyncio.sleep(max(0.0, end + APART - time.monotonic()))
         return list(await asyncio.gather(*(self._again(first, fail) for first in firsts)))
 
     async def _perform(self, steps: Sequence[Step], fail: bool, check: bool = True) -> Execution | StepFailed:
@@ -160,8 +159,8 @@ class Trials:
             try:
                 if self._until is not None and asyncio.get_running_loop().time() > self._until:
                     raise StepFailed("surplus", "the time was over")
-                wanted = check_steps(steps, self._catalog, self._allowed) if check else list(steps)
-                return await perform(self._server, wanted, fail=fail)
+                valid_steps = check_steps(steps, self._catalog, self._allowed) if check else list(steps)
+                return await perform(self._server, valid_steps, fail=fail)
             except StepFailed as failed:
                 return failed
             finally:
@@ -216,16 +215,16 @@ async def execute(
     plans = [scenario.plan for scenario in scenarios]
     outcomes: dict[int, Trial | StepFailed] = {}  # by position: scenarios with the same messages have the same id
     for fail in (False, True):
-        called = [at for at, plan in enumerate(plans) if plan.reference and (plan.reply == "refusal") is fail]
-        ran = await trials.run([plans[at].reference for at in called], fail=fail)
-        outcomes |= zip(called, ran, strict=True)
-    kept, dropped = [], []
+        with_calls = [at for at, plan in enumerate(plans) if plan.reference and (plan.reply == "refusal") is fail]
+        ran = await trials.run([plans[at].reference for at in with_calls], fail=fail)
+        outcomes |= zip(with_calls, ran, strict=True)
+    successes, failures = [], []
     for at, scenario in enumerate(scenarios):
         try:
-            kept.append(_complete_scenario(scenario, outcomes.get(at)))
+            successes.append(_complete_scenario(scenario, outcomes.get(at)))
         except StepFailed as failed:
-            dropped.append(drop(scenario, failed.kind, str(failed)))
-    return kept, dropped
+            failures.append(drop(scenario, failed.kind, str(failed)))
+    return successes, failures
 
 
 def _complete_scenario(scenario: MCPScenario, outcome: Trial | StepFailed | None) -> MCPScenario:
@@ -238,13 +237,13 @@ def _complete_scenario(scenario: MCPScenario, outcome: Trial | StepFailed | None
         return scenario
     if isinstance(outcome, StepFailed):
         raise outcome
-    refused = scenario.plan.reply == "refusal"
-    if refused and outcome.changes:
+    is_refusal = scenario.plan.reply == "refusal"
+    if is_refusal and outcome.changes:
         raise StepFailed("unstable", "it gave an error, and changed something")
-    facts, readings = ([], []) if refused else _expected_values(scenario, outcome)
+    facts, readings = ([], []) if is_refusal else _expected_values(scenario, outcome)
     return scenario.with_plan(
         reference=outcome.steps,
-        observations=outcome.observations(facts, [] if refused else scenario.plan.readings),
+        observations=outcome.observations(facts, [] if is_refusal else scenario.plan.readings),
         facts=facts,
         readings=readings,
         changes=outcome.changes,
@@ -262,8 +261,8 @@ def _expected_values(scenario: MCPScenario, trial: Trial) -> tuple[list[str], li
     facts, readings = [], []
     for reading in scenario.plan.readings:
         values = []
-        for done in (trial.first, trial.second or trial.first):
-            result = done.results[reading.step]
+        for execution in (trial.first, trial.second or trial.first):
+            result = execution.results[reading.step]
             try:
                 value = pick_value(result.text, result.structured, reading.path)
             except (LookupError, TypeError):
@@ -292,7 +291,7 @@ def check_steps(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool
     Raises:
         StepFailed: A tool is missing or may not be called, or a step takes a result of a step that is not earlier.
     """
-    filled = []
+    complete = []
     for index, step in enumerate(steps):
         tool = next((tool for tool in catalog.tools if tool.name == step.tool), None)
         if tool is None:
@@ -303,8 +302,8 @@ def check_steps(steps: Sequence[Step], catalog: Catalog, allow_destructive: bool
             raise StepFailed("invalid", f"step {index + 1} takes a result of a step that does not come before it")
         properties = properties_of(tool)
         defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
-        filled.append(step.model_copy(update={"defaults": defaults, "reads": tool.reads}))
-    return filled
+        complete.append(step.model_copy(update={"defaults": defaults, "reads": tool.reads}))
+    return complete
 
 
 async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) -> Execution:
@@ -321,7 +320,7 @@ async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) 
     Raises:
         StepFailed: A call failed or gave nothing usable, or its world cannot be read.
     """
-    performed: list[Step] = []
+    history: list[Step] = []
     results: list[CallResult] = []
     before: list[Change] | None = []
     try:
@@ -330,7 +329,7 @@ async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) 
                 wrong = fail and index == len(steps) - 1
                 results.append(await performed_step(server, step, results, index, fail=wrong))
                 after = await server.changes()
-                performed.append(
+                history.append(
                     step if after is None else step.model_copy(update={"reads": _only_read(step, after, before)})
                 )
                 before = after
@@ -338,7 +337,7 @@ async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) 
         raise StepFailed("error", f"what it changed in its world cannot be read: {error}") from error
     world = scope.metadata.get(WORLD_KEY)
     changes = None if world is None else [Change.model_validate(change) for change in world["changes"]]
-    return Execution(performed, results, changes)
+    return Execution(history, results, changes)
 
 
 @asynccontextmanager
@@ -416,19 +415,19 @@ def _facts(execution: Execution, again: Sequence[CallResult]) -> list[str]:
         execution: The first execution.
         again: Results of the second execution.
     """
-    taken = {need for step in execution.steps for need in step.needs}
-    known = [
+    needs = {need for step in execution.steps for need in step.needs}
+    argument_values = [
         value
         for at, step in enumerate(execution.steps)
         for value in _values(resolve_arguments(step, execution.results[:at]))
     ]
     facts: list[str] = []
     for index, (step, first, second) in enumerate(zip(execution.steps, execution.results, again, strict=True)):
-        acted = execution.changes is not None and not step.reads
-        if index in taken or acted or (first.content and first.structured is None):  # nobody repeats a picture
+        is_change = execution.changes is not None and not step.reads
+        if index in needs or is_change or (first.content and first.structured is None):  # nobody repeats a picture
             continue
         stable = stable_facts(
-            parse_result(first.text, first.structured), parse_result(second.text, second.structured), known
+            parse_result(first.text, first.structured), parse_result(second.text, second.structured), argument_values
         )
         facts += [fact for fact in stable if fact not in facts]
     return facts

@@ -90,11 +90,11 @@ def parse_result(text: str, structured_content: Any = None) -> Any:
         return parse_result(structured_content) if isinstance(structured_content, str) else structured_content
     if structured_content is not None:
         return structured_content
-    stripped = text.strip()
-    if stripped[:1] in ("{", "["):
+    bare = text.strip()
+    if bare[:1] in ("{", "["):
         for read in (json.loads, ast.literal_eval):
             try:
-                return read(stripped)
+                return read(bare)
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
     return text
@@ -198,10 +198,10 @@ class Finding:
         order = _meanings(name)
         if not order or (self.own and self.own[-1] != order[-1]):
             return False
-        wanted = frozenset(order)
-        if not wanted <= self.about.union(self.own):
+        parameter_words = frozenset(order)
+        if not parameter_words <= self.about.union(self.own):
             return False
-        return wanted <= set(self.own) or wanted not in parameters
+        return parameter_words <= set(self.own) or parameter_words not in parameters
 
 
 def findings(tool: str, value: Any) -> Iterator[Finding]:
@@ -224,10 +224,10 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
         if not file_path.startswith(("/dev/", "/proc/")):
             kind = "file" if "." in file_path.rpartition("/")[2] else "directory"
             yield Finding(None, ("path",), frozenset({kind}), file_path)
-    seen: Counter[str] = Counter()
+    key_counts: Counter[str] = Counter()
     for number, line in enumerate(lines(value)):
-        where: Path = (line.key, seen[line.key]) if line.key else (number,)
-        seen[line.key] += 1
+        where: Path = (line.key, key_counts[line.key]) if line.key else (number,)
+        key_counts[line.key] += 1
         if len(line.value) <= MAX_VALUE:
             own = meanings(line.key) if line.key and not line.tagged else ["name"]
             tags = _TAGS.get(line.key.casefold(), ()) if line.tagged else ()
@@ -276,7 +276,7 @@ def stable_facts(first: Any, second: Any, argument_values: Sequence[Any]) -> lis
     Returns:
         At most MAX_FACTS facts; single characters and very short words come last.
     """
-    stated = " ".join(canonical(argument) for argument in argument_values).casefold()
+    argument_text = " ".join(canonical(argument) for argument in argument_values).casefold()
     candidates: list[Any]
     if isinstance(first, str):
         candidates = _tokens(first, [str(argument) for argument in argument_values]) if first == second else []
@@ -288,7 +288,7 @@ def stable_facts(first: Any, second: Any, argument_values: Sequence[Any]) -> lis
         text = candidate.strip() if isinstance(candidate, str) else canonical(candidate)
         if isinstance(candidate, bool) or not 0 < len(text) <= MAX_FACT or "\n" in text or text in facts:
             continue
-        if text.casefold() not in stated and not changes_with_time(text):
+        if text.casefold() not in argument_text and not changes_with_time(text):
             facts.append(text)
     return sorted(facts, key=lambda text: len(text) < 2 + text.isalpha())[:MAX_FACTS]
 
@@ -306,7 +306,7 @@ def is_local(text: str) -> bool:
 
 def tokens(text: str) -> list[str]:
     """The numbers, names and quotations in a text, without its dates."""
-    return [quoted or token for quoted, token in _TOKEN.findall(_DATE.sub(" ", text))]
+    return [quotation or token for quotation, token in _TOKEN.findall(_DATE.sub(" ", text))]
 
 
 def _tokens(text: str, argument_values: Sequence[str]) -> list[str]:

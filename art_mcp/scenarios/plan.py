@@ -157,8 +157,8 @@ class Plan(BaseModel):
 
     def _has(self, reading: Reading) -> bool:
         try:
-            seen = self.observations[reading.step]
-            pick_value(seen.text, seen.structured, reading.path)
+            observation = self.observations[reading.step]
+            pick_value(observation.text, observation.structured, reading.path)
         except (LookupError, TypeError):
             return False
         return True
@@ -171,9 +171,9 @@ class Plan(BaseModel):
     @property
     def asks(self) -> bool:
         """Whether the task asks for information, and not only for an action."""
-        taken = {need for step in self.reference for need in step.needs}
+        needs = {need for step in self.reference for need in step.needs}
         return bool(self.facts or self.readings) or any(
-            step.reads for at, step in enumerate(self.reference) if at not in taken
+            step.reads for at, step in enumerate(self.reference) if at not in needs
         )
 
 
@@ -190,8 +190,8 @@ class MCPScenario(Scenario):
             history: What was said before: what the user asked and what the assistant answered, for each turn.
         """
         before = [[role, text] for turn in history for role, text in zip(("user", "assistant"), turn, strict=True)]
-        given = {"messages": [*before, ["user", task]]}
-        return cls(id=scenario_id(given), input=given, metadata={"mcp": plan.model_dump(mode="json")})
+        graph_input = {"messages": [*before, ["user", task]]}
+        return cls(id=scenario_id(graph_input), input=graph_input, metadata={"mcp": plan.model_dump(mode="json")})
 
     @classmethod
     def of_scenario(cls, scenario: Scenario) -> Self:
@@ -203,27 +203,27 @@ class MCPScenario(Scenario):
         Raises:
             ConfigError: The scenario has no plan, or the plan is invalid.
         """
-        converted = cls(id=scenario.id, input=scenario.input, metadata=scenario.metadata)
-        if "mcp" not in converted.metadata:
-            raise ConfigError(f"scenario {converted.id} has no plan in metadata['mcp']: it is not one of an MCP server")
+        copy = cls(id=scenario.id, input=scenario.input, metadata=scenario.metadata)
+        if "mcp" not in copy.metadata:
+            raise ConfigError(f"scenario {copy.id} has no plan in metadata['mcp']: it is not one of an MCP server")
         try:
-            Plan.model_validate(converted.metadata["mcp"])
+            Plan.model_validate(copy.metadata["mcp"])
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
-            raise ConfigError(f"the plan of scenario {converted.id} is wrong at {where}: {first['msg']}") from None
-        return converted
+            raise ConfigError(f"the plan of scenario {copy.id} is wrong at {where}: {first['msg']}") from None
+        return copy
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages that the agent gets, in OpenAI's format. Several: the task follows up on an earlier one."""
         if isinstance(self.input, str):
             return [{"role": "user", "content": self.input}]
-        given = [
+        messages = [
             (message["role"], message["content"]) if isinstance(message, dict) else message
             for message in self.input["messages"]
         ]
-        return [{"role": str(role), "content": str(content)} for role, content in given]
+        return [{"role": str(role), "content": str(content)} for role, content in messages]
 
     @property
     def task(self) -> str:
@@ -233,8 +233,8 @@ class MCPScenario(Scenario):
     @property
     def wording(self) -> str:
         """The words of all messages: the same for scenarios that differ in case or punctuation alone."""
-        said = " ".join(message["content"] for message in self.messages).casefold()
-        return " ".join("".join(char if char.isalnum() else " " for char in said).split())
+        text = " ".join(message["content"] for message in self.messages).casefold()
+        return " ".join("".join(char if char.isalnum() else " " for char in text).split())
 
     @property
     def plan(self) -> Plan:

@@ -76,8 +76,8 @@ class ScenarioSet:
     @property
     def coverage(self) -> dict[str, int]:
         """Number of scenarios that use each tool. Tools that no scenario uses have 0."""
-        used = Counter(tool for scenario in self.scenarios for tool in set(scenario.tools))
-        return {tool: used[tool] for tool in dict.fromkeys([*self.offered, *used])}
+        uses = Counter(tool for scenario in self.scenarios for tool in set(scenario.tools))
+        return {tool: uses[tool] for tool in dict.fromkeys([*self.offered, *uses])}
 
     def split(self, held_out: float = 0.25, seed: int = 0) -> ScenarioSet:
         """Splits the set again into training and the three held-out sets.
@@ -107,14 +107,14 @@ class ScenarioSet:
         Returns:
             A new set. The scenarios that were removed are in its `dropped`.
         """
-        kept, dropped = [], list(self.dropped)
+        learnable, rejects = [], list(self.dropped)
         for scenario in self.scenarios:
             rate = scenario.plan.measured
             if rate is None or low < rate < high:
-                kept.append(scenario)
+                learnable.append(scenario)
             else:
-                dropped.append(drop(scenario, "unlearnable", f"the policy solves it in {rate:.0%} of its rollouts"))
-        return ScenarioSet(kept, dropped, self.offered, self.notes)
+                rejects.append(drop(scenario, "unlearnable", f"the policy solves it in {rate:.0%} of its rollouts"))
+        return ScenarioSet(learnable, rejects, self.offered, self.notes)
 
     def with_aliases(self, aliases: Aliases) -> ScenarioSet:
         """Replaces placeholders such as `{world:repo}`, and paths of originals, by what the model sees: `/world/repo`.
@@ -152,33 +152,33 @@ class ScenarioSet:
         Raises:
             ConfigError: A file cannot be read, or a line is invalid. The message names the line.
         """
-        loaded = cls(list(read_jsonl(path, _scenario, what="scenario of an MCP server")))
+        scenarios = cls(list(read_jsonl(path, _scenario, what="scenario of an MCP server")))
         if _dropped_file(path).exists():
             lines: list[dict[str, Any]] = list(read_jsonl(_dropped_file(path), dict))
             try:
-                loaded.offered, loaded.notes = lines[0]["offered"], lines[0]["notes"]
-                loaded.dropped = [DroppedTask.model_validate(line) for line in lines[1:]]
+                scenarios.offered, scenarios.notes = lines[0]["offered"], lines[0]["notes"]
+                scenarios.dropped = [DroppedTask.model_validate(line) for line in lines[1:]]
             except (LookupError, ValidationError) as error:
                 raise ConfigError(
                     f"{_dropped_file(path)} is not what `save` wrote ({type(error).__name__}): mend it, or delete it; "
                     "the scenarios can be read without it"
                 ) from None
-        return loaded
+        return scenarios
 
     def report(self) -> str:
         """Summarizes the set as text: the split, difficulties, tools, phrasings, dropped tasks, errors, notes."""
         by_difficulty = Counter(scenario.plan.difficulty for scenario in self.scenarios)
-        reasons = Counter(dropped.kind for dropped in self.dropped)
-        errors = Counter(dropped.reason for dropped in self.dropped if dropped.kind == "error")
+        reasons = Counter(record.kind for record in self.dropped)
+        errors = Counter(record.reason for record in self.dropped if record.kind == "error")
         plans = [scenario.plan for scenario in self.scenarios]
         acting = sum(bool(plan.changes) for plan in plans)
-        checked = sum(bool(plan.facts) for plan in plans)
+        with_facts = sum(bool(plan.facts) for plan in plans)
         alone = sum(not plan.facts and not plan.changes for plan in plans)
         sizes = ", ".join(f"{len(scenarios)} {name}" for name, scenarios in self.held_out_sets.items())
-        held = f" ({sizes})" if sizes else ""
+        set_sizes = f" ({sizes})" if sizes else ""
         lines = [
-            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.held_out)} held out{held}; "
-            f"{checked} check the answer's facts, {acting} the state of the world, {alone} the calls alone",
+            f"{len(self.scenarios)} scenarios: {len(self.train)} to train on, {len(self.held_out)} held out{set_sizes}"
+            f"; {with_facts} check the answer's facts, {acting} the state of the world, {alone} the calls alone",
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
             f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
@@ -199,24 +199,24 @@ def balance_scenarios(scenarios: Iterable[MCPScenario], after: Sequence[MCPScena
     Returns:
         All of `scenarios`, reordered. Balance of difficulties takes precedence over balance of tools.
     """
-    left: dict[tuple[int, tuple[str, ...]], list[MCPScenario]] = defaultdict(list)
+    queues: dict[tuple[int, tuple[str, ...]], list[MCPScenario]] = defaultdict(list)
     for scenario in scenarios:
-        left[scenario.plan.difficulty, combination(scenario)].append(scenario)
+        queues[scenario.plan.difficulty, combination(scenario)].append(scenario)
     levels = Counter(scenario.plan.difficulty for scenario in after)
-    used = Counter(tool for scenario in after for tool in combination(scenario))
+    uses = Counter(tool for scenario in after for tool in combination(scenario))
 
     def rarity(kind: tuple[int, tuple[str, ...]]) -> tuple[int, float]:
-        return levels[kind[0]], sum(used[tool] for tool in kind[1]) / max(len(kind[1]), 1)
+        return levels[kind[0]], sum(uses[tool] for tool in kind[1]) / max(len(kind[1]), 1)
 
-    ordered: list[MCPScenario] = []
-    while left:
-        rarest = min(left, key=rarity)
-        ordered.append(left[rarest].pop(0))
+    order: list[MCPScenario] = []
+    while queues:
+        rarest = min(queues, key=rarity)
+        order.append(queues[rarest].pop(0))
         levels[rarest[0]] += 1
-        used.update(rarest[1])
-        if not left[rarest]:
-            del left[rarest]
-    return ordered
+        uses.update(rarest[1])
+        if not queues[rarest]:
+            del queues[rarest]
+    return order
 
 
 def drop(scenario: MCPScenario, kind: Any, reason: str) -> DroppedTask:
@@ -231,9 +231,9 @@ def drop(scenario: MCPScenario, kind: Any, reason: str) -> DroppedTask:
 
 
 def _with_aliases(scenario: MCPScenario, aliases: Aliases) -> MCPScenario:
-    given, metadata = aliases.value(scenario.input), aliases.value(scenario.metadata)
-    own_id = scenario.id if given == scenario.input else scenario_id(given)
-    return scenario.model_copy(update={"id": own_id, "input": given, "metadata": metadata})
+    graph_input, metadata = aliases.value(scenario.input), aliases.value(scenario.metadata)
+    own_id = scenario.id if graph_input == scenario.input else scenario_id(graph_input)
+    return scenario.model_copy(update={"id": own_id, "input": graph_input, "metadata": metadata})
 
 
 def _dropped_file(path: str | Path) -> Path:

@@ -76,12 +76,12 @@ def split_scenarios(
     size = min(round(held_out * len(order) / len(HELD_OUT)), MOST)
     if not size:
         return [scenario.with_plan(split="train") for scenario in scenarios], []
-    combined = _combinations(order, size)
-    left = [scenario for scenario in order if combination(scenario) not in combined]
-    forms = _choose_keys({form: {s.id for s in group} for form, group in _by_form(left).items()}, size, len(order))
-    left = [scenario for scenario in left if scenario.plan.phrasing not in forms]
-    values = _choose_keys(_by_value(left), size, len(order))
-    division = Division(frozenset(values), frozenset(forms), frozenset(combined))
+    held_combinations = _combinations(order, size)
+    rest = [scenario for scenario in order if combination(scenario) not in held_combinations]
+    forms = _choose_keys({form: {s.id for s in group} for form, group in _by_form(rest).items()}, size, len(order))
+    rest = [scenario for scenario in rest if scenario.plan.phrasing not in forms]
+    values = _choose_keys(_by_value(rest), size, len(order))
+    division = Division(frozenset(values), frozenset(forms), frozenset(held_combinations))
     split = _with_history([scenario.with_plan(split=division.split_of(scenario)) for scenario in scenarios])
     sizes = Counter(scenario.plan.split for scenario in split)
     why = {
@@ -94,16 +94,16 @@ def split_scenarios(
 
 def _with_history(scenarios: Sequence[MCPScenario]) -> list[MCPScenario]:
     """Holds out follow-ups on a held-out task with it: their history tells its values and its answer."""
-    held: dict[str, Split] = {
+    set_of_request: dict[str, Split] = {
         scenario.task: scenario.plan.split
         for scenario in scenarios
         if len(scenario.messages) == 1 and scenario.plan.split != "train"
     }
     whole = []
     for scenario in scenarios:
-        asked, *later = [message["content"] for message in scenario.messages]
-        moved = later and asked in held and scenario.plan.split == "train"
-        whole.append(scenario.with_plan(split=held[asked]) if moved else scenario)
+        first_request, *later = [message["content"] for message in scenario.messages]
+        moves = later and first_request in set_of_request and scenario.plan.split == "train"
+        whole.append(scenario.with_plan(split=set_of_request[first_request]) if moves else scenario)
     return whole
 
 
@@ -111,11 +111,11 @@ def _combinations(order: Sequence[MCPScenario], size: int) -> set[tuple[str, ...
     """Combinations to hold out, of tools that are each seen alone. Half of the combinations stay in training."""
     sizes = Counter(combination(scenario) for scenario in order)
     candidates = [tools for tools in sizes if len(tools) > 1 and all((tool,) in sizes for tool in tools)]
-    held: set[tuple[str, ...]] = set()
+    chosen_tools: set[tuple[str, ...]] = set()
     for tools in candidates[: max(len(candidates) // 2, 1)]:
-        if sum(sizes[each] for each in held) < size:
-            held.add(tools)
-    return held
+        if sum(sizes[each] for each in chosen_tools) < size:
+            chosen_tools.add(tools)
+    return chosen_tools
 
 
 def _choose_keys(having: dict[str, set[str]], size: int, of: int) -> set[str]:
@@ -126,13 +126,13 @@ def _choose_keys(having: dict[str, set[str]], size: int, of: int) -> set[str]:
         size: Wanted number of scenarios.
         of: Number of all scenarios.
     """
-    held: set[str] = set()
+    chosen_keys: set[str] = set()
     out: set[str] = set()
     for key, ids in having.items():
         if len(having) > 2 and len(out) < size and len(ids) <= PERVASIVE * of and len(out | ids) <= 1.5 * size + 1:
-            held.add(key)
+            chosen_keys.add(key)
             out |= ids
-    return held
+    return chosen_keys
 
 
 def _by_form(order: Iterable[MCPScenario]) -> dict[str, list[MCPScenario]]:

@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from art_mcp.scenarios.observe import leaves
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.plan import MCPScenario
 
 GRAM = 5
 """Words in a row that count as taken from a description."""
 
-SHOWN = 5
+MAX_TASKS = 5
 """Scenarios that a report shows as they are."""
 
 
@@ -27,10 +27,10 @@ def find_copied_words(tasks: Sequence[str], descriptions: Iterable[str]) -> tupl
     Returns:
         The share, from 0 to 1, and the words. Empty: no task has any.
     """
-    described = {gram for text in descriptions for gram in _grams(text)}
+    description_grams = {gram for text in descriptions for gram in _grams(text)}
     counts: Counter[str] = Counter()
     for task in tasks:
-        counts.update(set(_grams(task)) & described)
+        counts.update(set(_grams(task)) & description_grams)
     if not counts:
         return 0.0, ""
     gram, most = max(counts.items(), key=lambda item: (item[1], item[0]))
@@ -64,12 +64,12 @@ def summary(scenarios: Sequence[MCPScenario]) -> Iterator[str]:
     yield f"{phrasings} distinct phrasings of {forms} forms; words: median {middle}, 5 to 95 %: {low} to {high}"
     kinds = Counter(scenario.plan.kind for scenario in scenarios)
     yield "by kind: " + ", ".join(f"{kind.replace('_', '-')}: {count}" for kind, count in kinds.most_common())
-    step = max(1, len(scenarios) // SHOWN)
-    for scenario in scenarios[::step][:SHOWN]:
+    step = max(1, len(scenarios) // MAX_TASKS)
+    for scenario in scenarios[::step][:MAX_TASKS]:
         yield f"for example: {'; then: '.join(message['content'] for message in scenario.messages)}"
 
 
 def _grams(text: str) -> Iterator[str]:
-    said = re.findall(r"[a-z0-9']+", text.casefold())
-    for at in range(len(said) - GRAM + 1):
-        yield " ".join(said[at : at + GRAM])
+    text_words = re.findall(r"[a-z0-9']+", text.casefold())
+    for at in range(len(text_words) - GRAM + 1):
+        yield " ".join(text_words[at : at + GRAM])

@@ -28,14 +28,14 @@ from art_mcp.specialization.settings import SYSTEM, RunSettings
 from art_mcp.specialization.verify import EXTRA_CALLS
 from trainer_server.wire import ConfigError
 
-SHOWN = 3
+EXAMPLES = 3
 """Demonstrations in the prompt of the prompted baseline."""
 _LONGEST = 2_000
 """Characters of a demonstration in a prompt, if there are shorter ones of the tool."""
 
 _CHARACTERS = 2.5
 """Characters of a token, at least: JSON with names and numbers has few."""
-_CODED = re.compile(r"\w*\d\w*")
+_CODE = re.compile(r"\w*\d\w*")
 """Numbers and hashes, of which each character is a token in many models."""
 _RESERVE, _LEAST_TOKENS, _MOST_TOKENS = 16, 64, 256
 MAX_TURNS = 8
@@ -60,10 +60,10 @@ def build_agent(
             demonstrations.
     """
     bound = model.bind_tools(tools)
-    shown = [SystemMessage(system), *convert_to_messages([dict(message) for message in examples])]
+    prefix = [SystemMessage(system), *convert_to_messages([dict(message) for message in examples])]
 
     async def agent(state: MessagesState) -> dict[str, list[AnyMessage]]:
-        return {"messages": [await bound.ainvoke([*shown, *state["messages"]])]}
+        return {"messages": [await bound.ainvoke([*prefix, *state["messages"]])]}
 
     def after_agent(state: MessagesState) -> str:
         messages = state["messages"]
@@ -118,17 +118,17 @@ class Toolbox:
         limits = min(MAX_TURNS, longest + EXTRA_CALLS + 1), _tokens(scenarios.scenarios)
         if allow_destructive or server.disposable:
             return cls(tools, "", *limits)
-        listed = [
+        tools_for_agent = [
             CatalogTool(
                 name=tool.name, description=tool.description, annotations=(tool.metadata or {}).get("annotations", {})
             )
             for tool in tools
         ]
-        left_out = {tool.name: tool for tool in listed if not tool.reads}
-        needed = {name for scenario in scenarios.scenarios for name in scenario.tools}
-        if missing := [tool for name, tool in left_out.items() if name in needed]:
+        left_out = {tool.name: tool for tool in tools_for_agent if not tool.reads}
+        reference_tools = {name for scenario in scenarios.scenarios for name in scenario.tools}
+        if missing := [tool for name, tool in left_out.items() if name in reference_tools]:
             raise ConfigError(f"the scenarios need tools that are {describe_withheld(missing)}. {REMEDY}")
-        note = f"{describe_withheld(listed)}. {REMEDY}" if left_out else ""
+        note = f"{describe_withheld(tools_for_agent)}. {REMEDY}" if left_out else ""
         return cls([tool for tool in tools if tool.name not in left_out], note, *limits)
 
     def agent(
@@ -158,13 +158,13 @@ def _tokens(scenarios: Iterable[MCPScenario]) -> int:
         for message in demonstration(scenario):
             if message["role"] == "assistant":
                 text = f"{message.get('content') or ''}{json.dumps(message.get('tool_calls', ''))}"
-                coded = sum(map(len, _CODED.findall(text)))
-                longest = max(longest, coded + (len(text) - coded) / _CHARACTERS)
+                code_length = sum(map(len, _CODE.findall(text)))
+                longest = max(longest, code_length + (len(text) - code_length) / _CHARACTERS)
     return min(_MOST_TOKENS, max(_LEAST_TOKENS, _RESERVE + round(longest)))
 
 
 def example_messages(training: Sequence[MCPScenario], seed: int) -> list[dict[str, Any]]:
-    """The messages of SHOWN demonstrations, of different tools if there are, for the prompt of the prompted baseline.
+    """The messages of some demonstrations, of different tools if there are, for the prompt of the prompted baseline.
 
     Args:
         training: The training scenarios.
@@ -174,16 +174,16 @@ def example_messages(training: Sequence[MCPScenario], seed: int) -> list[dict[st
     usable = [
         scenario for scenario in order if scenario.tools and len(scenario.messages) == 1 and scenario.plan.executed
     ]
-    usable.sort(key=lambda scenario: sum(len(seen.text) for seen in scenario.plan.observations) > _LONGEST)
-    chosen: list[MCPScenario] = []
+    usable.sort(key=lambda scenario: sum(len(result.text) for result in scenario.plan.observations) > _LONGEST)
+    examples: list[MCPScenario] = []
     for fresh in (True, False):
         for scenario in usable:
-            used = {tool for other in chosen for tool in other.tools}
-            if len(chosen) < SHOWN and scenario not in chosen and (not fresh or not used & set(scenario.tools)):
-                chosen.append(scenario)
+            tools = {tool for other in examples for tool in other.tools}
+            if len(examples) < EXAMPLES and scenario not in examples and (not fresh or not tools & set(scenario.tools)):
+                examples.append(scenario)
     return [
         _prefix_ids(message, f"shown_{number}_")
-        for number, scenario in enumerate(chosen)
+        for number, scenario in enumerate(examples)
         for message in demonstration(scenario)
     ]
 

@@ -18,13 +18,12 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.drafting.gazetteer import WORDS, is_well_known
+from art_mcp.scenarios.drafting.gazetteer import is_well_known
 from art_mcp.scenarios.execute import StepFailed, resolve_arguments
-from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import lines, mentions
 from art_mcp.scenarios.observe import changes_with_time, leaves, parse_result
-from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.arguments import spell_value
+from art_mcp.scenarios.phrasing.language import VALUES, WORDS
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Step, is_reference
 from art_mcp.specialization.demonstrations import demonstration
 from art_mcp.validation import violation
@@ -42,7 +41,7 @@ _ABBREVIATION = 6
 _HASH = "#"
 """What they are marked with, so that they are no number and no word."""
 
-_COMPUTED = 3
+_FEW_VALUES = 3
 """A result with at most as many values, besides those of its call, may have been computed from the call's numbers."""
 
 _DIGITS = 4
@@ -58,7 +57,7 @@ _PART = re.compile(
 """The parts of a text that may be renamed. A word may follow an escaped line break of JSON."""
 _ENDING = re.compile(r"(?<=\w)\.([A-Za-z]{1,5})(?![\w.])")
 _ROOT = re.compile(re.escape(WORLD) + r"(?:/[\w.-]+)?")
-_QUOTED = re.compile(r"'([^']*)'")
+_QUOTATION = re.compile(r"'([^']*)'")
 _ESCAPE = re.compile(r'\\(?:u[0-9a-fA-F]{4}|["\\/bfnrt])')
 
 _USUAL = frozenset(
@@ -68,7 +67,7 @@ _USUAL = frozenset(
         "file"
     )
 )
-_KEPT = _USUAL | lexicon.FILLERS | lexicon.PREPOSITIONS
+_CONSTANT_WORDS = _USUAL | WORDS.fillers | WORDS.prepositions
 
 _CONSONANTS, _VOWELS = "bcdfghjklmnprstvwz", "aeiou"
 
@@ -120,10 +119,12 @@ class Renamer:
         renaming = self._renaming(scenario, again)
         steps = [step.model_copy(update={"arguments": renaming.arguments(step)}) for step in plan.reference]
         observations = [
-            seen.model_copy(update={"text": renaming.text(seen.text), "structured": renaming.value(seen.structured)})
-            for seen in plan.observations
+            result.model_copy(
+                update={"text": renaming.text(result.text), "structured": renaming.value(result.structured)}
+            )
+            for result in plan.observations
         ]
-        renamed = scenario.model_copy(update={"input": renaming.input(scenario)}).with_plan(
+        copy = scenario.model_copy(update={"input": renaming.input(scenario)}).with_plan(
             reference=steps,
             observations=observations,
             facts=renaming.value(plan.facts),
@@ -133,14 +134,14 @@ class Renamer:
             requests=renaming.value(plan.requests),
             changes=None,  # of the values that the world had
         )
-        return renamed if _still_right(scenario, renamed, self._schemas) else scenario
+        return copy if _still_right(scenario, copy, self._schemas) else scenario
 
     def _parts(self, scenario: MCPScenario) -> set[str]:
         """What may be renamed: words in lower case, numbers, and hashes by their first characters."""
         plan = scenario.plan
         whole = _whole(scenario)
-        fixed = self._schema | _KEPT | _around(scenario) | _keys(plan) | _in_roots(whole)
-        computed = _may_be_computed(plan)
+        constants = self._schema | _CONSTANT_WORDS | _around(scenario) | _keys(plan) | _in_roots(whole)
+        is_computed = _may_be_computed(plan)
         parts: set[str] = set()
         numbers: set[str] = set()
         for text in _stated_values(scenario):
@@ -153,23 +154,23 @@ class Renamer:
                 elif part["hex"] or not (
                     part[0].isupper()
                     or is_well_known(part[0])
-                    or {part[0].casefold(), *words(part[0])} & (fixed | endings)
+                    or {part[0].casefold(), *words(part[0])} & (constants | endings)
                 ):
                     parts.add(_key(part[0]))
-        if not computed:
+        if not is_computed:
             parts |= {number for number in numbers if "." in number or int(number) > _COUNTS}
-        return parts - fixed - _find_abbreviations(numbers, whole)
+        return parts - constants - _find_abbreviations(numbers, whole)
 
     def _renaming(self, scenario: MCPScenario, parts: Sequence[str]) -> _Renaming:
         """Fresh values for parts, which occur nowhere in a scenario."""
-        taken = {_key(part[0]) for part in _PART.finditer(_whole(scenario))} | self._never | self._schema
+        occupied_keys = {_key(part[0]) for part in _PART.finditer(_whole(scenario))} | self._never | self._schema
         fresh: dict[str, str] = {}
         for part in sorted(parts):
             for _ in range(ATTEMPTS):
-                drawn = self._draw_value(part)
-                if drawn not in taken:
-                    fresh[part] = drawn
-                    taken.add(drawn)
+                replacement = self._draw_value(part)
+                if replacement not in occupied_keys:
+                    fresh[part] = replacement
+                    occupied_keys.add(replacement)
                     break
         return _Renaming(fresh)
 
@@ -180,7 +181,7 @@ class Renamer:
             return _number(rng, part)
         if part.startswith(_HASH):
             return _HASH + _hexadecimal(rng, _ABBREVIATION)
-        alike = [word for word in WORDS if abs(len(word) - len(part)) <= 2]
+        alike = [word for word in VALUES.names if abs(len(word) - len(part)) <= 2]
         if alike and rng.random() < 0.5:
             return rng.choice(alike)
         letters = [rng.choice((_CONSONANTS, _VOWELS)[at % 2]) for at in range(len(part))]
@@ -239,10 +240,10 @@ def _key(part: str) -> str:
 def _number(rng: random.Random, like: str) -> str:
     """A number with as many figures. It is no small whole number, and its last figure is not 0."""
     whole, point, rest = like.partition(".")
-    drawn = str(rng.randrange(10 ** (len(whole) - 1), 10 ** len(whole)))
+    number = str(rng.randrange(10 ** (len(whole) - 1), 10 ** len(whole)))
     if point:
-        return f"{drawn}.{''.join(rng.choices('0123456789', k=len(rest) - 1))}{rng.choice('123456789')}"
-    return drawn if int(drawn) > _COUNTS else _number(rng, like)
+        return f"{number}.{''.join(rng.choices('0123456789', k=len(rest) - 1))}{rng.choice('123456789')}"
+    return number if int(number) > _COUNTS else _number(rng, like)
 
 
 def _hexadecimal(rng: random.Random, length: int) -> str:
@@ -270,8 +271,8 @@ def _stated_values(scenario: MCPScenario) -> Iterator[str]:
     sources = _contents(scenario)
     for number in range(len(plan.reference)):
         yield from (text for text in _arguments(plan, number) if mentions(sources, text))
-        for seen in plan.observations[number : number + 1]:
-            sources = "\n".join([sources, seen.text, *spell_value(seen.structured)])
+        for observation in plan.observations[number : number + 1]:
+            sources = "\n".join([sources, observation.text, *spell_value(observation.structured)])
     yield from plan.facts
     yield from plan.about
 
@@ -286,7 +287,7 @@ def _arguments(plan: Plan, number: int) -> Iterator[str]:
     for name, argument in arguments.items():
         if argument != step.defaults.get(name):
             for text in spell_value(argument):
-                yield from _QUOTED.findall(text) if step.by_result else (text,)
+                yield from _QUOTATION.findall(text) if step.by_result else (text,)
 
 
 def _contents(scenario: MCPScenario) -> str:
@@ -306,8 +307,8 @@ def _around(scenario: MCPScenario) -> set[str]:
 def _keys(plan: Plan) -> set[str]:
     """The parts of the keys in results."""
     keys: set[str] = set()
-    for seen in plan.observations:
-        value = parse_result(seen.text, seen.structured)
+    for observation in plan.observations:
+        value = parse_result(observation.text, observation.structured)
         if isinstance(value, str):
             keys.update(line.key for line in lines(value))
         else:
@@ -323,10 +324,10 @@ def _in_roots(text: str) -> set[str]:
 def _find_abbreviations(numbers: Iterable[str], text: str) -> set[str]:
     """Numbers with which a hash begins, and what these hashes are known by: such a number may be an abbreviation."""
     hashes = {match[0] for match in _HEX.finditer(text)}
-    begun = {
+    prefixes = {
         (number, each) for number in numbers if len(number) >= _DIGITS for each in hashes if each.startswith(number)
     }
-    return {part for number, each in begun for part in (number, _key(each))}
+    return {part for number, each in prefixes for part in (number, _key(each))}
 
 
 def _may_be_computed(plan: Plan) -> bool:
@@ -339,7 +340,7 @@ def _may_be_computed(plan: Plan) -> bool:
         for _, leaf in leaves(argument)
         if isinstance(leaf, int | float) and not isinstance(leaf, bool)
     }
-    return bool(values) and any(_size(seen, values) <= _COMPUTED for seen in plan.observations)
+    return bool(values) and any(_size(observation, values) <= _FEW_VALUES for observation in plan.observations)
 
 
 def _size(observation: Observation, inputs: Set[str]) -> int:
@@ -364,12 +365,12 @@ def _still_right(before: MCPScenario, after: MCPScenario, schemas: Mapping[str, 
     earlier, plan = before.plan, after.plan
     try:
         demonstration(after)
-        called = [resolve_arguments(step, plan.observations[:at]) for at, step in enumerate(plan.reference)]
+        arguments = [resolve_arguments(step, plan.observations[:at]) for at, step in enumerate(plan.reference)]
         calls = [resolve_arguments(step, earlier.observations[:at]) for at, step in enumerate(earlier.reference)]
-        pairs = list(zip(_call_texts(calls), _call_texts(called), strict=True))
+        pairs = list(zip(_call_texts(calls), _call_texts(arguments), strict=True))
     except (ConfigError, StepFailed, LookupError, TypeError, ValueError):  # a value is no longer where it was
         return False
-    for step, was, now in zip(plan.reference, calls, called, strict=True):
+    for step, was, now in zip(plan.reference, calls, arguments, strict=True):
         schema = schemas.get(step.tool, {})
         if now != was and violation(now, schema) and not violation(was, schema):
             return False
@@ -379,13 +380,13 @@ def _still_right(before: MCPScenario, after: MCPScenario, schemas: Mapping[str, 
     if any(was in sources and now not in results for was, now in pairs):
         return False
     pairs += zip(earlier.facts, plan.facts, strict=True)
-    changed = {(was, now) for was, now in pairs if was != now}
-    for seen, shows in zip(earlier.observations, plan.observations, strict=True):
-        for form, new in zip(_forms(seen), _forms(shows), strict=True):
-            if any(mentions(form, was) and not mentions(new, now) for was, now in changed):
+    changes = {(was, now) for was, now in pairs if was != now}
+    for old, result in zip(earlier.observations, plan.observations, strict=True):
+        for form, new in zip(_forms(old), _forms(result), strict=True):
+            if any(mentions(form, was) and not mentions(new, now) for was, now in changes):
                 return False
-    answered = all(mentions(plan.answer, fact) for fact in plan.facts)
-    return answered or not all(mentions(earlier.answer, fact) for fact in earlier.facts)
+    answers_facts = all(mentions(plan.answer, fact) for fact in plan.facts)
+    return answers_facts or not all(mentions(earlier.answer, fact) for fact in earlier.facts)
 
 
 def _forms(observation: Observation) -> tuple[str, str, str]:

@@ -81,9 +81,9 @@ class Schema:
     @property
     def form(self) -> str:
         """How it is called: `git_show(repo_path, revision; optional: max_count)`."""
-        required = ", ".join(self.required)
+        names = ", ".join(self.required)
         optional = f"optional: {', '.join(self.optional)}" if self.optional else ""
-        return f"{self.tool}({'; '.join(filter(None, (required, optional)))})"
+        return f"{self.tool}({'; '.join(filter(None, (names, optional)))})"
 
     def problems(self, arguments: Mapping[str, Any] | None) -> list[str]:
         """What is wrong with the names of arguments, and with values of which a list is known, in sentences.
@@ -100,10 +100,10 @@ class Schema:
             for name in arguments
             if name not in names and not self.open
         ]
-        for name, allowed in self.values.items():
-            if name in arguments and arguments[name] not in (*allowed, None):
-                listed = ", ".join(map(str, allowed))
-                problems.append(f"{name} of {self.tool} is one of {listed}, not {arguments[name]}")
+        for name, alternatives in self.values.items():
+            if name in arguments and arguments[name] not in (*alternatives, None):
+                text = ", ".join(map(str, alternatives))
+                problems.append(f"{name} of {self.tool} is one of {text}, not {arguments[name]}")
         return problems
 
 
@@ -114,14 +114,14 @@ def schemas_of(tools: Iterable[BaseTool]) -> dict[str, Schema]:
 
 def made_calls(run: Trajectory) -> list[MadeCall]:
     """The calls that the model made in a run, in order. Repeated attempts of a node do not count."""
-    reached = {call.tool_call_id: call for call in run.tool_calls if call.tool_call_id is not None}
+    by_id = {call.tool_call_id: call for call in run.tool_calls if call.tool_call_id is not None}
     calls = []
     for completion in run.completions:
         if completion.superseded is not None:
             continue
         for call in (completion.message or {}).get("tool_calls") or ():
             function = call.get("function") or {}
-            record = reached.get(call.get("id"))
+            record = by_id.get(call.get("id"))
             calls.append(
                 MadeCall(
                     str(function.get("name")),

@@ -17,7 +17,7 @@ from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.agent import Toolbox
 from art_mcp.specialization.calls import schemas_of
-from art_mcp.specialization.holdout import put_aside
+from art_mcp.specialization.demonstrations import put_aside
 from art_mcp.specialization.measurement import Measurement, Measurer, interleave_sets
 from art_mcp.specialization.report.write import write_report
 from art_mcp.specialization.settings import SpecializeOptions

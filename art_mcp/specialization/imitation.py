@@ -26,9 +26,9 @@ from art_mcp.specialization.settings import WarmStart
 from trainer_server.wire import Conversation, SFTConfig
 
 RATE = 2e-3
-"""Learning rate of a warm start of RATED updates. It falls with the root of their number: at a rate that is best for
-50, those after some hundred unlearn to copy values that they have not seen (docs/benchmarks/imitation.md)."""
-RATED = 100
+"""Learning rate of a warm start of LR_UPDATES updates. It falls with the root of their number: at a rate that is best
+for 50, those after some hundred unlearn to copy values that they have not seen (docs/benchmarks/imitation.md)."""
+LR_UPDATES = 100
 """Updates of a warm start whose learning rate is RATE."""
 UPDATES = 160
 """Optimizer updates that a warm start is planned for, if that is between 2 and EPOCHS passes."""
@@ -77,8 +77,8 @@ class Imitation:
         """
         if not self.scenarios or "skipped" in metrics:
             return []
-        imitated = metrics.get("imitated", range(len(self.scenarios)))
-        return list(dict.fromkeys(scenario.id for index in imitated for scenario in self.scenarios[index]))
+        indexes = metrics.get("imitated", range(len(self.scenarios)))
+        return list(dict.fromkeys(scenario.id for index in indexes for scenario in self.scenarios[index]))
 
     @classmethod
     def of(
@@ -103,16 +103,21 @@ class Imitation:
             held_out: Held-out scenarios, whose values no demonstration may have.
         """
         if settings.conversations is not None:
-            imitated = load_conversations(settings.conversations)
-            measured: list[Conversation] = []
-            shown: list[tuple[MCPScenario, ...]] = []
+            conversations = load_conversations(settings.conversations)
+            validation: list[Conversation] = []
+            sources: list[tuple[MCPScenario, ...]] = []
         else:
-            executed = [scenario for scenario in order_by_variety(training) if scenario.plan.executed]
-            twice = Renamer(tools, held_out, seed).rename([*executed, *executed])
+            usable = [scenario for scenario in order_by_variety(training) if scenario.plan.executed]
+            twice = Renamer(tools, held_out, seed).rename([*usable, *usable])
             alone = [_answers_alone(conversation) for conversation in demonstrations(twice, tools, system)]
-            imitated, shown = _in_conversations(executed, alone, seed)
-            measured = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
-        return cls(imitated, measured, settings.config or _apply_settings(settings, plan_config(imitated, seed)), shown)
+            conversations, sources = _in_conversations(usable, alone, seed)
+            validation = [_answers_alone(conversation) for conversation in demonstrations(selection, tools, system)]
+        return cls(
+            conversations,
+            validation,
+            settings.config or _apply_settings(settings, plan_config(conversations, seed)),
+            sources,
+        )
 
 
 def _in_conversations(
@@ -129,14 +134,14 @@ def _in_conversations(
         The conversations, those first that show a scenario for the first time, and the scenarios of each.
     """
     following = continuations(scenarios, seed)
-    conversations, shown = list[Conversation](), list[tuple[MCPScenario, ...]]()
+    conversations, sources = list[Conversation](), list[tuple[MCPScenario, ...]]()
     for scenario, first, index in zip(scenarios, alone, following, strict=False):
         conversations.append(first if index is None else join_conversations(first, alone[len(scenarios) + index]))
-        shown.append((scenario,) if index is None else (scenario, scenarios[index]))
+        sources.append((scenario,) if index is None else (scenario, scenarios[index]))
     for index in sorted(set(range(len(scenarios))).difference(following)):
         conversations.append(alone[len(scenarios) + index])
-        shown.append((scenarios[index],))
-    return conversations, shown
+        sources.append((scenarios[index],))
+    return conversations, sources
 
 
 def _answers_alone(demonstration: Conversation) -> Conversation:
@@ -144,11 +149,11 @@ def _answers_alone(demonstration: Conversation) -> Conversation:
     that is history, which was answered without the calls that led to it."""
     messages = demonstration.messages
     task_at = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=0)
-    marked = [
+    messages = [
         {**message, "weight": 0} if message["role"] == "assistant" and at < task_at else message
         for at, message in enumerate(messages)
     ]
-    return demonstration.model_copy(update={"messages": marked})
+    return demonstration.model_copy(update={"messages": messages})
 
 
 def order_by_variety(training: Sequence[MCPScenario]) -> list[MCPScenario]:
@@ -163,11 +168,11 @@ def order_by_variety(training: Sequence[MCPScenario]) -> list[MCPScenario]:
     alike: defaultdict[tuple[str, ...], list[tuple[int, int, int]]] = defaultdict(list)
     for index, scenario in enumerate(training):
         plan = scenario.plan
-        length = sum(len(seen.text) for seen in plan.observations)
+        length = sum(len(observation.text) for observation in plan.observations)
         alike[plan.kind, *combination(scenario)].append((seen_calls[plan.calls], length, index))
         seen_calls[plan.calls] += 1
     places = [
-        (place / len(listed), index) for listed in alike.values() for place, (*_, index) in enumerate(sorted(listed))
+        (place / len(group), index) for group in alike.values() for place, (*_, index) in enumerate(sorted(group))
     ]
     return [training[index] for _, index in sorted(places)]
 
@@ -190,14 +195,14 @@ def plan_config(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
         seed: Seed of their order.
     """
     if not conversations:
-        return SFTConfig(lr=RATE, lr_updates=RATED, seed=seed)
-    shared = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
+        return SFTConfig(lr=RATE, lr_updates=LR_UPDATES, seed=seed)
+    prefix_length = len(json.dumps(conversations[0].tools)) + len(str(conversations[0].messages[0].get("content")))
     own = statistics.fmean(len(json.dumps(conversation.messages[1:])) for conversation in conversations)
-    size = next((size for size in _SIZES if shared / size <= 4 * own), _SIZES[-1])
+    size = next((size for size in _SIZES if prefix_length / size <= 4 * own), _SIZES[-1])
     epochs = math.ceil(UPDATES * size / len(conversations))
     return SFTConfig(
         lr=RATE,
-        lr_updates=RATED,
+        lr_updates=LR_UPDATES,
         num_train_epochs=min(EPOCHS, max(2, epochs)),
         per_device_train_batch_size=size,
         detach_prefix=True,
@@ -257,4 +262,4 @@ def _id(own: str, calls: int) -> str:
 
 def _length(scenario: MCPScenario) -> int:
     """Characters of a scenario's results."""
-    return sum(len(seen.text) for seen in scenario.plan.observations)
+    return sum(len(observation.text) for observation in scenario.plan.observations)

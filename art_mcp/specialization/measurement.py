@@ -205,7 +205,7 @@ def _scenario_outcomes(evaluation: Evaluation) -> dict[str, bool]:
     runs: dict[str, list[bool]] = {}
     for run in evaluation.scored:
         runs.setdefault(run.scenario.id, []).append(evaluation.succeeded(run))
-    return {id: 2 * sum(solved) > len(solved) for id, solved in runs.items()}
+    return {id: 2 * sum(successes) > len(successes) for id, successes in runs.items()}
 
 
 @dataclass(slots=True)
@@ -245,29 +245,29 @@ class Measurer:
         Raises:
             RolloutsFailed: Every run failed before the policy answered, or none has a reward.
         """
-        began, done = time.monotonic(), list[Trajectory]()
-        while len(done) < len(scenarios):
-            part = self._part(len(done), len(scenarios), seconds, time.monotonic() - began)
+        start, trajectories = time.monotonic(), list[Trajectory]()
+        while len(trajectories) < len(scenarios):
+            part = self._part(len(trajectories), len(scenarios), seconds, time.monotonic() - start)
             if not part:
                 break
-            evaluation = await self._evaluate(agent, scenarios[len(done) : len(done) + part], version)
-            done += evaluation.trajectories
-            took = time.monotonic() - began
-            self.cost = took / len(done)
-            on_part(len(done), took)
-        return Evaluation(done, version, solved)
+            evaluation = await self._evaluate(agent, scenarios[len(trajectories) : len(trajectories) + part], version)
+            trajectories += evaluation.trajectories
+            took = time.monotonic() - start
+            self.cost = took / len(trajectories)
+            on_part(len(trajectories), took)
+        return Evaluation(trajectories, version, solved)
 
     def _part(self, done_count: int, count: int, seconds: float | None, seconds_spent: float) -> int:
         """How many scenarios to run next; 0: there is no time for more."""
-        left = count - done_count
+        rest = count - done_count
         if seconds is None:
-            return left
+            return rest
         if self.cost is None:
-            return min(left, max(LEAST, self.runs.max_concurrency))
+            return min(rest, max(LEAST, self.runs.max_concurrency))
         fitting = int((seconds - seconds_spent) / self.cost)
         if not done_count:
-            return min(left, max(LEAST, fitting))
-        return min(left, fitting) if fitting >= LEAST else 0
+            return min(rest, max(LEAST, fitting))
+        return min(rest, fitting) if fitting >= LEAST else 0
 
     async def _evaluate(self, agent: Graph, scenarios: Sequence[MCPScenario], version: int) -> Evaluation:
         return await evaluate(
@@ -289,7 +289,7 @@ def interleave_sets(sets: Mapping[str, Sequence[MCPScenario]], seed: int) -> lis
         sets: The held-out sets.
         seed: Seed of the order within each set.
     """
-    shuffled = [
+    orders = [
         random.Random(f"{seed}-{name}").sample(list(scenarios), len(scenarios)) for name, scenarios in sets.items()
     ]
-    return [scenario for row in zip_longest(*shuffled) for scenario in row if scenario is not None]
+    return [scenario for row in zip_longest(*orders) for scenario in row if scenario is not None]

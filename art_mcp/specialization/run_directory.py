@@ -88,8 +88,8 @@ class Journal:
         """Seconds of each stage that has ended, all processes together."""
         seconds = {}
         for line in self.events:
-            if line["event"] == "end" and (begun := self.of("begin", line["stage"])):
-                seconds[line["stage"]] = line["spent"] - begun[0]["spent"]
+            if line["event"] == "end" and (beginnings := self.of("begin", line["stage"])):
+                seconds[line["stage"]] = line["spent"] - beginnings[0]["spent"]
         return seconds
 
     @property
@@ -220,9 +220,9 @@ class RunDirectory:
         differing = [name for name in {**before, **now} if before.get(name) != now.get(name)]
         if differing:
             self.close()
-            listed = "; ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in differing)
+            differences = "; ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in differing)
             raise ConfigError(
-                f"{path} has a run with other settings: {listed}. Resume it with the settings that it began with, or "
-                "give another --output"
+                f"{path} has a run with other settings: {differences}. Resume it with the settings that it began with, "
+                "or give another --output"
             )
         self.name, self.resumed = str(line["name"]), True

@@ -12,11 +12,13 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel
 
+from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.loop.sampling.exploration import Exploration
-from art_mcp.client.connect import Server
+from art_mcp.client.connect import Server, WorldOptions
+from art_mcp.options import AgentOptions, SetOptions, TrainingOptions
 from art_mcp.scenarios.drafting.tables import Resources
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from trainer_server.wire import ConfigError, GRPOConfig, SFTConfig
@@ -35,34 +37,24 @@ Agent = Callable[[list[BaseTool]], Graph]
 """Takes the server's tools and returns a graph that uses them and asks the policy through ChatART."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationSettings:
+@dataclass(frozen=True, kw_only=True)
+class GenerationSettings(SetOptions):
     """How scenarios are generated: arguments of `generate_scenarios`.
 
     Args:
         model: Language model that writes scenarios ("provider/name", an LLM, or a LangChain chat model). None drafts
             them from schemas.
         paraphrase: Language model that rewrites their texts. None leaves them as they are.
-        seconds: Time for the generation. With `minutes` of `specialize`, it may be less.
-        difficulty: Least and greatest difficulty, from 1 to 5.
-        instructions: Additional instructions for the model. None adds nothing to the catalog.
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
-        allow_destructive: Whether to call tools that may change something (`CatalogTool.why_changing`) also where the
-            change would stay: without worlds and reset. Otherwise the agent of `specialize` does not get them either.
-        held_out: Share of the scenarios to hold out from training, from 0 to 1.
     """
 
+    held_out: float = 0.3
     model: Model | None = None
     paraphrase: Model | None = None
-    seconds: float = 120.0
-    difficulty: tuple[int, int] = (1, 5)
-    instructions: str | None = None
     resources: Resources | None = None
-    allow_destructive: bool = False
-    held_out: float = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class WarmStart:
     """Supervised fine-tuning (SFT) before the reinforcement learning.
 
@@ -80,52 +72,28 @@ class WarmStart:
     config: SFTConfig | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSettings:
+@dataclass(frozen=True, kw_only=True)
+class TrainingSettings(TrainingOptions):
     """How the policy is trained with GRPO.
 
     Args:
-        steps: Maximum number of training steps. 0 trains nothing. None: as many as there is time for, if that seems to
-            be a dozen or more: with fewer the warm start gets their time. Without a time, STEPS.
-        groups_per_step: Number of scenarios in each step. Many scenarios with few runs taught more than few scenarios
-            with many runs (docs/benchmarks/settings.md).
-        n: Number of runs of each scenario in a step.
-        lr: Learning rate of the steps.
-        loss_aggregation: How tokens are averaged (`GRPOConfig`). By default each run weighs the same: a run that tries
-            tool after tool is longer than one that is right at once, and must not decide the step.
         config: Settings of all steps in place of `lr` and `loss_aggregation`, or a function from the number of a step
             to its settings. None: the defaults of GRPOConfig otherwise, but rewards are not scaled by their deviation.
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward.
         explore: Runs such scenarios again at a higher temperature. None: never.
         hints: Whether scenarios that no run solves are run once more with a hint: what the server's errors say, or what
             its schemas ask for. The policy then learns from itself with the hint.
-        difficulty_runs: Number of runs of each training scenario before training, which tell its difficulty. The first
-            step learns from these runs. 0: the first steps find out.
         judge: Language model that compares the runs of a scenario (`Ruler`), as "provider/name" or an LLM. None: the
             reward is that of `verify` alone.
         judge_weight: Weight of the judge's score, which is added to the reward of `verify`.
-        evaluate_every: Steps between two measurements on the selection scenarios. None: only those of `keep_best`,
-            and where `patience` is given one after each step.
-        patience: Ends the training after so many of these measurements without a gain beyond chance. None: never.
-        keep_best: Whether versions are compared on the selection scenarios, and the best one is taken in place of the
-            last one. Selection scenarios are put aside from the training scenarios; no held-out set takes part.
     """
 
-    steps: int | None = None
-    groups_per_step: int = 12
-    n: int = 4
-    lr: float = 3e-4
-    loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     dynamic_sampling: int = 1
     explore: Exploration | None = None
     hints: bool = True
-    difficulty_runs: int = 0
     judge: Model | None = None
     judge_weight: float = 0.3
-    evaluate_every: int | None = None
-    patience: int | None = None
-    keep_best: bool = True
 
     @property
     def watched(self) -> bool:
@@ -133,44 +101,64 @@ class TrainingSettings:
         return self.steps != 0 and (self.evaluate_every is not None or self.patience is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(AgentOptions):
     """How the agent is run, both for measurements and for training.
 
     Args:
         system: System prompt of `build_agent`, and of the references that a warm start imitates.
-        max_tokens: Maximum number of tokens in each answer of the model, for `build_agent`. None: what the longest
-            reference needs, with some reserve, from 64 to 256.
         max_concurrency: Maximum number of runs at the same time.
         timeout: Seconds for each run. A run that takes longer has raised.
-        rank: Rank of the LoRA, if the policy is created. None: the server's default.
     """
 
     system: str = SYSTEM
-    max_tokens: int | None = None
     max_concurrency: int = 48
     timeout: float = 120.0
-    rank: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecializeOptions:
-    """The keywords of a call of `specialize` that do not name a connection. A run that is resumed must have the same,
-    but for those that are not compared."""
+@dataclass(frozen=True, kw_only=True)
+class SpecializeOptions(WorldOptions):
+    """Arguments of `specialize`. A run that is resumed must have the same, but for those that are not compared.
 
+    Args:
+        server: A connected server, or the command or the URL of one.
+        policy: Name of the policy. It is created if it is missing.
+        client: Client of the trainer server. None finds the running server.
+        minutes: Time for everything. It is divided among the stages, and what a stage leaves goes to the next ones.
+            None: no limit; each stage takes what its settings say.
+        scenarios: Maximum number of scenarios to generate, or a set of scenarios, or a JSONL file of
+            `ScenarioSet.save`. None: as many good ones as there is time for.
+        graph: Makes your agent from the server's tools. None takes `build_agent`.
+        generation: How scenarios are generated.
+        warm_start: Conversations that the policy imitates before training: "reference" (the references of the training
+            scenarios, with the prompt of `build_agent`), a JSONL file of conversations, or a WarmStart, which also has
+            an SFTConfig. None: no warm start. "auto": the references for `build_agent`, and none for an agent of yours.
+        training: How the policy is trained.
+        runs: How the agent is run.
+        seed: Seed of the scenarios, their split, the order of training, and the warm start.
+        output: Directory for the report, the scenarios, the journal and the adapter, all of which are written as they
+            come. None writes nothing.
+        resume: Continues the run in `output` that was killed, or begins one if the directory is empty. Stages that have
+            ended are not done again.
+        progress: Whether to show progress bars on a terminal.
+        on_stage: Called with a line of text when a stage begins, and with its results.
+    """
+
+    server: Server | str | Sequence[str] = field(compare=False, kw_only=False)
     policy: str
-    minutes: float | None
-    scenarios: int | ScenarioSet | str | Path | None
-    graph: Agent | None
-    generation: GenerationSettings
-    warm_start: WarmStart | str | Path | None
-    training: TrainingSettings
-    runs: RunSettings
-    seed: int
-    output: str | Path | None = field(compare=False)
-    resume: bool = field(compare=False)
-    progress: bool = field(compare=False)
-    on_stage: Callable[[str], None] = field(compare=False)
+    client: TrainerClient | None = field(default=None, compare=False)
+    minutes: float | None = MINUTES
+    scenarios: int | ScenarioSet | str | Path | None = None
+    graph: Agent | None = None
+    generation: GenerationSettings = GenerationSettings()
+    warm_start: WarmStart | Literal["auto", "reference"] | str | Path | None = "auto"
+    training: TrainingSettings = TrainingSettings()
+    runs: RunSettings = RunSettings()
+    seed: int = 0
+    output: str | Path | None = field(default=None, compare=False)
+    resume: bool = field(default=False, compare=False)
+    progress: bool = field(default=True, compare=False)
+    on_stage: Callable[[str], None] = field(default=lambda stage: None, compare=False)
 
     def check(self) -> None:
         """Raises ConfigError if one of them is invalid."""
@@ -209,7 +197,8 @@ class SpecializeOptions:
 
     def fingerprint(self, server: Server) -> dict[str, Any]:
         """What a run that is resumed must have in common with this one, by name, as JSON values."""
-        options = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
+        names = {entry.name for entry in fields(self) if entry.compare} - {"worlds", "reset"}  # those are of the server
+        options = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name in names}
         if isinstance(self.scenarios, ScenarioSet):
             options["scenarios"] = f"{len(self.scenarios)} scenarios"
         worlds = sorted(str(place.original) for place in server.world.places) if server.world else None
@@ -253,5 +242,5 @@ def _plain(value: Any) -> Any:
 
 def _name(value: Any) -> str:
     """The name of a function, or of the class of an object."""
-    named: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
-    return f"{named.__module__}.{named.__qualname__}"
+    owner: Callable[..., Any] | type = value if hasattr(value, "__qualname__") else type(value)
+    return f"{owner.__module__}.{owner.__qualname__}"

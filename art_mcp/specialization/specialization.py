@@ -15,7 +15,7 @@ from art_mcp.specialization.calls import Schema
 from art_mcp.specialization.measurement import Measurement, PairedGain
 from art_mcp.specialization.verify import solved
 
-MEASURED = {
+STAGE_TITLES = {
     "before": "before",
     "prompted": "with 3 demonstrations in the prompt",
     "after_sft": "after the warm start",

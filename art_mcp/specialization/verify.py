@@ -9,9 +9,9 @@ from typing import Any
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
 from art_mcp.client.in_world import WORLD_KEY
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.observe import leaves, parse_result, pick_value
-from art_mcp.scenarios.phrasing.small_talk import refuses
+from art_mcp.scenarios.phrasing.answers import refuses
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Step, is_reference
 from art_mcp.worlds.change import Change, Comparison, compare
 from trainer_server.wire import ConfigError, MCPError
@@ -72,16 +72,16 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
     Raises:
         ConfigError: `scenario` has no plan.
     """
-    fixed = MCPScenario.of_scenario(scenario).plan if scenario else None
+    scenario_plan = MCPScenario.of_scenario(scenario).plan if scenario else None
 
     def reward(trajectory: Trajectory) -> dict[str, float]:
-        plan = fixed or MCPScenario.of_scenario(trajectory.scenario).plan
-        compared = compared_world(trajectory, plan)
-        if compared:
+        plan = scenario_plan or MCPScenario.of_scenario(trajectory.scenario).plan
+        verdict = compared_world(trajectory, plan)
+        if verdict:
             record = trajectory.metadata.get(WORLD_KEY) or {"changes": []}
-            trajectory.metadata[WORLD_KEY] = {**record, "differences": compared.differences}
-        weights = WEIGHTS if compared is None else _WEIGHTS_IN_WORLD
-        return {name: weights[name] * degree for name, degree in parts(trajectory, plan, compared).items()}
+            trajectory.metadata[WORLD_KEY] = {**record, "differences": verdict.differences}
+        weights = WEIGHTS if verdict is None else _WEIGHTS_IN_WORLD
+        return {name: weights[name] * degree for name, degree in parts(trajectory, plan, verdict).items()}
 
     return reward
 
@@ -111,8 +111,8 @@ def compared_world(trajectory: Trajectory, plan: Plan) -> Comparison | None:
     record = trajectory.metadata.get(WORLD_KEY)
     if plan.changes is None:
         return None
-    answered = [call for call in trajectory.tool_calls if call.server is not None and call.failure not in _NO_ANSWER]
-    if record is None and plan.changes and answered:
+    answers = [call for call in trajectory.tool_calls if call.server is not None and call.failure not in _NO_ANSWER]
+    if record is None and plan.changes and answers:
         raise ConfigError("the reference changed its world, and the run had none: connect to the server with worlds=")
     changes = [Change.model_validate(change) for change in (record or {}).get("changes", ())]
     return compare(plan.changes, changes) if plan.changes or changes else None
@@ -183,31 +183,31 @@ def match(
         For each step the call and the share of its arguments that are correct; None and 0.0 if there is no call.
     """
     matches: list[tuple[ToolCall | None, float]] = []
-    taken: list[int | None] = []
+    indexes: list[int | None] = []
     for number, step in enumerate(steps):
-        since = max((1 + (taken[need] or 0) for need in step.needs), default=0)
-        wanted = [_resolve_arguments(step, [call for call, _ in matches])]
+        since = max((1 + (indexes[need] or 0) for need in step.needs), default=0)
+        expected = [_resolve_arguments(step, [call for call, _ in matches])]
         if step.needs and number < len(observations):
-            wanted.append(_resolve_arguments(step, observations))
+            expected.append(_resolve_arguments(step, observations))
         best: tuple[float, bool, int | None] = (0.0, False, None)
         for index, call in enumerate(calls):
-            if index >= since and index not in taken and call.tool == step.tool:
-                share = max(agreement(call.arguments, each, step.defaults) for each in wanted)
-                may_differ = step.by_result or (step.reads and any(_same_words(call, each) for each in wanted))
+            if index >= since and index not in indexes and call.tool == step.tool:
+                share = max(agreement(call.arguments, each, step.defaults) for each in expected)
+                may_differ = step.by_result or (step.reads and any(_same_words(call, each) for each in expected))
                 if share < 1.0 and may_differ and number < len(observations) and _gave(call, observations[number]):
                     share = 1.0
                 degree = (share, not call.is_error)
                 if best[2] is None or degree > best[:2]:
                     best = (*degree, index)
         if best[0] < 1.0 and number < len(observations):
-            free = (index for index in range(len(calls)) if index not in taken)
+            free = (index for index in range(len(calls)) if index not in indexes)
             good = (at for at in free if _as_good(calls[at], step, observations[number], facts))
             best = next(((1.0, True, at) for at in good), best)
-        taken.append(best[2])
+        indexes.append(best[2])
         matches.append((None if best[2] is None else calls[best[2]], best[0]))
-    used = {need for step, (_, share) in zip(steps, matches, strict=True) if share == 1.0 for need in step.needs}
+    needs = {need for step, (_, share) in zip(steps, matches, strict=True) if share == 1.0 for need in step.needs}
     if observations:
-        looked_up = [at in used and call is not None and not call.is_error for at, (call, _) in enumerate(matches)]
+        looked_up = [at in needs and call is not None and not call.is_error for at, (call, _) in enumerate(matches)]
         matches = [(call, 1.0 if is_used else share) for (call, share), is_used in zip(matches, looked_up, strict=True)]
     return matches
 
@@ -230,8 +230,8 @@ def _as_good(call: ToolCall, step: Step, observation: Observation, facts: Sequen
 
 def _gave(call: ToolCall, observation: Observation) -> bool:
     """Whether a call gave the values that the reference gave."""
-    wanted = [canonical(leaf) for _, leaf in leaves(parse_result(observation.text, observation.structured))]
-    return not call.is_error and bool(wanted) and [canonical(leaf) for leaf in _leaves(call)] == wanted
+    expected = [canonical(leaf) for _, leaf in leaves(parse_result(observation.text, observation.structured))]
+    return not call.is_error and bool(expected) and [canonical(leaf) for leaf in _leaves(call)] == expected
 
 
 def agreement(call_arguments: dict[str, Any], step_arguments: dict[str, Any], defaults: dict[str, Any]) -> float:
@@ -266,8 +266,8 @@ def answer(trajectory: Trajectory) -> str:
 
 def _replied(text: str, plan: Plan) -> bool:
     """Whether an answer is right for a task that cannot be done, or that needs no tool."""
-    named = not plan.about or any(mentions(text, name) for name in plan.about)
-    return bool(text) and named and (plan.reply != "refusal" or refuses(text))
+    mentions_subject = not plan.about or any(mentions(text, name) for name in plan.about)
+    return bool(text) and mentions_subject and (plan.reply != "refusal" or refuses(text))
 
 
 def _faithful(
@@ -282,9 +282,9 @@ def _faithful(
         return 0.0
     task = str(trajectory.scenario.input)
     if plan.facts or plan.readings:
-        mentioned = [mentions(text, fact) for fact in plan.facts]
-        mentioned += [_read_off(text, task, reading, step_calls) for reading in plan.readings]
-        return sum(mentioned) / len(mentioned)
+        checks = [mentions(text, fact) for fact in plan.facts]
+        checks += [_read_off(text, task, reading, step_calls) for reading in plan.readings]
+        return sum(checks) / len(checks)
     if not plan.asks:
         return 1.0
     values = [str(leaf) for call in calls if not call.is_error for leaf in _leaves(call)]

@@ -74,8 +74,8 @@ class Aliases:
             return next(iter(self._names.values()))
         if name in self._names:
             return self._names[name]
-        listed = ", ".join(f"{{world:{name}}}" for name in self._names)
-        raise ConfigError(f"{placeholder} names no single place of the world; there is {listed}")
+        names = ", ".join(f"{{world:{name}}}" for name in self._names)
+        raise ConfigError(f"{placeholder} names no single place of the world; there is {names}")
 
 
 class Translation:
@@ -93,8 +93,8 @@ class Translation:
     def __init__(self, root: str, aliases: Aliases) -> None:
         self._root = root
         self._aliases = aliases
-        written = {root, json.dumps(root)[1:-1], quote(root), root.replace("/", "\\/")}
-        self._written = re.compile("|".join(re.escape(text) for text in sorted(written, key=len, reverse=True)))
+        spellings = {root, json.dumps(root)[1:-1], quote(root), root.replace("/", "\\/")}
+        self._written = re.compile("|".join(re.escape(text) for text in sorted(spellings, key=len, reverse=True)))
         self._alias = re.compile(f"{_BEFORE}(?=(\\\\?)/)\\\\?/world{_AFTER}")
 
     def to_copy(self, value: Any) -> Any:
@@ -120,13 +120,13 @@ class Translation:
     def _restore_paths(self, text: str) -> str:
         """A text with the copy's paths for aliases. An alias from which `..` leads out of the world stays: such a path
         is that of no place, and in the copy it would lead to other copies."""
-        root, escaped = self._root, self._root.replace("/", "\\/")
+        root, escape = self._root, self._root.replace("/", "\\/")
 
         def to_copy(match: re.Match[str]) -> str:
             rest = _REST.match(text, match.end())
             path = os.path.normpath(f"{WORLD}{rest[0] if rest else ''}".replace("\\/", "/"))
             inside = path == WORLD or path.startswith(f"{WORLD}/")
-            return ((escaped if match[1] else root) if inside else "") + match[0]
+            return ((escape if match[1] else root) if inside else "") + match[0]
 
         return self._alias.sub(to_copy, text)
 

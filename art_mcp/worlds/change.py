@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-SHOWN = 8
+MAX_CHANGES = 8
 """Differences that are put into words at most; the rest is counted."""
 
 
@@ -62,12 +62,12 @@ class Comparison:
 
 def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) -> Comparison:
     """Compares the changes of a run with those of the reference. Without any changes the degree is 1.0."""
-    wanted = {change.key: change for change in reference_changes}
+    reference = {change.key: change for change in reference_changes}
     actual = {change.key: change for change in run_changes}
     differences = []
     right = 0
-    for key in [*wanted, *(key for key in actual if key not in wanted)]:
-        want, got = wanted.get(key), actual.get(key)
+    for key in [*reference, *(key for key in actual if key not in reference)]:
+        want, got = reference.get(key), actual.get(key)
         if want and got and (want.after == got.after or (want.varies and None not in (want.after, got.after))):
             right += 1
         elif want is None:
@@ -78,9 +78,9 @@ def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) 
             differences.append(
                 f"{want.where}: {want.what} should now be {_value_text(want)}, but is {_value_text(got)}"
             )
-    if len(differences) > SHOWN:
-        differences = [*differences[:SHOWN], f"and {len(differences) - SHOWN} more differences"]
-    whole = len(wanted.keys() | actual.keys())
+    if len(differences) > MAX_CHANGES:
+        differences = [*differences[:MAX_CHANGES], f"and {len(differences) - MAX_CHANGES} more differences"]
+    whole = len(reference.keys() | actual.keys())
     return Comparison(right / whole if whole else 1.0, differences)
 
 

@@ -65,11 +65,11 @@ class Copier:
             return
         target.mkdir()
         directories = [(source, target)]
-        for directory, made in directories:  # those that are found on the way are added
+        for directory, target_path in directories:  # those that are found on the way are added
             with os.scandir(directory) as entries:
-                ordered = sorted(entries, key=lambda entry: entry.name)
-            for entry in ordered:
-                to = made / entry.name
+                order = sorted(entries, key=lambda entry: entry.name)
+            for entry in order:
+                to = target_path / entry.name
                 if self.special(entry, to):
                     continue
                 if entry.is_symlink():
@@ -81,21 +81,21 @@ class Copier:
                     self.file(entry.path, str(to))
                 else:
                     self.skipped_paths.append(entry.path)
-        for directory, made in reversed(directories):  # after its entries, which change its time
-            shutil.copystat(directory, made)
+        for directory, target_path in reversed(directories):  # after its entries, which change its time
+            shutil.copystat(directory, target_path)
 
     def file(self, source: str, target: str) -> None:
         """Copies a regular file with its mode and times. Its holes are holes of the copy."""
         self.check()
-        with open_regular(source) as given:
-            status = os.fstat(given.fileno())
+        with open_regular(source) as reader:
+            status = os.fstat(reader.fileno())
             self.files += 1
             self.bytes += status.st_size
-            with open(target, "wb", buffering=0) as made:
-                if self.reflinks is not False and self._reflink(given, made):
+            with open(target, "wb", buffering=0) as writer:
+                if self.reflinks is not False and self._reflink(reader, writer):
                     self.shared_count += 1
                 else:
-                    self._blocks(given, made, status.st_size)
+                    self._blocks(reader, writer, status.st_size)
         shutil.copystat(source, target)
 
     def _blocks(self, source: FileIO, target: FileIO, size: int) -> None:

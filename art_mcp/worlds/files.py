@@ -67,16 +67,16 @@ def remove_tree(path: Path) -> None:
     os.chmod(path, stat.S_IRWXU)
     top = path / secrets.token_hex(8)
     top.mkdir()
-    waiting, moved = [path], itertools.count()
+    waiting, numbers = [path], itertools.count()
     while waiting:
         directory = waiting.pop()
         with os.scandir(directory) as entries:
-            listed = [entry for entry in entries if entry.path != str(top)]
-        for entry in listed:
+            children = [entry for entry in entries if entry.path != str(top)]
+        for entry in children:
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
                 continue
-            to = top / str(next(moved))
+            to = top / str(next(numbers))
             try:
                 os.rename(entry.path, to)
             except PermissionError:

@@ -58,24 +58,24 @@ def places_of(worlds: Worlds) -> list[Place]:
         ConfigError: There is no such file or directory, a name is invalid or given twice, or a place is in another.
     """
     places: list[Place] = []
-    for given in [worlds] if isinstance(worlds, str | Path) else worlds:
-        name, path = _split_name(given)
+    for word in [worlds] if isinstance(worlds, str | Path) else worlds:
+        name, path = _split_name(word)
         try:
             original = path.expanduser().resolve(strict=True)
         except OSError as error:
             raise ConfigError(
-                f"the world {str(given)!r} cannot be copied: {error.strerror}. It must be there, if only empty"
+                f"the world {str(word)!r} cannot be copied: {error.strerror}. It must be there, if only empty"
             ) from None
         if not (original.is_dir() or original.is_file()):
-            raise ConfigError(f"the world {str(given)!r} is neither a directory nor a file")
+            raise ConfigError(f"the world {str(word)!r} is neither a directory nor a file")
         for other in places:
             if original.is_relative_to(other.original) or other.original.is_relative_to(original):
                 raise ConfigError(f"the worlds {original} and {other.original} overlap: name the outer one only")
-        taken = {place.name for place in places}
+        names = {place.name for place in places}
         if name is None:
-            name = _free(re.sub(r"[^A-Za-z0-9._-]+", "-", original.name).lstrip(".-_") or "data", taken)
-        elif not _NAME.fullmatch(name) or name in taken:
-            raise ConfigError(f"the world {str(given)!r}: {name!r} is no name of its own of letters, digits, . _ and -")
+            name = _free(re.sub(r"[^A-Za-z0-9._-]+", "-", original.name).lstrip(".-_") or "data", names)
+        elif not _NAME.fullmatch(name) or name in names:
+            raise ConfigError(f"the world {str(word)!r}: {name!r} is no name of its own of letters, digits, . _ and -")
         places.append(Place(name, original, kind_of(original), Path(os.path.abspath(path.expanduser()))))
     if not places:
         raise ConfigError("a world needs at least one path")

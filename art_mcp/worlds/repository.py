@@ -13,7 +13,7 @@ from art_mcp.worlds.files import read_line, walk
 from art_mcp.worlds.git.settings import InCopy, settle
 from trainer_server.wire import ConfigError
 
-LOCKED = 5.0
+LOCK_TIMEOUT = 5.0
 """Seconds to wait for another git process to finish."""
 
 _OBJECTS = ("pack-", *"0123456789abcdef")
@@ -66,25 +66,25 @@ def copy_git(
         OSError: Something cannot be read.
     """
     own = git_directory(source)
-    linked = own / "commondir"
-    if source.is_file() and own.is_relative_to(root) and not linked.exists():
+    commondir = own / "commondir"
+    if source.is_file() and own.is_relative_to(root) and not commondir.exists():
         # A submodule: its repository is in that of the outer one.
         target.write_text(f"gitdir: {os.path.relpath(own, source.parent)}\n", encoding="utf-8")
         return []
     _wait_for_lock(own / "index.lock")
-    common = (own / read_line(linked)).resolve() if linked.exists() else own
+    common = (own / read_line(commondir)).resolve() if commondir.exists() else own
     target.mkdir()
     directories = [(common, target)]
     if common != own:
         directories += _copy(common, target, copier, leave={"HEAD", "index", "logs", "config.worktree"})
     directories += _copy(own, target, copier, leave=_OWN if common != own else set())
     notes = []
-    for copied in [target, *_modules(target)]:
-        module = copied.relative_to(target)
-        _borrow_nothing(common / module / "objects", copied / "objects", copier)
+    for module_git in [target, *_modules(target)]:
+        module = module_git.relative_to(target)
+        _borrow_nothing(common / module / "objects", module_git / "objects", copier)
         original = own / module if (own / module).exists() else common / module
-        top = source.parent if source.name == ".git" and copied == target else original
-        notes += settle(original, copied, root, top, in_copy, replace_paths)
+        top = source.parent if source.name == ".git" and module_git == target else original
+        notes += settle(original, module_git, root, top, in_copy, replace_paths)
     for directory, at in reversed(directories):  # at the end: the original may have no permission to write
         if at.is_dir():
             shutil.copystat(directory, at)
@@ -100,7 +100,7 @@ def _modules(git: Path) -> list[Path]:
 
 def _wait_for_lock(lock: Path) -> None:
     """Waits until another git process is done. Raises ConfigError if it is not done in time."""
-    deadline = time.monotonic() + LOCKED
+    deadline = time.monotonic() + LOCK_TIMEOUT
     while lock.exists():
         if time.monotonic() > deadline:
             raise ConfigError(f"{lock} is there: wait for the git process that holds it, or remove what it left")
@@ -116,17 +116,17 @@ def _copy(source: Path, target: Path, copier: Copier, leave: set[str]) -> list[t
     """
     first: list[tuple[Path, Path]] = [(source, target)]
     objects: list[tuple[Path, Path]] = []
-    seen: set[str] = set()
+    finished_paths: set[str] = set()
     for directories in (first, objects):
-        for directory, made in directories:  # those that are found on the way are added
+        for directory, target_path in directories:  # those that are found on the way are added
             real = os.path.realpath(directory)
-            if real in seen or not directory.is_dir():
+            if real in finished_paths or not directory.is_dir():
                 continue
-            seen.add(real)
-            made.mkdir(exist_ok=True)
+            finished_paths.add(real)
+            target_path.mkdir(exist_ok=True)
             top = is_git_directory(directory)  # or that of a submodule
             for entry in sorted(directory.iterdir()):
-                to = made / entry.name
+                to = target_path / entry.name
                 if entry.name.endswith(".lock") or (directory == source and entry.name in leave):
                     continue
                 if top and entry.name == "objects":
@@ -145,13 +145,13 @@ def _copy(source: Path, target: Path, copier: Copier, leave: set[str]) -> list[t
 
 def _borrow_nothing(source: Path, target: Path, copier: Copier) -> None:
     """Copies the objects that a repository borrows from others, which may borrow in turn, and forgets the lenders."""
-    borrowed = target / "info" / "alternates"
-    lenders, done = _lenders(source), {source}
+    alternates = target / "info" / "alternates"
+    lenders, visited = _lenders(source), {source}
     while lenders:
         lender = lenders.pop()
-        if lender in done:
+        if lender in visited:
             continue
-        done.add(lender)
+        visited.add(lender)
         lenders += _lenders(lender)
         for folder in sorted(lender.iterdir()) if lender.is_dir() else ():
             if len(folder.name) != 2 and folder.name != "pack":  # info: lists of its own
@@ -161,13 +161,13 @@ def _borrow_nothing(source: Path, target: Path, copier: Copier) -> None:
                 to = target / folder.name / entry.name
                 if entry.name.startswith(_OBJECTS) and not to.exists():
                     copier.file(str(entry), str(to))
-    borrowed.unlink(missing_ok=True)
+    alternates.unlink(missing_ok=True)
 
 
 def _lenders(objects: Path) -> list[Path]:
     """The directories of objects that another one names as those to look in too."""
-    listed = objects / "info" / "alternates"
-    if not listed.is_file():
+    alternates = objects / "info" / "alternates"
+    if not alternates.is_file():
         return []
-    lines = listed.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    lines = alternates.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
     return [(objects / line).resolve() for line in lines if line.strip() and not line.startswith("#")]

@@ -53,28 +53,28 @@ class Scratch:
 
 def _remove_leftovers(base: Path) -> int:
     """Removes the directories that no living process holds, and returns how many these were."""
-    removed = 0
-    for left in base.iterdir():
-        if not left.is_dir():
+    count = 0
+    for entry in base.iterdir():
+        if not entry.is_dir():
             continue
         try:
-            lock = os.open(left / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            lock = os.open(entry / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         except FileNotFoundError:  # its process removes it now
             continue
         except OSError as error:
-            log.warning("%s cannot be removed: %s", left, error)
+            log.warning("%s cannot be removed: %s", entry, error)
             continue
         try:
             if not lock_descriptor(lock, blocking=False):
                 continue
-            remove_tree(left)
+            remove_tree(entry)
         except OSError as error:
-            log.warning("%s, which a process left that died, cannot be removed: %s", left, error)
+            log.warning("%s, which a process left that died, cannot be removed: %s", entry, error)
         else:
-            removed += 1
+            count += 1
         finally:
             os.close(lock)
-    return removed
+    return count
 
 
 @contextmanager

@@ -76,8 +76,8 @@ class StateReader:
         """
         state: State = {}
         deadline = time.monotonic() + PATIENCE
-        for name, seen in self._all(earlier or {}):
-            state[name] = seen
+        for name, path_state in self._all(earlier or {}):
+            state[name] = path_state
             if time.monotonic() > deadline or self.stopped():
                 reason = f"not all of it was read within {PATIENCE:g} s"
                 return {**(earlier or {}), **state, "": PathState({"unreadable": reason})}
@@ -86,8 +86,8 @@ class StateReader:
     def restamp_state(self, state: State) -> State:
         """The state of this directory right after it was copied: the values of its source, with its own stamps."""
         return {
-            name: PathState(seen.values, self._stamp(name, seen.observer), seen.observer)
-            for name, seen in state.items()
+            name: PathState(path_state.values, self._stamp(name, path_state.observer), path_state.observer)
+            for name, path_state in state.items()
         }
 
     def _all(self, earlier: State) -> Iterator[tuple[str, PathState]]:
@@ -96,19 +96,19 @@ class StateReader:
             directory = waiting.pop()
             try:
                 with os.scandir(directory) as entries:
-                    ordered = sorted(entries, key=lambda entry: entry.name)
+                    order = sorted(entries, key=lambda entry: entry.name)
             except OSError as error:
                 yield os.path.relpath(directory, self.root), PathState({"unreadable": self.show(str(error))})
                 continue
             below = []
-            for entry in ordered:
+            for entry in order:
                 name = os.path.relpath(entry.path, self.root)
                 try:
-                    seen = self._observe_entry(entry, name, earlier.get(name))
+                    path_state = self._observe_entry(entry, name, earlier.get(name))
                 except (OSError, ValueError) as error:
-                    seen = PathState({"unreadable": self.show(str(error))})
-                yield name, seen
-                below += [Path(entry.path)] if seen == DIRECTORY else []
+                    path_state = PathState({"unreadable": self.show(str(error))})
+                yield name, path_state
+                below += [Path(entry.path)] if path_state == DIRECTORY else []
             waiting += reversed(below)
 
     def _observe_entry(self, entry: os.DirEntry[str], name: str, earlier: PathState | None) -> PathState:
@@ -157,20 +157,20 @@ class StateReader:
 def changes(before: State, after: State) -> list[Change]:
     """What differs between two states of one directory, in the order of the paths. What one of them has not read is
     named, if it may differ."""
-    changed = []
+    result = []
     for name in sorted(before.keys() | after.keys()):
         old = before[name].values if name in before else {}
         new = after[name].values if name in after else {}
         path = name.encode(errors="surrogateescape").decode(errors="replace")  # of names that are no UTF-8
         where = f"{WORLD}/{path}".removesuffix("/.git").removesuffix("/")
         unread = {what: value for side in (old, new) for what, value in side.items() if isinstance(value, Unread)}
-        hidden = tuple(value.start for value in unread.values() if value.start is not None)
+        unread_starts = tuple(value.start for value in unread.values() if value.start is not None)
         for what in dict.fromkeys([*old, *new]) if old is not new else ():
-            if what.startswith(hidden) and what not in unread:
+            if what.startswith(unread_starts) and what not in unread:
                 continue
             if old.get(what) != new.get(what) or _mark(old.get(what)) != _mark(new.get(what)):
-                changed.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
-    return changed
+                result.append(Change(where=where, what=what, before=old.get(what), after=new.get(what)))
+    return result
 
 
 def _mark(value: str | None) -> str:

@@ -19,8 +19,10 @@ from art_mcp.worlds.change import Change
 from art_mcp.worlds.copying import Copier
 from art_mcp.worlds.files import remove_tree, walk
 from art_mcp.worlds.git.environment import git_environment, older_than_needed
+from art_mcp.worlds.observers.database import DatabaseObserver
+from art_mcp.worlds.observers.files import FileObserver
 from art_mcp.worlds.observers.observer import Observer, Unread, render_value
-from art_mcp.worlds.observers.registry import observers_with
+from art_mcp.worlds.observers.repository import RepositoryObserver
 from art_mcp.worlds.place import Worlds, places_of
 from art_mcp.worlds.repository import is_git_directory
 from art_mcp.worlds.scratch import Scratch
@@ -34,6 +36,9 @@ log = logging.getLogger("art_mcp")
 
 SLOW = 1.0
 """Seconds that a copy may take without a remark."""
+
+OBSERVERS: tuple[Observer, ...] = (RepositoryObserver(), DatabaseObserver(), FileObserver())
+"""In the order in which they are asked whether they claim a file or directory. The last one claims every file."""
 
 
 class World:
@@ -64,7 +69,7 @@ class World:
         self.aliases = Aliases(self.places)
         self.notes: list[str] = []
         self.made = self.removed = 0
-        self._observers = observers_with(observers)
+        self._observers = (*observers, *OBSERVERS)
         self._base = (scratch or Home.find().cache / "worlds").expanduser().resolve()
         for place in self.places:
             if self._base.is_relative_to(place.original) or place.original.is_relative_to(self._base):
@@ -103,23 +108,23 @@ class World:
             self._counts, self.notes = take(self.places, directory, self._check)
             self._rooted = _naming(self._snapshot)
             self._seal = Seal(self._snapshot)
-            started = time.monotonic()
+            start = time.monotonic()
             copy = self.copy()
-            self._seconds = time.monotonic() - started
+            self._seconds = time.monotonic() - start
             self._state = copy.reader.state()
             self.remove(copy)
             self._check()
             old = older_than_needed() if any(place.kind == "repository" for place in self.places) else None
             self.notes += [old] if old else []
             self.notes += [
-                f"{WORLD}/{name} cannot be observed, so changes of it are not seen: {seen.values['unreadable']}"
-                for name, seen in self._state.items()
-                if "unreadable" in seen.values
+                f"{WORLD}/{name} cannot be observed, so changes of it are not seen: {path_state.values['unreadable']}"
+                for name, path_state in self._state.items()
+                if "unreadable" in path_state.values
             ]
             self.notes += [
                 f"changes of the {what} in {WORLD}/{name} are not seen: {value}"
-                for name, seen in self._state.items()
-                for what, value in seen.values.items()
+                for name, path_state in self._state.items()
+                for what, value in path_state.values.items()
                 if isinstance(value, Unread) and what != "unreadable"
             ]
         except BaseException:

@@ -24,7 +24,7 @@ LONGEST = 20.0
 _TOO_MANY = 429
 _UNAVAILABLE = 503
 
-_LIMITED = re.compile(
+_LIMIT_MESSAGE = re.compile(
     r"\b429\b.{0,40}(?:too many|rate|limit|quota)|too many requests|\brate[ -]?limit(?:ed|s)?\b.{0,40}"
     r"(?:exceeded|reached|hit|try again|retry|slow down)|\brate[ -]?limited\b",
     re.IGNORECASE | re.DOTALL,
@@ -77,7 +77,7 @@ class Patience:
 
 def refused(result: CallResult) -> bool:
     """Whether a result is an error that says that there were too many calls."""
-    return result.is_error and _LIMITED.search(result.text[:2_000]) is not None
+    return result.is_error and _LIMIT_MESSAGE.search(result.text[:2_000]) is not None
 
 
 def asked_to_wait(result: CallResult) -> float | None:
@@ -100,12 +100,12 @@ def patient(send: Send, patience: Patience) -> Send:
     async def send_with_patience(request: Any, **options: Any) -> Any:
         for attempt in count(1):
             response = await send(request, **options)
-            asked = _retry_after(response.headers.get("retry-after"))
-            limited = response.status_code == _TOO_MANY or (response.status_code == _UNAVAILABLE and asked is not None)
-            if not limited:
+            seconds = _retry_after(response.headers.get("retry-after"))
+            busy = response.status_code == _TOO_MANY or (response.status_code == _UNAVAILABLE and seconds is not None)
+            if not busy:
                 patience.given_up = False
                 return response
-            if not await patience.wait(attempt, asked):
+            if not await patience.wait(attempt, seconds):
                 return response
             await response.aclose()
         raise AssertionError("count() does not end")

@@ -169,11 +169,11 @@ class Channel:
             return await self._session.call_tool(params["name"], params["arguments"], progress_callback=progress)
         if method == "resources/read":
             return await self._session.read_resource(params["uri"] if MAJOR > 1 else AnyUrl(params["uri"]))
-        ask = getattr(self._session, LISTS[method])
+        list_page = getattr(self._session, LISTS[method])
         if MAJOR > 1:
-            return await ask(cursor=params.get("cursor"), cache_mode="refresh")
+            return await list_page(cursor=params.get("cursor"), cache_mode="refresh")
         page = mcp.types.PaginatedRequestParams(cursor=params["cursor"]) if params.get("cursor") else None
-        return await ask(params=page)
+        return await list_page(params=page)
 
 
 @asynccontextmanager
@@ -275,8 +275,12 @@ def failure_of(error: Exception) -> MCPError:
         return error
     data = getattr(error, "error", None)  # McpError of SDK 1, MCPError of SDK 2
     code = getattr(data, "code", None)
-    gone = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
-    if code == mcp.types.CONNECTION_CLOSED or isinstance(error, gone) or "ConnectError" in type(error).__name__:
+    closed_stream_errors = (anyio.ClosedResourceError, anyio.BrokenResourceError, anyio.EndOfStream, OSError)
+    if (
+        code == mcp.types.CONNECTION_CLOSED
+        or isinstance(error, closed_stream_errors)
+        or "ConnectError" in type(error).__name__
+    ):
         return MCPError("the connection was closed", failure="closed", code=code)
     text = str(error) or type(error).__name__
     return MCPError(text if code is not None else f"{type(error).__name__}: {text}", code=code)

@@ -12,7 +12,7 @@ from typing import TextIO
 
 log = logging.getLogger("art_mcp")
 
-KEPT = 2_000
+MAX_TEXT = 2_000
 """Number of bytes at the end of stderr that are kept."""
 
 _END = 1.0
@@ -36,7 +36,7 @@ class Stderr:
         """Reads until nobody holds the other end, and logs what it reads at level DEBUG."""
         with os.fdopen(pipe, "rb", buffering=0) as source:
             while data := source.read(65536):
-                self._end = (self._end + data)[-KEPT:]
+                self._end = (self._end + data)[-MAX_TEXT:]
                 log.debug("%s", data.decode(errors="replace").rstrip())
 
     def last_line(self) -> str:

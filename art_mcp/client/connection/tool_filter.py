@@ -26,7 +26,7 @@ _LEVELS = MAX_DEPTH + 20
 """Levels of a message whose JSON is nested too deeply to be parsed; what is below is left out."""
 _DIGITS = 4000
 """Digits of the number of an item at most: Python reads no more of them."""
-_SHOWN = 200
+_MAX_NAME = 200
 """Maximum number of characters of a name or reason."""
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]')
 
@@ -83,7 +83,7 @@ class ToolFilter:
             if reason is None:
                 tools.append(tool)
             else:
-                left_out[name_of(tool, at)] = reason[:_SHOWN]
+                left_out[name_of(tool, at)] = reason[:_MAX_NAME]
         if left_out:
             meta = result.get("_meta")
             meta = {**(meta if isinstance(meta, dict) else {}), LEFT_OUT: left_out}
@@ -138,7 +138,7 @@ def place_of(problem: Mapping[str, Any], skip: int = 0) -> str:
 def name_of(tool: Any, at: int) -> str:
     """A tool's name for messages. at: its number in the list, from 0."""
     name = tool.get("name") if isinstance(tool, Mapping) else None
-    return name[:_SHOWN] if isinstance(name, str) and name else f"number {at} (counted from 0)"
+    return name[:_MAX_NAME] if isinstance(name, str) and name else f"number {at} (counted from 0)"
 
 
 def unreadable(tool: Any) -> str | None:

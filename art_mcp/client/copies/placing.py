@@ -1,15 +1,18 @@
-"""A server's command, environment and working directory with the paths of a copy."""
+"""A copy with a server that runs in it: the command, environment and working directory with the paths of the copy."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from art_mcp.client.connection.sdk import Stdio
+from art_mcp.client.connection.sdk import Progress, Stdio
+from art_mcp.client.connection.session import Session
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.world import Copy, World
-from trainer_server.wire import ConfigError
+from trainer_server.wire import ConfigError, MCPError
 
 
 def place_server(target: Stdio, copy: Copy) -> Stdio:
@@ -38,9 +41,9 @@ def place_server(target: Stdio, copy: Copy) -> Stdio:
 def check_files(text: str, world: World) -> None:
     """Raises ConfigError if a text of a server's command names no place of the world, or something in one that is a
     file: every call of the server would fail."""
-    named = world.aliases.text(text)
+    originals = world.aliases.text(text)
     for place in world.places:
-        if place.kind in ("file", "database") and f"{alias(place)}/" in named:
+        if place.kind in ("file", "database") and f"{alias(place)}/" in originals:
             raise ConfigError(
                 f"{text!r} of the server's command looks for something in {{world:{place.name}}}, but that is the file "
                 f"{place.original} itself: write {{world:{place.name}}} alone, or --world with its directory, "
@@ -61,8 +64,8 @@ def _resolve_path(path: str, copy: Copy) -> str:
     """An absolute path without links if it leads into an original. Any other text as it is."""
     if not os.path.isabs(path):
         return path
-    resolved = os.path.realpath(path)
-    return resolved if copy.led_into(resolved, Path("/")) else path
+    real = os.path.realpath(path)
+    return real if copy.led_into(real, Path("/")) else path
 
 
 def check_target(target: object) -> Stdio:
@@ -73,3 +76,32 @@ def check_target(target: object) -> Stdio:
             "each run: --reset CMD|URL (reset=…)"
         )
     return target
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A copy with a server that runs in it.
+
+    Args:
+        copy: The copy.
+        target: The server, with the paths of the copy.
+        session: The open session with it.
+    """
+
+    copy: Copy
+    target: Stdio
+    session: Session
+
+    async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None) -> dict[str, Any]:
+        """Sends a request. The caller sees aliases instead of the copy's paths. Raises MCPError."""
+
+        async def forward_progress(at: float, total: float | None, message: str | None) -> None:
+            if progress:
+                await progress(at, total, self.copy.from_copy(message))
+
+        try:
+            answer = await self.session.request(method, self.copy.to_copy(dict(params)), progress and forward_progress)
+        except MCPError as error:
+            raise MCPError(self.copy.from_copy(str(error)), failure=error.failure, code=error.code) from error
+        aliases: dict[str, Any] = self.copy.from_copy(answer)
+        return aliases

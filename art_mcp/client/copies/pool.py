@@ -10,9 +10,8 @@ from contextvars import Context
 
 from art_mcp.client.connection.sdk import Stdio
 from art_mcp.client.connection.session import Session
-from art_mcp.client.copies.placing import check_files, place_server
+from art_mcp.client.copies.placing import Ready, check_files, place_server
 from art_mcp.client.copies.reader import Reader
-from art_mcp.client.copies.ready import Ready
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import Copy, World
 from trainer_server.wire import MCPError
@@ -20,7 +19,7 @@ from trainer_server.wire import MCPError
 AHEAD = 2
 """Copies with a running server that are made ahead, once a rollout has taken one. A start takes about half a second."""
 
-KEPT = 16
+MAX_SPARE = 16
 """Copies with a running server that are kept for the next rollouts at most, after rollouts that only read."""
 
 
@@ -61,10 +60,10 @@ class Pool:
             MCPError: The copy cannot be made, or the server cannot be started in it.
         """
         while self._kept:
-            kept = self._kept.pop()
-            if not kept.session.ended:
-                return kept
-            await self.remove(kept)
+            spare = self._kept.pop()
+            if not spare.session.ended:
+                return spare
+            await self.remove(spare)
         ready = self._ahead.popleft() if self._ahead else None
         try:
             while refill and len(self._ahead) < AHEAD:
@@ -89,18 +88,18 @@ class Pool:
             What the rollout has changed. What a server writes at its end counts.
         """
         try:
-            if as_new and not ready.session.ended and len(self._kept) < KEPT:
-                made = await asyncio.to_thread(ready.copy.changes)
-                if not made:
+            if as_new and not ready.session.ended and len(self._kept) < MAX_SPARE:
+                changes = await asyncio.to_thread(ready.copy.changes)
+                if not changes:
                     self._kept.append(ready)
-                    return made
+                    return changes
             await ready.session.close()
-            made = await asyncio.to_thread(ready.copy.changes)
+            changes = await asyncio.to_thread(ready.copy.changes)
         except BaseException:
             await self.remove(ready)
             raise
         await self.remove(ready)
-        return made
+        return changes
 
     async def remove(self, ready: Ready) -> None:
         """Ends the server and removes the copy."""
@@ -112,14 +111,14 @@ class Pool:
     async def close(self) -> None:
         """Removes what no rollout has."""
         await self.reader.close()
-        making, kept = list(self._ahead), list(self._kept)
+        making, spare = list(self._ahead), list(self._kept)
         self._ahead.clear()
         self._kept.clear()
         for task in making:
             task.cancel()
-        made = await asyncio.gather(*making, return_exceptions=True)
+        copies = await asyncio.gather(*making, return_exceptions=True)
         await asyncio.gather(
-            *map(self.remove, kept), *(self.remove(ready) for ready in made if isinstance(ready, Ready))
+            *map(self.remove, spare), *(self.remove(ready) for ready in copies if isinstance(ready, Ready))
         )
 
     async def _make(self) -> Ready:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from art_mcp.client.connection.sdk import Progress
-from art_mcp.client.copies.ready import Ready
+from art_mcp.client.copies.placing import Ready
 from art_mcp.client.effects import readers
 from art_mcp.worlds.change import Change
 from trainer_server.wire import MCPError
@@ -101,8 +101,8 @@ class Reader:
     async def _changed(self, ready: Ready) -> bool:
         """Whether something was changed in the copy, which is then used no more, or another call has seen a change."""
         try:
-            made = await asyncio.to_thread(ready.copy.changes) if self._ready is ready else []
-            if made:
+            changes = await asyncio.to_thread(ready.copy.changes) if self._ready is ready else []
+            if changes:
                 await self._retire(ready)
         except OSError:  # it was removed meanwhile
             return True

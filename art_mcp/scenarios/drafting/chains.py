@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.value_pool import short
@@ -18,13 +18,12 @@ from art_mcp.scenarios.drafting.values import NoValue, is_new, is_text
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Finding, Path, at, findings, leaves, meanings
 from art_mcp.scenarios.phrasing.english import one_of
-from art_mcp.scenarios.phrasing.lexicon import PLACES
-from art_mcp.scenarios.phrasing.questions.entries import identifying
+from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.questions import identifying
 from art_mcp.scenarios.phrasing.wish import wish
 from art_mcp.scenarios.plan import Step
-from art_mcp.scenarios.schemas import plain, properties_of
 
-DRAWN = 4
+LINK_SAMPLE = 4
 """Links of which the one with the shortest result is taken."""
 
 _WORD = re.compile(r"[A-Za-z]{4,}")
@@ -95,8 +94,8 @@ class Chains:
         self._drafter = drafter
         self._takers = list(_takers(drafter))
         self._links: dict[tuple[str, str], list[Link]] = defaultdict(list)
-        for name, observed in drafter.values.pool.results.items():
-            for arguments, result in observed:
+        for name, calls in drafter.values.pool.results.items():
+            for arguments, result in calls:
                 self.learn(name, arguments, result)
 
     def learn(self, name: str, arguments: Mapping[str, Any], result: Any) -> None:
@@ -111,7 +110,7 @@ class Chains:
         """
         if (first := self._drafter.tools.get(name)) is None:
             return
-        given = {canonical(argument) for argument in arguments.values()}
+        argument_values = {canonical(argument) for argument in arguments.values()}
         values = list(findings(name, result))
         sources: dict[str, list[Finding]] = {}
         for taker in self._takers:
@@ -120,11 +119,11 @@ class Chains:
             if taker.name not in sources:
                 sources[taker.name] = self._drafter.values.pool.sources(name, taker.name, values)
             for source in sources[taker.name]:
-                named = {str(source.value), short(str(source.value))}
-                if type(source.value) is not taker.kind or not source.path or not named & taker.usable:
+                names = {str(source.value), short(str(source.value))}
+                if type(source.value) is not taker.kind or not source.path or not names & taker.usable:
                     continue
                 link = Link(first, dict(arguments), result, source.path, source.value, taker.tool, taker.name)
-                if canonical(source.value) not in given and any(self._link_descriptions(link)):
+                if canonical(source.value) not in argument_values and any(self._link_descriptions(link)):
                     self._links[name, taker.tool.name].append(link)
 
     @property
@@ -136,35 +135,35 @@ class Chains:
         """A task with a chain of two tools. None: an argument is not known."""
         rng = self._drafter.rng
         links = self._links[pair]
-        link = min(rng.sample(links, min(DRAWN, len(links))), key=lambda link: link.length)
-        described = list(self._link_descriptions(link))
+        link = min(rng.sample(links, min(LINK_SAMPLE, len(links))), key=lambda link: link.length)
+        options = list(self._link_descriptions(link))
         # Arguments of the same name, such as a repository, are those of the first call, and are said once.
-        shared = {
+        common = {
             name: value
             for name, value in link.arguments.items()
             if name in properties_of(link.second) and name != link.parameter
         }
-        given = {**shared, link.parameter: {"$step": 0, "path": list(link.path)}}
+        base = {**common, link.parameter: {"$step": 0, "path": list(link.path)}}
         try:
-            more = self._drafter.values.arguments(link.second, base_arguments=given, held=None, optional=0.1)
+            more = self._drafter.values.arguments(link.second, base_arguments=base, held=None, optional=0.1)
         except NoValue:
             return None
         before = Step(tool=link.first.name, arguments=link.arguments)
         call = wish(link.first, self._drafter.senses[link.first.name], link.arguments, rng)
-        what, selected = rng.choice(described)
-        held = frozenset(self._drafter.values.reserve.held_out(link.value)) if selected else frozenset()
-        held |= frozenset(self._drafter.values.held_out(link.first, link.arguments))
+        what, unique = rng.choice(options)
+        held_values = frozenset(self._drafter.values.reserve.held_out(link.value)) if unique else frozenset()
+        held_values |= frozenset(self._drafter.values.held_out(link.first, link.arguments))
         separate = not call.noun_phrase or rng.random() < 0.4
-        spoken = what if separate else f"{what} {call.where if call.many else f'in {call.noun_phrase}'}".strip()
+        wording = what if separate else f"{what} {call.where if call.many else f'in {call.noun_phrase}'}".strip()
         return self._drafter.of_call(
             link.second,
-            {**given, **more},
+            {**base, **more},
             kind="chain",
             before=[before],
-            wordings={link.parameter: spoken},
+            wordings={link.parameter: wording},
             first=call.do if separate else "",
-            unsaid=list(shared),
-            held_values=held,
+            unsaid=list(common),
+            held_values=held_values,
         )
 
     def _link_descriptions(self, link: Link) -> Iterator[tuple[str, bool]]:
@@ -234,21 +233,21 @@ def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iter
             yield f"the {item} {name}" if len(name.split()) == 1 else f"the {item} named {name}", True
             yield f"the {item} with the {' '.join(meanings(key))} {name}", True
             return
-    counted = Counter(word.casefold() for name in names for word in set(_WORD.findall(name)))
+    word_counts = Counter(word.casefold() for name in names for word in set(_WORD.findall(name)))
     parts = re.split(r"[^A-Za-z0-9]+", names[number])
     for word in _WORD.findall(names[number]):
-        if counted[word.casefold()] == 1 and len(parts) > 1 and word.casefold() not in PLACES:
+        if word_counts[word.casefold()] == 1 and len(parts) > 1 and word.casefold() not in WORDS.places:
             yield rng.choice(_ABOUT).format(item=item, word=word), True
 
 
 def _lines(text: str, path: Path) -> tuple[Sequence[str], int | None]:
     """The values beside one in a text, and its number among them."""
-    listed = lines(text)
+    text_lines = lines(text)
     match path:
         case [str(key), int(number)]:
-            return [line.value for line in listed if line.key == key], number
+            return [line.value for line in text_lines if line.key == key], number
         case [int(number)]:
-            return [line.value for line in listed], number
+            return [line.value for line in text_lines], number
     return [], None
 
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from art_mcp.scenarios.execute import Execution, Trial, resolve_arguments
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.observe import parse_result
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Kind, Split, Step
 
-Tell = Callable[[random.Random], Wish]
-Ask = Callable[[Any, Any, random.Random], list[Question]]
+RenderCall = Callable[[random.Random], Wish]
+FindQuestions = Callable[[Any, Any, random.Random], list[Question]]
 """Takes what the last step gave in both executions, as `parse_result` returns it."""
 
 
@@ -38,8 +38,8 @@ class Draft:
 
     kind: Kind
     steps: list[Step]
-    render_call: Tell
-    find_questions: Ask
+    render_call: RenderCall
+    find_questions: FindQuestions
     held_values: frozenset[str] = frozenset()
     topic: str = ""
     same: str = ""
@@ -86,18 +86,18 @@ class ExecutedDraft:
     @property
     def arguments(self) -> list[Any]:
         """The values of all arguments, with references replaced and lists flattened."""
-        done = self.trial.first
+        run = self.trial.first
         whole = [
-            value for at, step in enumerate(done.steps) for value in resolve_arguments(step, done.results[:at]).values()
+            value for at, step in enumerate(run.steps) for value in resolve_arguments(step, run.results[:at]).values()
         ]
         return [item for value in whole for item in (value if isinstance(value, list) else [value])]
 
 
 def pair_drafts(first: Draft, second: Draft) -> Draft:
     """Two drafts with a call each as one. They are executed together, because one of them changes something."""
-    held = first.held_values | second.held_values
+    values = first.held_values | second.held_values
     return Draft(
-        "pair", [*first.steps, *second.steps], first.render_call, first.find_questions, held, parts=(first, second)
+        "pair", [*first.steps, *second.steps], first.render_call, first.find_questions, values, parts=(first, second)
     )
 
 
@@ -128,7 +128,7 @@ def to_executed(draft: Draft, trial: Trial, rng: random.Random) -> ExecutedDraft
     if trial.second is None or outcome.acts:
         return outcome
     first, second = (
-        parse_result(done.results[-1].text, done.results[-1].structured) for done in (trial.first, trial.second)
+        parse_result(run.results[-1].text, run.results[-1].structured) for run in (trial.first, trial.second)
     )
     earlier = [result.text for result in trial.first.results[:-1]]
     outcome.questions = [

@@ -8,21 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import new_name
 from art_mcp.scenarios.drafting.values import Values, is_new, is_text
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import meanings, singular
+from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import plural
-from art_mcp.scenarios.phrasing.lexicon import FINDING, READABLE
-from art_mcp.scenarios.phrasing.questions.question import Question
-from art_mcp.scenarios.phrasing.questions.questions import questions
+from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.questions import Question, questions
 from art_mcp.scenarios.phrasing.sense import senses
-from art_mcp.scenarios.phrasing.values import render_value
 from art_mcp.scenarios.phrasing.wish import Wish, wish
 from art_mcp.scenarios.plan import Kind, Step, is_reference
-from art_mcp.scenarios.schemas import plain, properties_of
 
 
 class Drafter:
@@ -82,30 +80,27 @@ class Drafter:
             held_values: Held-out values of the calls before.
         """
         sense = self.senses[tool.name]
-        named = {name: value for name, value in arguments.items() if name not in unsaid}
-        opens = singular(sense.noun.rpartition(" ")[2]) in READABLE and not set(tool.words) & FINDING
+        spoken_arguments = {name: value for name, value in arguments.items() if name not in unsaid}
+        opens = singular(sense.noun.rpartition(" ")[2]) in WORDS.readable and not set(tool.words) & WORDS.finding
 
         def render_call(rng: random.Random) -> Wish:
-            call = wish(tool, sense, named, rng, wordings)
-            return (
-                Wish(call.do, call.doing, call.noun_phrase, call.noun, call.many, call.where, first) if first else call
-            )
+            return replace(wish(tool, sense, spoken_arguments, rng, wordings), first=first)
 
         def find_questions(result: Any, again: Any, rng: random.Random) -> list[Question]:
-            known = [value for value in arguments.values() if not is_reference(value)]
-            many = sense.many and not opens
-            return questions(result, again, noun=sense.noun or "result", many=many, argument_values=known, rng=rng)
+            values = [value for value in arguments.values() if not is_reference(value)]
+            many, noun = sense.many and not opens, sense.noun or "result"
+            return questions(result, again, noun=noun, many=many, argument_values=values, rng=rng)
 
-        told = {name: value for name, value in named.items() if not is_reference(value)}
-        main = self.main_argument(tool, told) if kind == "single" else None
-        others = {name: value for name, value in told.items() if name != main}
+        literals = {name: value for name, value in spoken_arguments.items() if not is_reference(value)}
+        main = self.main_argument(tool, literals) if kind == "single" else None
+        others = {name: value for name, value in literals.items() if name != main}
         return Draft(
             kind,
             [*before, Step(tool=tool.name, arguments=dict(arguments))],
             render_call,
             find_questions,
-            held_values | frozenset(self.values.held_out(tool, told)),
-            topic=render_value(told[main], self.rng) if main else "",
+            held_values | frozenset(self.values.held_out(tool, literals)),
+            topic=render_value(literals[main], self.rng) if main else "",
             same=f"{tool.name} {main} {canonical(others)}" if main else "",
         )
 
@@ -136,11 +131,11 @@ class Drafter:
         fitting = []
         for key in tool.input_schema.get("required", ()):
             schema = plain(properties_of(tool).get(key, {}), tool.input_schema)
-            known = (
+            is_name = (
                 isinstance(arguments.get(key), str) and not (is_new(tool, key) or is_text(key)) and "enum" not in schema
             )
-            placed = known and arguments[key] in self.values.pool.places
-            if known and not placed and self.values.pool.fitting(tool, key, schema):
+            is_place = is_name and arguments[key] in self.values.pool.places
+            if is_name and not is_place and self.values.pool.fitting(tool, key, schema):
                 fitting.append(key)
         if not fitting:
             return None

@@ -10,120 +10,15 @@ from functools import cache
 from typing import Any
 
 from art_mcp.client.effects import words
+from art_mcp.scenarios.phrasing.language import VALUES
 from art_mcp.validation import fits_pattern
-
-WORDS = tuple(
-    words(
-        "harbour lantern orchard granite meadow compass willow ember sparrow cobalt anchor basil canyon cedar "
-        "cinder clover copper coral delta dune falcon fjord garnet glacier hazel heron indigo island ivory jasper "
-        "juniper kestrel lagoon lemon linen lotus magnet maple marble mimosa mosaic nectar nutmeg oasis olive "
-        "onyx opal otter pebble pepper pine plum poplar prairie quartz quill raven reef ridge river rosemary "
-        "saffron sage sequoia slate spruce summit sunset thistle timber topaz tulip tundra turtle valley velvet "
-        "walnut waterfall wheat winter yarrow zephyr "
-    )
-)
-"""Names of new things, and values of texts of which nothing is known."""
-
-_DOING = ("check", "review", "order", "clean up", "prepare", "send out", "move", "count", "update", "finish", "paint")
-_THINGS = (
-    "the invoices",
-    "the garden plan",
-    "new labels",
-    "the guest list",
-    "the spare keys",
-    "the old posters",
-    "the tea kitchen",
-    "the price list",
-    "the summer menu",
-    "the window seats",
-    "the bike shed",
-    "the phone book",
-    "the travel notes",
-    "two more chairs",
-    "the reading list",
-    "the blue folder",
-)
-
-CITIES = (
-    "Oslo",
-    "Rome",
-    "Lima",
-    "Paris",
-    "Bergen",
-    "Turin",
-    "Lyon",
-    "Madrid",
-    "Tokyo",
-    "Cairo",
-    "Berlin",
-    "Boston",
-    "Chicago",
-    "Dublin",
-    "Geneva",
-    "Hamburg",
-    "Helsinki",
-    "Kyoto",
-    "Lisbon",
-    "London",
-    "Milan",
-    "Munich",
-    "Nairobi",
-    "Osaka",
-    "Porto",
-    "Prague",
-    "Seattle",
-    "Sydney",
-    "Toronto",
-    "Vienna",
-    "Warsaw",
-    "Zurich",
-)
-
-_LISTS: dict[str, Sequence[str]] = {
-    "city": CITIES,
-    "location": CITIES,
-    "town": CITIES,
-    "country": (
-        "Norway",
-        "Italy",
-        "Peru",
-        "France",
-        "Spain",
-        "Japan",
-        "Egypt",
-        "Germany",
-        "Ireland",
-        "Kenya",
-        "Portugal",
-        "Austria",
-        "Poland",
-        "Canada",
-        "Brazil",
-        "Chile",
-    ),
-    "currency": ("EUR", "USD", "GBP", "JPY", "NOK", "CHF", "SEK", "DKK", "PLN", "CAD", "AUD", "BRL"),
-    "language": ("English", "French", "German", "Spanish", "Italian", "Norwegian", "Japanese", "Polish", "Dutch"),
-    "person": ("Ada Berg", "Bob Li", "Cleo Park", "Dan Roth", "Eve Sol", "Finn Moe", "Gia Dal", "Hugo Lund"),
-    "colour": ("red", "green", "blue", "yellow", "black", "white", "orange", "purple"),
-}
-_SAME = {
-    "color": "colour",
-    "lang": "language",
-    "author": "person",
-    "assignee": "person",
-    "place": "city",
-    "recipient": "person",
-    "currencies": "currency",
-}
-
-_AREAS = ("Africa", "America", "Asia", "Australia", "Europe", "Pacific", "Atlantic")
 
 
 @cache
 def timezones() -> tuple[str, ...]:
     """Time zones as IANA names them, one for each city."""
-    known = (zone for zone in zoneinfo.available_timezones() if zone.count("/") == 1)
-    return tuple(sorted(zone for zone in known if zone.partition("/")[0] in _AREAS))
+    zones = (zone for zone in zoneinfo.available_timezones() if zone.count("/") == 1)
+    return tuple(sorted(zone for zone in zones if zone.partition("/")[0] in VALUES.timezone_areas))
 
 
 def known_by(name: str, description: str = "") -> Sequence[str]:
@@ -133,12 +28,12 @@ def known_by(name: str, description: str = "") -> Sequence[str]:
         name: The parameter.
         description: What its schema says of it.
     """
-    said = words(name)
-    joined = "".join(said)
-    if joined.endswith(("timezone", "tz")) or (said[-1:] == ["zone"] and "IANA" in description):
+    parts = words(name)
+    letters = "".join(parts)
+    if letters.endswith(("timezone", "tz")) or (parts[-1:] == ["zone"] and "IANA" in description):
         return timezones()
-    last = said[-1] if said else ""
-    return _LISTS.get(_SAME.get(last, last), ())
+    last = parts[-1] if parts else ""
+    return VALUES.lists.get(VALUES.same.get(last, last), ())
 
 
 def is_well_known(text: str) -> bool:
@@ -148,19 +43,19 @@ def is_well_known(text: str) -> bool:
 
 @cache
 def _well_known() -> frozenset[str]:
-    listed = [value for name in ("currency", "language", "colour") for value in _LISTS[name]]
-    return frozenset(value.casefold() for value in (*listed, *timezones(), *_AREAS, "UTC", "GMT"))
+    values = [value for name in VALUES.well_known for value in VALUES.lists[name]]
+    return frozenset(value.casefold() for value in (*values, *timezones(), *VALUES.timezone_areas, "UTC", "GMT"))
 
 
 def phrase(rng: random.Random) -> str:
     """A short text about nothing in particular, for a message or a note."""
-    text = f"{rng.choice(_DOING)} {rng.choice(_THINGS)}"
+    text = f"{rng.choice(VALUES.activities)} {rng.choice(VALUES.things)}"
     return text[:1].upper() + text[1:]
 
 
 def new_name(rng: random.Random) -> str:
     """The name of a new thing."""
-    first, second = rng.sample(WORDS, 2)
+    first, second = rng.sample(VALUES.names, 2)
     return rng.choice((first, f"{first}-{second}", f"{first}-{second}"))
 
 
@@ -176,16 +71,13 @@ FORMATS: dict[str, Callable[[random.Random], str]] = {
     "date": lambda rng: _day(rng).isoformat(),
     "time": _clock,
     "date-time": lambda rng: f"{_day(rng).isoformat()}T{_clock(rng)}:00Z",
-    "email": lambda rng: f"{rng.choice(WORDS)}@example.com",
-    "uri": lambda rng: f"https://example.com/{rng.choice(WORDS)}",
-    "hostname": lambda rng: f"{rng.choice(WORDS)}.example.com",
+    "email": lambda rng: f"{rng.choice(VALUES.names)}@example.com",
+    "uri": lambda rng: f"https://example.com/{rng.choice(VALUES.names)}",
+    "hostname": lambda rng: f"{rng.choice(VALUES.names)}.example.com",
     "ipv4": lambda rng: f"192.0.2.{rng.randrange(1, 255)}",
     "uuid": lambda rng: f"{rng.getrandbits(128):032x}"[:8] + "-0000-4000-8000-" + f"{rng.getrandbits(48):012x}",
 }
 """Texts by the format that a schema names."""
-
-_MARKS = {"HH:MM": "time", "YYYY-MM-DDT": "date-time", "ISO 8601": "date-time", "YYYY-MM-DD": "date"}
-"""Formats by the text in a description that names them, for schemas without `format`."""
 
 
 def draw_formatted_text(name: str, schema: Mapping[str, Any], rng: random.Random) -> str | None:
@@ -197,8 +89,8 @@ def draw_formatted_text(name: str, schema: Mapping[str, Any], rng: random.Random
         rng: Source of randomness.
     """
     description = f"{schema.get('description', '')} {schema.get('title', '')}"
-    form = schema.get("format") or next((form for mark, form in _MARKS.items() if mark in description), None)
+    form = schema.get("format") or next((form for mark, form in VALUES.formats.items() if mark in description), None)
     if form is None and words(name)[-1:] in (["email"], ["mail"]):
         form = "email"
-    drawn = FORMATS[form](rng) if form in FORMATS else None
-    return drawn if drawn is not None and fits_pattern(schema.get("pattern"), drawn) else None
+    text = FORMATS[form](rng) if form in FORMATS else None
+    return text if text is not None and fits_pattern(schema.get("pattern"), text) else None

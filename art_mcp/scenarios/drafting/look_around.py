@@ -53,23 +53,23 @@ async def look_around(
     Returns:
         Why a call failed, by the name of the tool, for tools of which every call failed.
     """
-    called: set[str] = set()
+    calls: set[str] = set()
     failures: dict[str, str] = {}
     clock = asyncio.get_running_loop().time
-    looked = [tool for tool in tools if tool.reads or (server.world and not acts(tool.name))]
+    candidates = [tool for tool in tools if tool.reads or (server.world and not acts(tool.name))]
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(rollout_of_its_own())
         with progress_bar(*COLUMNS, shown=progress) as bar:
-            for tool in bar.track(looked * ROUNDS, description="looking around"):
+            for tool in bar.track(candidates * ROUNDS, description="looking around"):
                 for _ in range(LOOKS):
                     try:
                         step = Step(tool=tool.name, arguments=values.arguments(tool, guess=False, optional=0.2))
                     except NoValue:
                         break
-                    if (key := to_json(step)) in called or tool.name in values.pool.slow or clock() > until:
+                    if (key := to_json(step)) in calls or tool.name in values.pool.slow or clock() > until:
                         continue
-                    called.add(key)
-                    started = clock()
+                    calls.add(key)
+                    start = clock()
                     try:
                         result = await performed_step(server, step, [])
                     except StepFailed as failed:
@@ -78,7 +78,7 @@ async def look_around(
                         values.pool.note(tool.name, step.arguments, worked=False)
                         continue
                     finally:
-                        if clock() - started > SLOW:
+                        if clock() - start > SLOW:
                             values.pool.slow.add(tool.name)
                         if await server.changes():
                             await stack.aclose()

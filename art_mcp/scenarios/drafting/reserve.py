@@ -43,12 +43,12 @@ class Reserve:
         keys = sorted(
             dict.fromkeys(canonical(value) for value in values if not isinstance(value, bool)), key=self._rank
         )
-        wanted = round(SHARE * len(keys)) if len(keys) >= FEWEST else 0
-        held = sum(self._known.get(key, False) for key in keys)
+        target = round(SHARE * len(keys)) if len(keys) >= FEWEST else 0
+        count = sum(self._known.get(key, False) for key in keys)
         for key in keys:
             if key not in self._known:
-                self._known[key] = held < wanted
-                held += self._known[key]
+                self._known[key] = count < target
+                count += self._known[key]
 
     def held_out(self, argument: Any) -> set[str]:
         """The values in an argument that are held out, in their canonical form."""
@@ -56,8 +56,8 @@ class Reserve:
         return {key for key in keys if self._is_held(key)}
 
     def _is_held(self, key: str) -> bool:
-        known = self._known.get(key)
-        return self._rank(key) < SHARE if known is None else known
+        decision = self._known.get(key)
+        return self._rank(key) < SHARE if decision is None else decision
 
     def _rank(self, key: str) -> float:
         digest = hashlib.sha256(f"{self._seed} {key}".encode()).digest()

@@ -8,18 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import known_by, new_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.observe import leaves
+from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import gerund, join_items
-from art_mcp.scenarios.phrasing.lexicon import VERBS
-from art_mcp.scenarios.phrasing.questions.question import SHORT, Question
-from art_mcp.scenarios.phrasing.values import render_value
+from art_mcp.scenarios.phrasing.language import VERBS
+from art_mcp.scenarios.phrasing.questions import SHORT, Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step
-from art_mcp.scenarios.schemas import plain, properties_of
 
 TABLES = 8
 """Tables that are looked into, at most."""
@@ -155,25 +154,25 @@ class Sql:
 
     def _draft(self, name: str, held: bool | None) -> Draft | None:
         table = self._rng.choice(self.tables)
-        makes = "create" in self._by_name[name].words
-        kinds: Sequence[Any] = [self._create] if makes else self._changes() if self._writes(name) else self._reads()
-        drawn = self._rng.choice(kinds)(table)
-        if drawn is None:
+        creates = "create" in self._by_name[name].words
+        kinds: Sequence[Any] = [self._create] if creates else self._changes() if self._writes(name) else self._reads()
+        task = self._rng.choice(kinds)(table)
+        if task is None:
             return None
-        query, do, question, used = drawn
-        held_out = frozenset().union(*(self._reserve.held_out(value) for value in used))
+        query, do, question, literals = task
+        held_out = frozenset().union(*(self._reserve.held_out(value) for value in literals))
         if held is not None and bool(held_out) is not held:
             return None
         step = Step(tool=name, arguments={self.tools[name]: query}, by_result=question is not None)
         where = f"in the table {table.name}"
-        named = f"the table {table.name}"
+        table_phrase = f"the table {table.name}"
 
         def render_call(rng: random.Random) -> Wish:
             if question is None:
-                told = rng.choice(do)
-                return Wish(told, gerund(told))
+                request = rng.choice(do)
+                return Wish(request, gerund(request))
             verb = rng.choice(("query", "look into", "look at", "go through"))
-            return Wish(f"{verb} {named}", f"{gerund(verb)} {named}", named, "table", False, where)
+            return Wish(f"{verb} {table_phrase}", f"{gerund(verb)} {table_phrase}", table_phrase, "table", False, where)
 
         def find_questions(result: Any, again: Any, rng: random.Random) -> list[Question]:
             values = [leaf for _, leaf in leaves(result)]
@@ -238,14 +237,14 @@ class Sql:
         columns = [column for column in table.columns if words(column)[-1:] != ["id"]]
         if not columns:
             return None
-        chosen = sorted(self._rng.sample(columns, min(len(columns), self._rng.choice((1, 2, 2)))), key=columns.index)
-        values = {column: self._fresh(table, column) for column in chosen}
+        selection = sorted(self._rng.sample(columns, min(len(columns), self._rng.choice((1, 2, 2)))), key=columns.index)
+        values = {column: self._fresh(table, column) for column in selection}
         query = f"INSERT INTO {table.name} ({', '.join(values)}) VALUES ({', '.join(map(literal, values.values()))})"
-        told = join_items([f"the {column} {render_value(value, self._rng)}" for column, value in values.items()])
+        phrase = join_items([f"the {column} {render_value(value, self._rng)}" for column, value in values.items()])
         set_to = join_items([f"{column} set to {render_value(value, self._rng)}" for column, value in values.items()])
         ways = [
-            f"add a row to the table {table.name} with {told}",
-            f"insert a row with {told} into {table.name}",
+            f"add a row to the table {table.name} with {phrase}",
+            f"insert a row with {phrase} into {table.name}",
             f"put a new row into the table {table.name}, with {set_to}",
         ]
         return query, ways, None, list(values.values())
@@ -286,11 +285,11 @@ class Sql:
         kinds = ("TEXT", "INTEGER", "REAL")
         names = self._rng.sample(("title", "name", "amount", "colour", "city", "size", "note", "status", "price"), 2)
         columns = [f"{column} {self._rng.choice(kinds)}" for column in names]
-        told = join_items(columns)
+        column_list = join_items(columns)
         ways = [
-            f"create a table named {name} with the columns {told}",
-            f"make a table {name} with {told} as columns",
-            f"set up the table {name}; its columns are {told}",
+            f"create a table named {name} with the columns {column_list}",
+            f"make a table {name} with {column_list} as columns",
+            f"set up the table {name}; its columns are {column_list}",
         ]
         return f"CREATE TABLE {name} ({', '.join(columns)})", ways, None, [name]
 

@@ -80,5 +80,5 @@ def fits_table(parameter: str, table: str) -> bool:
 
     The table `timezone` is for `timezone` and for `source_timezone`.
     """
-    wanted, have = words(table), words(parameter)
-    return parameter.casefold() == table or (bool(wanted) and have[-len(wanted) :] == wanted)
+    suffix, have = words(table), words(parameter)
+    return parameter.casefold() == table or (bool(suffix) and have[-len(suffix) :] == suffix)

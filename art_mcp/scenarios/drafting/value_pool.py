@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.catalog import Catalog, CatalogTool, properties_of
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Finding, findings, is_file, leaves, meanings
-from art_mcp.scenarios.schemas import properties_of
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.place import Place
 
-KNOWN = 300
+MAX_FINDINGS = 300
 """Values from the results of one tool that are kept at most."""
 
 FAILURES = 2
@@ -74,37 +73,37 @@ class ValuePool:
         """
         self.results.setdefault(tool, []).append((dict(arguments), value))
         for record in _records(value):
-            if record not in self.records and len(self.records) < KNOWN:
+            if record not in self.records and len(self.records) < MAX_FINDINGS:
                 self.records.append(record)
-        learned = list(findings(tool, value))
-        self._keep(tool, [*learned, *_below(tool, arguments, learned), *_short_digests(learned)])
+        new = list(findings(tool, value))
+        self._keep(tool, [*new, *_below(tool, arguments, new), *_short_digests(new)])
 
     def learn_places(self, places: Iterable[Place]) -> None:
         """Keeps the paths of a world's places."""
-        listed = list(places)
+        all_places = list(places)
         self._takes[_PLACES] = set()
-        self.places += [alias(place) for place in listed]
+        self.places += [alias(place) for place in all_places]
         self._keep(
             _PLACES,
             [
                 Finding(None, (), frozenset({"path", *words(place.name), *_KINDS[place.kind]}), alias(place))
-                for place in listed
+                for place in all_places
             ],
         )
 
     def note(self, tool: str, arguments: Mapping[str, Any], worked: bool) -> None:
         """Notes whether a call worked, so that values of a kind that never works are not tried again."""
         counts = self._worked if worked else self._failed
-        kinds = {finding.value: finding.about for known in self._findings.values() for finding in known}
+        kinds = {finding.value: finding.about for values in self._findings.values() for finding in values}
         for name, value in arguments.items():
             if isinstance(value, str | int) and value in kinds:
                 counts[tool, name][kinds[value]] += 1
 
     def _keep(self, tool: str, new: Iterable[Finding]) -> None:
-        known = self._findings.setdefault(tool, [])
+        values = self._findings.setdefault(tool, [])
         for finding in new:
-            if finding not in known and len(known) < KNOWN:
-                known.append(finding)
+            if finding not in values and len(values) < MAX_FINDINGS:
+                values.append(finding)
 
     def sources(self, tool: str, name: str, values: Iterable[Finding]) -> list[Finding]:
         """The values in a result that fit a parameter of another tool and have a path.
@@ -129,21 +128,21 @@ class ValuePool:
             return []
         kind = int if schema.get("type") == "integer" else str
         own = set(meanings(" ".join(tool.words)))
-        failed, worked = self._failed[tool.name, name], self._worked[tool.name, name]
+        failures, successes = self._failed[tool.name, name], self._worked[tool.name, name]
         fitting = []
-        for source, known in self._findings.items():
-            for finding in known:
+        for source, values in self._findings.items():
+            for finding in values:
                 if type(finding.value) is kind and finding.fits(name, self._takes[source]):
                     alike: float = len(own & finding.about.union(finding.own))
                     if source == tool.name:
                         alike = _OWN * bool(own & finding.about)
                     fitting.append((alike, finding.value, finding.about))
-        usable = [each for each in fitting if worked[each[2]] or failed[each[2]] < FAILURES]
-        proven = [each for each in usable if worked[each[2]]]
+        usable = [each for each in fitting if successes[each[2]] or failures[each[2]] < FAILURES]
+        proven = [each for each in usable if successes[each[2]]]
         if any(_SHORT in about for _, _, about in proven):
             proven = [each for each in proven if not _DIGEST.fullmatch(str(each[1]))]
-        most = max((shared for shared, _, _ in proven or usable), default=0)
-        return list(dict.fromkeys(value for shared, value, _ in proven or usable if shared == most or proven))
+        most = max((score for score, _, _ in proven or usable), default=0)
+        return list(dict.fromkeys(value for score, value, _ in proven or usable if score == most or proven))
 
     def records_with(self, keys: Sequence[str]) -> list[dict[str, Any]]:
         """Parts of known objects that have values for all of these keys. Of a list one item is taken.
@@ -178,21 +177,22 @@ class ValuePool:
 
     def names(self) -> list[str]:
         """Words in the names of known things, to look for."""
-        named: set[str] = set()
-        for known in self._findings.values():
-            for finding in known:
+        parts: set[str] = set()
+        for values in self._findings.values():
+            for finding in values:
                 if finding.own[-1:] in (("name",), ("title",)) and isinstance(finding.value, str):
-                    named.update(set(_WORD.findall(finding.value)))
-        return sorted(named)
+                    parts.update(set(_WORD.findall(finding.value)))
+        return sorted(parts)
 
     def lines_of(self, values: Iterable[Any]) -> list[str]:
         """Lines without keys of the texts that calls with one of these values gave."""
-        wanted = {value for value in values if isinstance(value, str)}
+        texts_in_calls = {value for value in values if isinstance(value, str)}
         texts = [
             value
             for results in self.results.values()
             for arguments, value in results
-            if isinstance(value, str) and wanted & {each for each in arguments.values() if isinstance(each, str)}
+            if isinstance(value, str)
+            and texts_in_calls & {each for each in arguments.values() if isinstance(each, str)}
         ]
         bare = [line.value for text in texts for line in lines(text) if not line.key]
         return list(dict.fromkeys(line for line in bare if 3 <= len(line) <= 60 and line[0].isalnum()))
@@ -200,8 +200,8 @@ class ValuePool:
     def _paths(self, kind: str) -> list[str]:
         paths = {
             str(finding.value).rstrip("/")
-            for known in self._findings.values()
-            for finding in known
+            for values in self._findings.values()
+            for finding in values
             if kind in finding.about and isinstance(finding.value, str) and finding.value.startswith("/")
         }
         return sorted(paths)

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
 from art_mcp.scenarios.drafting.value_pool import ValuePool
 from art_mcp.scenarios.observe import meanings, singular
-from art_mcp.scenarios.phrasing import lexicon
-from art_mcp.scenarios.schemas import plain, properties_of
+from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
 from art_mcp.validation import fits_pattern
 from art_mcp.worlds.place import Place
 from trainer_server.wire import ConfigError
@@ -29,10 +28,10 @@ FEW = 4
 DISTINCT = 4
 """Attempts to draw an argument that differs from the other arguments of the call: no trip from Oslo to Oslo."""
 
-NESTED = 8
+MAX_DEPTH = 8
 """Maximum number of levels of an argument. A schema that contains itself has no end."""
 
-DRAWN = 500
+MAX_VALUES = 500
 """Maximum number of values that are drawn for one call. A schema that names others, which name others, has many."""
 
 _SMALL = {"duration", "seconds", "delay", "timeout", "wait", "sleep", "interval", "steps", "depth"}
@@ -72,8 +71,8 @@ class Values:
         names = {name for tool in catalog.tools for name in properties_of(tool)}
         for name in tables:
             if not any(fits_table(parameter, name.casefold()) for parameter in names):
-                listed = ", ".join(sorted(names))
-                raise ConfigError(f"no tool of {catalog.name} has a parameter {name!r}; there are {listed}")
+                alternatives = ", ".join(sorted(names))
+                raise ConfigError(f"no tool of {catalog.name} has a parameter {name!r}; there are {alternatives}")
 
     def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
         """Keeps the values in a result, as `parse_result` returns it, that other calls may take as arguments."""
@@ -92,8 +91,8 @@ class Values:
                 if name in tool.input_schema.get("required", ()) and "enum" not in inner:
                     item = plain(inner.get("items") or {}, tool.input_schema) if inner.get("type") == "array" else inner
                     if item.get("type") in ("string", "integer", None):
-                        called = singular(name) if item is not inner else name
-                        self.reserve.domain(self._find_candidates(tool, called, item))
+                        parameter = singular(name) if item is not inner else name
+                        self.reserve.domain(self._find_candidates(tool, parameter, item))
         records = (list(record.values()) for record in self.pool.records)
         self.reserve.domain([value for values in records for value in values if isinstance(value, str)])
 
@@ -126,14 +125,14 @@ class Values:
 
     def held_out(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> set[str]:
         """The values of a call that are held out from training, in their canonical form."""
-        held = set()
+        held_values = set()
         required = tool.input_schema.get("required", ())
         for name, schema in properties_of(tool).items():
             inner = plain(schema, tool.input_schema)
-            counted = inner.get("type") in ("integer", "number") and name not in required
-            if name in arguments and "enum" not in inner and "const" not in inner and not counted:
-                held |= self.reserve.held_out(arguments[name])
-        return held
+            is_count = inner.get("type") in ("integer", "number") and name not in required
+            if name in arguments and "enum" not in inner and "const" not in inner and not is_count:
+                held_values |= self.reserve.held_out(arguments[name])
+        return held_values
 
     def _find_candidates(self, tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> Sequence[Any]:
         """Known values of a parameter; empty where there are none.
@@ -150,43 +149,45 @@ class Values:
             return [value for value in schema["enum"] if value is not None]
         if schema.get("type") not in ("string", "integer", None):
             return list(schema.get("examples") or ())
-        listed = [*(schema.get("examples") or ()), *([schema["example"]] if "example" in schema else ())]
-        if not listed and name.casefold().endswith("uri"):
-            listed = [resource.uri for resource in self._catalog.resources]
+        values = [*(schema.get("examples") or ()), *([schema["example"]] if "example" in schema else ())]
+        if not values and name.casefold().endswith("uri"):
+            values = [resource.uri for resource in self._catalog.resources]
         made_up = is_new(tool, name) or is_text(name)
         results = [] if made_up else self.pool.fitting(tool, _as_path(tool, name), schema)
         if schema.get("type") != "integer" and len(results) < FEW and not made_up:
-            listed = listed or list(known_by(name, str(schema.get("description", ""))))
-            if not listed and not results:
-                listed = [match[2] for match in _EXAMPLES.finditer(str(schema.get("description", "")))]
-        return [value for value in [*listed, *results] if fits_pattern(schema.get("pattern"), str(value))]
+            values = values or list(known_by(name, str(schema.get("description", ""))))
+            if not values and not results:
+                values = [match[2] for match in _EXAMPLES.finditer(str(schema.get("description", "")))]
+        return [value for value in [*values, *results] if fits_pattern(schema.get("pattern"), str(value))]
 
 
 def is_new(tool: CatalogTool, name: str) -> bool:
     """Whether a parameter takes the name or the path of something that must not be there yet."""
-    said, named = tool.words, words(name)
-    verb = next((lexicon.VERBS[word] for word in said if word in lexicon.VERBS), None)
-    if named[:1] and named[0] in lexicon.GOALS and (named[-1] in _PATHS or named[-1] == "name"):
+    tool_words, name_parts = tool.words, words(name)
+    verb = next((VERBS[word] for word in tool_words if word in VERBS), None)
+    if name_parts[:1] and name_parts[0] in WORDS.goals and (name_parts[-1] in _PATHS or name_parts[-1] == "name"):
         return True
-    if not (verb and verb.makes) or set(named) & (lexicon.ORIGINS | {"id"}):
+    if not (verb and verb.makes) or set(name_parts) & (WORDS.origins | {"id"}):
         return False
-    own = {singular(word) for word in said}
-    if named[-1:] == ["path"]:
-        return set(named[:-1]) <= {"file", "directory", "dir", "folder", "full", "absolute"}
-    return named[-1:] in (["title"], ["filename"]) or (
-        named[-1:] == ["name"] and (len(named) == 1 or singular(named[0]) in own) and "add" not in said
+    own = {singular(word) for word in tool_words}
+    if name_parts[-1:] == ["path"]:
+        return set(name_parts[:-1]) <= {"file", "directory", "dir", "folder", "full", "absolute"}
+    return name_parts[-1:] in (["title"], ["filename"]) or (
+        name_parts[-1:] == ["name"]
+        and (len(name_parts) == 1 or singular(name_parts[0]) in own)
+        and "add" not in tool_words
     )
 
 
 def _as_path(tool: CatalogTool, name: str) -> str:
     """The name of a parameter; `path` for the `source` of a tool that moves or copies files."""
-    moves = len(words(name)) == 1 and words(name)[0] in lexicon.ORIGINS
+    moves = len(words(name)) == 1 and words(name)[0] in WORDS.origins
     return "path" if moves and {"file", "directory"} & set(meanings(" ".join(tool.words))) else name
 
 
 def is_text(name: str) -> bool:
     """Whether a parameter takes any text, such as a message."""
-    return singular(words(name)[-1] if words(name) else name) in lexicon.TEXTS or words(name)[-1:] == ["contents"]
+    return singular(words(name)[-1] if words(name) else name) in WORDS.texts or words(name)[-1:] == ["contents"]
 
 
 class _Draw:
@@ -227,12 +228,12 @@ class _Draw:
     def draw(self, name: str, schema: Mapping[str, Any]) -> Any:
         """Draws a value for a parameter. Raises NoValue."""
         self._count += 1
-        if self._count > DRAWN:
-            raise Endless(f"{self._tool.name}'s {name} has more than {DRAWN} values")
+        if self._count > MAX_VALUES:
+            raise Endless(f"{self._tool.name}'s {name} has more than {MAX_VALUES} values")
         schema = plain(schema, self._tool.input_schema)
-        listed = self._values._find_candidates(self._tool, name, schema)
-        if listed:
-            return self._choice(listed, free="enum" in schema or "const" in schema)
+        candidates = self._values._find_candidates(self._tool, name, schema)
+        if candidates:
+            return self._choice(candidates, free="enum" in schema or "const" in schema)
         kind = schema.get("type")
         if kind == "boolean":
             default = schema.get("default")
@@ -241,15 +242,15 @@ class _Draw:
             return self._fresh(lambda: self._number(name, schema))
         if kind in ("array", "object"):
             own = id(schema["properties"]) if kind == "object" and schema.get("properties") else 0
-            if len(self._within) == NESTED or (own and own in self._within):
-                raise Endless(f"{self._tool.name}'s {name} contains itself, or more than {NESTED} levels")
+            if len(self._within) == MAX_DEPTH or (own and own in self._within):
+                raise Endless(f"{self._tool.name}'s {name} contains itself, or more than {MAX_DEPTH} levels")
             self._within.append(own)
             try:
                 return self._list(name, schema) if kind == "array" else self._object(schema)
             finally:
                 self._within.pop()
-        if kind in ("string", None) and (drawn := self._text(name, schema)) is not None:
-            return drawn
+        if kind in ("string", None) and (text := self._text(name, schema)) is not None:
+            return text
         if "default" in schema and schema["default"] is not None:
             return schema["default"]
         raise NoValue(f"nothing is known of {self._tool.name}'s {name}")
@@ -276,7 +277,7 @@ class _Draw:
         inner = plain(item, self._tool.input_schema)
         least = max(int(schema.get("minItems", 1)), 1)
         most = max(least, 1 if inner.get("type") == "object" else self._rng.choice((1, 1, 2)))
-        drawn: list[Any] = []
+        items: list[Any] = []
         for _ in range(most):
             try:
                 value = self.draw(singular(name), item)
@@ -284,41 +285,41 @@ class _Draw:
                 if schema.get("minItems"):
                     raise
                 break  # an empty list is its end
-            if value not in drawn:
-                drawn.append(value)
-        return drawn
+            if value not in items:
+                items.append(value)
+        return items
 
     def _object(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         inner = schema.get("properties", {})
         required = [name for name in schema.get("required", list(inner)) if name in inner]
-        verb = next((lexicon.VERBS[word] for word in self._tool.words if word in lexicon.VERBS), None)
+        verb = next((VERBS[word] for word in self._tool.words if word in VERBS), None)
         if verb and verb.removes:
             whole = self._values.pool.records_with(required)
             if whole:
                 return dict(self._choice(whole))
-        drawn: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name in required:
             for _ in range(DISTINCT):
-                if name not in drawn or drawn[name] in [value for other, value in drawn.items() if other != name]:
-                    drawn[name] = self.draw(name, inner[name])
-        return drawn
+                if name not in values or values[name] in [value for other, value in values.items() if other != name]:
+                    values[name] = self.draw(name, inner[name])
+        return values
 
     def _text(self, name: str, schema: Mapping[str, Any]) -> str | None:
         """A text for a parameter of which no value is listed. None: nothing is known."""
-        drawn = draw_formatted_text(name, schema, self._rng)
-        if drawn is not None:
+        text = draw_formatted_text(name, schema, self._rng)
+        if text is not None:
             return str(self._fresh(lambda: draw_formatted_text(name, schema, self._rng)))
-        said, known = words(name), self._values.pool
-        if said[:1] == ["old"] and (lines := known.lines_of(self._drawn.values())):
+        parts, pool = words(name), self._values.pool
+        if parts[:1] == ["old"] and (lines := pool.lines_of(self._drawn.values())):
             return str(self._choice(lines))
-        if said[-1:] in (["pattern"], ["glob"], ["patterns"]) and "pattern" not in schema:
-            return str(self._choice(known.globs() or ["*"]))
+        if parts[-1:] in (["pattern"], ["glob"], ["patterns"]) and "pattern" not in schema:
+            return str(self._choice(pool.globs() or ["*"]))
         if "pattern" in schema:
             return None
-        if said and said[-1] in lexicon.WANTED and (names := known.names()):
+        if parts and parts[-1] in WORDS.search_terms and (names := pool.names()):
             return str(self._choice(names))
         new = is_new(self._tool, name)
-        if new and said[-1] in _PATHS and (folders := known.directories()):
+        if new and parts[-1] in _PATHS and (folders := pool.directories()):
             return str(self._fresh(lambda: self._new_path(folders)))
         if not (self._guess or new):
             return None
@@ -330,9 +331,7 @@ class _Draw:
         """The path of a new file, or of a new directory for tools of directories."""
         endings = self._values.pool.endings()
         end = "" if "directory" in meanings(" ".join(self._tool.words)) or not endings else self._rng.choice(endings)
-        source = next(
-            (str(value) for other, value in self._drawn.items() if set(words(other)[:1]) & lexicon.ORIGINS), ""
-        )
+        source = next((str(value) for other, value in self._drawn.items() if set(words(other)[:1]) & WORDS.origins), "")
         if source:
             end = f".{source.rpartition('.')[2]}" if "." in source.rpartition("/")[2] else ""
         return f"{self._rng.choice(folders)}/{new_name(self._rng)}{end}"
@@ -343,9 +342,9 @@ class _Draw:
         narrow = schema.get("type") == "number" and None not in (least, most)
         inside = min(1, (most - least) / 4) if narrow else 1  # how far from an exclusive limit
         low = schema.get("minimum", schema.get("exclusiveMinimum", 1 - inside) + inside)
-        said = set(words(name))
-        few = said & (lexicon.LIMITS | lexicon.COUNTED.keys())
-        top = 3 if said & _SMALL else 9 if few else max(100, low + 10)
+        parts = set(words(name))
+        few = parts & (WORDS.limits | LEXICON.numbers.keys())
+        top = 3 if parts & _SMALL else 9 if few else max(100, low + 10)
         high = min(schema.get("maximum", schema.get("exclusiveMaximum", top + inside) - inside), max(top, low))
         step = schema.get("multipleOf", 1)
         if schema.get("type") == "number" and high - low < 1:

@@ -1,39 +1,64 @@
-"""Right answers to requests. Each kind has one short form: requests come in many, as people write them, and a policy
-that has to learn many forms of answers too needs more demonstrations for the same success."""
+"""Right answers to requests, and the requests that no tool can fulfil."""
 
 from __future__ import annotations
 
+import random
+import re
 from collections.abc import Sequence
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import lines, mentions
 from art_mcp.scenarios.observe import leaves, parse_result, pick_value
-from art_mcp.scenarios.phrasing.english import is_plural, one_of
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of
+from art_mcp.scenarios.phrasing.language import SENTENCES, Errand
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.plan import MCPScenario, Observation
 
-VALUE = "It is {value}."
-"""The right answer to a question that has no name for what it asks."""
-
-NAMED = "The {head} {verb} {value}."
-"""The right answer to any other one: what is asked stands beside its value, as in most results."""
-
-COUNT = "There {verb} {value} {items}."
-
-YES = "Yes, {item} is among them."
-
-NO = "No, {item} is not among them."
-
-DONE = "It is done."
+_ANSWERS = SENTENCES.answers
+SUCCESS = _ANSWERS.success
 """The right answer when something was done."""
 
-_TELLING = 80
+_LONGEST = 80
 """Maximum number of characters of a value that an answer repeats."""
 
-BOTH = "{one} {two}"
-"""The right answer to two requests in one message."""
+_REFUSAL = re.compile(
+    r"\b(?:no|not|none|nothing|never|cannot|unable|impossible|fail(?:s|ed)?|errors?|missing|without|sorry|invalid|unknown)\b|n[’']t\b",
+    re.IGNORECASE,
+)
+
+
+def refuses(text: str) -> bool:
+    """Whether a text says that something cannot be done or is not there."""
+    return bool(_REFUSAL.search(text))
+
+
+def errands(server_text: str) -> list[Errand]:
+    """The errands for which a server has no tool.
+
+    Args:
+        server_text: All that the server says of its tools.
+    """
+    server_words = set(words(server_text))
+    return [errand for errand in SENTENCES.errands if not server_words & errand.needs]
+
+
+def cannot(errand: Errand) -> str:
+    """The right answer to an errand."""
+    return _ANSWERS.cannot.format(do=errand.do.replace(" my ", " your ").replace(" me ", " you "))
+
+
+def missing(noun: str, value: str) -> str:
+    """The right answer where nothing has the name `value`, which would be that of a `noun`."""
+    return _ANSWERS.missing.format(noun=noun, value=value)
+
+
+def able(nouns: Sequence[str], rng: random.Random) -> str:
+    """The right answer to what can be done. It names some of the nouns that the tools are for."""
+    sample = rng.sample(list(nouns), min(3, len(nouns)))
+    return rng.choice(_ANSWERS.able).format(
+        things=join_items([noun if noun.endswith("s") else article(noun) for noun in sample])
+    )
 
 
 def answer(question: Question) -> str:
@@ -41,15 +66,15 @@ def answer(question: Question) -> str:
     if question.kind == "count":
         items, joint, rest = question.items.partition(" with ")
         alone = question.value == "1"
-        counted = f"{one_of(items) if alone else items}{joint}{rest}"
-        return COUNT.format(verb="is" if alone else "are", value=question.value, items=counted)
+        items_phrase = f"{one_of(items) if alone else items}{joint}{rest}"
+        return _ANSWERS.count.format(verb="is" if alone else "are", value=question.value, items=items_phrase)
     if question.kind == "contains":
-        return (YES if question.value == "yes" else NO).format(item=question.item)
+        return (_ANSWERS.yes if question.value == "yes" else _ANSWERS.no).format(item=question.item)
     if not question.head:
-        return _trim_stop(VALUE.format(value=question.value))
+        return _trim_stop(_ANSWERS.value.format(value=question.value))
     head = question.head.removeprefix("the ")
     many = " of " not in head and is_plural(head)
-    return _trim_stop(NAMED.format(head=head, verb="are" if many else "is", value=question.value))
+    return _trim_stop(_ANSWERS.leaf.format(head=head, verb="are" if many else "is", value=question.value))
 
 
 def _trim_stop(sentence: str) -> str:
@@ -64,7 +89,7 @@ def both(first: str, second: str) -> str:
         first: The answer to the first one.
         second: The answer to the second one.
     """
-    return BOTH.format(one=first, two=second)
+    return _ANSWERS.both.format(one=first, two=second)
 
 
 def answer_of(scenario: MCPScenario) -> str:
@@ -83,24 +108,24 @@ def answer_of(scenario: MCPScenario) -> str:
         return f"I cannot do that{f': there is no {plan.about[0]}' if plan.about else ''}."
     if plan.reply == "talk":
         return f"I can help with {', '.join(plan.about)}." if plan.about else "You are welcome."
-    told = [_value_sentence(fact, plan.observations) for fact in plan.facts]
+    sentences = [_value_sentence(fact, plan.observations) for fact in plan.facts]
     for reading in plan.readings:
-        seen = plan.observations[reading.step]
-        value = pick_value(seen.text, seen.structured, reading.path)
-        told.append(_value_sentence(value if isinstance(value, str) else canonical(value), [seen]))
-    if not told and plan.asks:
+        observation = plan.observations[reading.step]
+        value = pick_value(observation.text, observation.structured, reading.path)
+        sentences.append(_value_sentence(value if isinstance(value, str) else canonical(value), [observation]))
+    if not sentences and plan.asks:
         last = plan.observations[-1]
         values = [leaf for _, leaf in leaves(parse_result(last.text, last.structured)) if not isinstance(leaf, bool)]
         texts = [value if isinstance(value, str) else canonical(value) for value in values]
-        new = [text for text in texts if 1 < len(text) <= _TELLING and not mentions(scenario.task, text)]
-        told = [_value_sentence(text, [last]) for text in new[:1]]
-    return " ".join(told) or DONE
+        new = [text for text in texts if 1 < len(text) <= _LONGEST and not mentions(scenario.task, text)]
+        sentences = [_value_sentence(text, [last]) for text in new[:1]]
+    return " ".join(sentences) or SUCCESS
 
 
 def _value_sentence(value: str, observations: Sequence[Observation]) -> str:
     """A sentence with a value, and with its key in the results if there is one."""
-    for seen in observations:
-        whole = parse_result(seen.text, seen.structured)
+    for observation in observations:
+        whole = parse_result(observation.text, observation.structured)
         if isinstance(whole, str):
             keys = [line.key for line in lines(whole) if line.value == value and not line.tagged]
         else:

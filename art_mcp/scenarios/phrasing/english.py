@@ -4,61 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import singular
-
-_VOWEL_SOUNDS = ("hour", "honest", "sql", "html", "http", "xml", "mcp", "npm", "rss", "sms")
-_CONSONANT_SOUNDS = ("uni", "use", "url", "uri", "uuid", "one", "eu")
-_IRREGULAR = {"person": "people", "child": "children", "index": "indexes", "datum": "data", "info": "info"}
-_UNCOUNTED = frozenset(words("info information status data metadata content weather news time sizes usage help"))
-_DOUBLED = frozenset(words("get set run put stop drop commit reset plan log cut plot swap tag step ship trim"))
-_ADVERBS = frozenset(words("out in up down off on back over away"))
+from art_mcp.scenarios.phrasing.language import LEXICON, WORDS
 
 
 def article(noun: str) -> str:
     """The noun with "a" or "an"."""
     low = noun.casefold()
-    vowel = low.startswith(_VOWEL_SOUNDS) or (low[:1] in "aeiou" and not low.startswith(_CONSONANT_SOUNDS))
+    vowel = low.startswith(WORDS.vowel_sounds) or (low[:1] in "aeiou" and not low.startswith(WORDS.consonant_sounds))
     return f"{'an' if vowel else 'a'} {noun}"
 
 
 def is_plural(noun: str) -> bool:
     """Whether the last word of a noun phrase is a plural."""
     last = noun.split()[-1].casefold() if noun.split() else ""
-    return last in _IRREGULAR.values() or (singular(last) != last and last not in _UNCOUNTED)
+    return last in LEXICON.plurals.values() or (singular(last) != last and last not in WORDS.mass_nouns)
 
 
 def plural(noun: str) -> str:
     """The plural of a noun phrase: table → tables, entry → entries. A plural stays as it is."""
     head, _, last = noun.rpartition(" ")
-    if is_plural(noun) or last in _UNCOUNTED:
+    if is_plural(noun) or last in WORDS.mass_nouns:
         return noun
-    if last in _IRREGULAR:
-        made = _IRREGULAR[last]
+    if last in LEXICON.plurals:
+        form = LEXICON.plurals[last]
     elif last.endswith("y") and last[-2:-1] not in ("a", "e", "i", "o", "u", ""):
-        made = f"{last[:-1]}ies"
+        form = f"{last[:-1]}ies"
     else:
-        made = f"{last}es" if last.endswith(("s", "x", "z", "ch", "sh")) else f"{last}s"
-    return f"{head} {made}".strip()
+        form = f"{last}es" if last.endswith(("s", "x", "z", "ch", "sh")) else f"{last}s"
+    return f"{head} {form}".strip()
 
 
 def one_of(noun: str) -> str:
     """The singular of a noun phrase: text files → text file."""
     head, _, last = noun.rpartition(" ")
-    back = {many: single for single, many in _IRREGULAR.items()}
-    return f"{head} {back.get(last) or singular(last)}".strip()
+    singulars = {many: single for single, many in LEXICON.plurals.items()}
+    return f"{head} {singulars.get(last) or singular(last)}".strip()
 
 
 def gerund(verb: str) -> str:
     """The gerund of a verb phrase: create → creating, check out → checking out, get rid of → getting rid of."""
     first, space, rest = verb.partition(" ")
     if first.endswith("ie"):
-        made = f"{first[:-2]}ying"
+        stem = f"{first[:-2]}y"
     elif first.endswith("e") and not first.endswith(("ee", "oe", "ye")):
-        made = f"{first[:-1]}ing"
+        stem = first[:-1]
     else:
-        made = f"{first}{first[-1] if first in _DOUBLED else ''}ing"
-    return f"{made}{space}{rest}"
+        stem = f"{first}{first[-1] if first in WORDS.doubling else ''}"
+    return f"{stem}ing{space}{rest}"
 
 
 def join_items(items: Sequence[str], last: str = "and") -> str:

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from art_mcp.scenarios.phrasing import forms, small_talk
 from art_mcp.scenarios.phrasing.english import capital, gerund, uncapital
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.language import SENTENCES
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish, phrase_question
 
-HELD = 0.2
+HELD_OUT_SHARE = 0.2
 """Share of the forms of each family that are held out."""
 
-OPENED = 0.3
+OPENER_SHARE = 0.3
 """Share of the requests with an opening sentence."""
 
-CLOSED = 0.15
+CLOSER_SHARE = 0.15
 """Share of the requests with a closing sentence."""
 
-FAMILIES: dict[str, Sequence[str]] = {
-    "do": forms.DO,
-    "do and ask": forms.DO_ASK,
-    "ask": forms.ASK,
-    "thing": forms.THING,
-    "then": forms.THEN,
-    "both": forms.BOTH,
-    "again": forms.AGAIN,
-    "opener": forms.OPENERS,
-    "closer": forms.CLOSERS,
-    "thanks": small_talk.THANKS,
-    "greeting": small_talk.GREETINGS,
-    "abilities": small_talk.ABILITIES,
-}
+FAMILIES = SENTENCES.requests
 """The forms by the name of their family."""
 
 
@@ -63,13 +49,13 @@ class Phraser:
 
     def __init__(self, rng: random.Random, seed: int = 0) -> None:
         self._rng = rng
-        self._held = {family: _choose_held_out(family, len(listed), seed) for family, listed in FAMILIES.items()}
+        self._held = {family: _choose_held_out(family, len(forms), seed) for family, forms in FAMILIES.items()}
 
     def form(self, family: str, held: bool) -> tuple[str, str]:
         """A form of a family, and its name. held: whether it is a held-out one."""
-        listed = FAMILIES[family]
-        number = self._rng.choice([at for at in range(len(listed)) if (at in self._held[family]) is held])
-        return listed[number], f"{family} {number}"
+        forms = FAMILIES[family]
+        number = self._rng.choice([at for at in range(len(forms)) if (at in self._held[family]) is held])
+        return forms[number], f"{family} {number}"
 
     def request(self, call: Wish, question: Question | None, held: bool, dressed: bool = True) -> Text:
         """Asks for a call, or for what it gives.
@@ -108,17 +94,17 @@ class Phraser:
             form, name = self._form_for(call, "do", held)
             return self._fill_form(form, call), name
         families = ["do and ask"]
-        asked = phrase_question(question, call, whole=True, rng=self._rng)
+        words = phrase_question(question, call, whole=True, rng=self._rng)
         if call.noun_phrase and not call.first:
-            families = ["do and ask", "ask", "ask", *(["thing"] if asked.thing else [])]
+            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else [])]
         family = self._rng.choice(families)
         if family == "do and ask":
-            asked = phrase_question(question, call, whole=False, rng=self._rng)
+            words = phrase_question(question, call, whole=False, rng=self._rng)
         form, name = self._form_for(call, family, held)
-        while "thing}" in form.casefold() and not asked.thing:
+        while "thing}" in form.casefold() and not words.thing:
             form, name = self._form_for(call, family, held)
-        form = form.replace("{Ask}", capital(asked.question)).replace("{ask}", asked.question).replace("{wh}", asked.wh)
-        form = form.replace("{thing}", asked.thing).replace("{Thing}", capital(asked.thing))
+        form = form.replace("{Ask}", capital(words.question)).replace("{ask}", words.question).replace("{wh}", words.wh)
+        form = form.replace("{thing}", words.thing).replace("{Thing}", capital(words.thing))
         return self._fill_form(form, call), name
 
     def _form_for(self, call: Wish, family: str, held: bool) -> tuple[str, str]:
@@ -139,10 +125,10 @@ class Phraser:
 
     def _dress_text(self, text: str, held: bool) -> str:
         """The text with an opening and a closing sentence, or without."""
-        if self._rng.random() < OPENED:
+        if self._rng.random() < OPENER_SHARE:
             opener, _ = self.form("opener", held)
             text = f"{opener} {uncapital(text) if opener.endswith(',') else capital(text)}"
-        if text[-1:] in ".?!" and self._rng.random() < CLOSED:
+        if text[-1:] in ".?!" and self._rng.random() < CLOSER_SHARE:
             text = f"{text} {self.form('closer', held)[0]}"
         return text
 
@@ -153,5 +139,5 @@ def _add_stop(text: str) -> str:
 
 def _choose_held_out(family: str, count: int, seed: int) -> set[int]:
     """The numbers of the forms of a family that are held out."""
-    ranked = sorted(range(count), key=lambda at: hashlib.sha256(f"{seed} {family} {at}".encode()).digest())
-    return set(ranked[: max(round(HELD * count), 1)])
+    order = sorted(range(count), key=lambda at: hashlib.sha256(f"{seed} {family} {at}".encode()).digest())
+    return set(order[: max(round(HELD_OUT_SHARE * count), 1)])

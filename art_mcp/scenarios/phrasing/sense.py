@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.english import is_plural
-from art_mcp.scenarios.phrasing.lexicon import FILLERS, PREPOSITIONS, VERBS, Verb
+from art_mcp.scenarios.phrasing.language import VERBS, WORDS, Verb
 
 COMMON = 0.7
 """A first word that this share of the tools have is the name of the server, and says nothing of a tool."""
 
 _UNKNOWN = Verb(("run", "use", "do"), reads=False)
-_NAMED = Verb(("get", "give me", "show me", "look at", "check"), names=True)
+_NOUN_ALONE = Verb(("get", "give me", "show me", "look at", "check"), names=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,16 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
         len(name_words) > 1
         and name_words[0] not in VERBS
         and name_words[-1] in VERBS
-        and name_words[-2] not in PREPOSITIONS
+        and name_words[-2] not in WORDS.prepositions
     ):
         name_words = [name_words[-1], *name_words[:-1]]  # `issue.create`
     rest = name_words[1:] if name_words[0] in VERBS else name_words
-    at = next((at for at, word in enumerate(rest) if word in PREPOSITIONS), len(rest))
-    noun = [word for word in rest[:at] if word not in FILLERS]
+    at = next((at for at, word in enumerate(rest) if word in WORDS.prepositions), len(rest))
+    noun = [word for word in rest[:at] if word not in WORDS.fillers]
     tail = rest[at:] if rest[at : at + 1] != ["by"] and len(rest) > at + 1 else []
     if len(noun) > 1 and noun[-1].endswith("ed"):
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
     verb = VERBS.get(name_words[0])
     if verb is None:
-        verb = _NAMED if tool.reads or noun else _UNKNOWN
+        verb = _NOUN_ALONE if tool.reads or noun else _UNKNOWN
     return Sense(verb, " ".join(noun), " ".join(tail), acts=not verb.reads)

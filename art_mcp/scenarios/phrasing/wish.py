@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.phrasing.arguments import render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
-from art_mcp.scenarios.schemas import properties_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +54,16 @@ def wish(
         wordings: Words for arguments that are described instead of told.
     """
     schema = {"properties": properties_of(tool)}
-    said = render_arguments(sense, schema, arguments, rng, wordings)
+    call = render_arguments(sense, schema, arguments, rng, wordings)
     verb = rng.choice(sense.verb.phrases)
-    if not said.thing:  # `reset`, `status` of nothing
+    if not call.thing:  # `reset`, `status` of nothing
         verb = sense.verb.phrases[0]
-    do = " ".join(part for part in (verb, said.whole) if part)
-    doing = " ".join(part for part in (gerund(verb), said.whole) if part)
-    named = said.whole if sense.names and said.thing else ""
+    do = " ".join(part for part in (verb, call.whole) if part)
+    doing = " ".join(part for part in (gerund(verb), call.whole) if part)
+    noun_phrase = call.whole if sense.names and call.thing else ""
     # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
-    many = sense.many and said.thing.split()[-1:] == sense.noun.split()[-1:]
-    return Wish(do, doing, named, sense.noun, many, said.where)
+    many = sense.many and call.thing.split()[-1:] == sense.noun.split()[-1:]
+    return Wish(do, doing, noun_phrase, sense.noun, many, call.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
         )
     thing = _thing(question, call, whole, rng)
     if question.kind == "value" and not whole:
-        ask, wh = rng.choice(
+        direct, wh = rng.choice(
             (
                 ("what does it say?", "what it says"),
                 ("what is the result?", "what the result is"),
@@ -110,7 +109,7 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
                 ("what comes back?", "what comes back"),
             )
         )
-        return QuestionPhrases(ask, wh, "the result")
+        return QuestionPhrases(direct, wh, "the result")
     many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
     verb = "are" if many else "is"
     return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)

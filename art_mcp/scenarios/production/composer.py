@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing import small_talk
-from art_mcp.scenarios.phrasing.answers import DONE, answer, both
+from art_mcp.scenarios.lines import mentions
+from art_mcp.scenarios.phrasing import answers
+from art_mcp.scenarios.phrasing.arguments import spell_value
+from art_mcp.scenarios.phrasing.language import SENTENCES
 from art_mcp.scenarios.phrasing.phraser import Phraser, Text
-from art_mcp.scenarios.phrasing.questions.question import WEIGHTS, Question
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.questions import WEIGHTS, Question
 from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Split, Step, is_reference
 
 TRIES = 6
@@ -31,8 +31,8 @@ def difficulty(steps: Sequence[Step], turns: int = 1) -> int:
         turns: Requests in the conversation.
     """
     several = any(len(step.arguments) > 1 for step in steps)
-    chained = any(step.needs for step in steps)
-    return max(1, min(5, 2 * len(steps) - 1 + several + chained + turns - 1))
+    is_chain = any(step.needs for step in steps)
+    return max(1, min(5, 2 * len(steps) - 1 + several + is_chain + turns - 1))
 
 
 class Composer:
@@ -59,7 +59,7 @@ class Composer:
         self._phraser = phraser
         self._rng = rng
         self._unsaid = dict(unsaid or {})
-        self.errands = small_talk.errands(" ".join(map(_describe_tool, catalog.tools)))
+        self.errands = answers.errands(" ".join(map(_describe_tool, catalog.tools)))
 
     def task(self, executed_draft: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A task with one call, or with a chain. None: there are no good words for it."""
@@ -75,36 +75,36 @@ class Composer:
 
     def pair(self, first: ExecutedDraft, second: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A task with two calls that do not need one another. None: there are no good words for it."""
-        if any(not done.acts and not done.questions for done in (first, second)):
+        if any(not part.acts and not part.questions for part in (first, second)):
             return None
         for _ in range(TRIES):
-            questions = [self._question(done) for done in (first, second)]
-            calls = [done.draft.render_call(self._rng) for done in (first, second)]
+            questions = [self._question(part) for part in (first, second)]
+            calls = [part.draft.render_call(self._rng) for part in (first, second)]
             texts = [
                 self._phraser.request(call, question, held=False, dressed=False)
                 for call, question in zip(calls, questions, strict=True)
             ]
             text = self._phraser.pair(texts[0], texts[1], held=split == "phrasings")
-            kept = all(self._keeps(text.text, question) for question in questions)
-            if kept and self._says_all(text.text, [*first.trial.steps, *second.trial.steps]):
+            hides_answers = all(self._keeps(text.text, question) for question in questions)
+            if hides_answers and self._says_all(text.text, [*first.trial.steps, *second.trial.steps]):
                 return self._scenario(text, [first, second], questions, split)
         return None
 
     def follow_up(self, earlier: ExecutedDraft, executed_draft: ExecutedDraft, split: Split) -> MCPScenario | None:
         """A question that refers to an earlier one. None: the two do not ask for the same."""
-        shared = {question.key for question in earlier.questions} & {
+        common_keys = {question.key for question in earlier.questions} & {
             question.key for question in executed_draft.questions
         }
-        if not shared:
+        if not common_keys:
             return None
-        key = self._rng.choice(sorted(shared))
+        key = self._rng.choice(sorted(common_keys))
         first = next(question for question in earlier.questions if question.key == key)
         second = next(question for question in executed_draft.questions if question.key == key)
         call = earlier.draft.render_call(self._rng)
-        asked = self._phraser.request(call, first, held=False, dressed=False)
-        history = (asked.text, answer(first))
+        request = self._phraser.request(call, first, held=False, dressed=False)
+        history = (request.text, answers.answer(first))
         text = self._phraser.again(executed_draft.draft.topic, held=split == "phrasings")
-        if not self._says_all(f"{asked.text} {text.text}", executed_draft.trial.steps) or not self._keeps(
+        if not self._says_all(f"{request.text} {text.text}", executed_draft.trial.steps) or not self._keeps(
             text.text, second
         ):
             return None
@@ -119,18 +119,18 @@ class Composer:
         acts = self._drafter.senses[executed_draft.trial.steps[-1].tool].acts
         question = None
         if not acts:
-            known = [question for each in like for question in each.questions if question.kind in ("leaf", "value")]
-            question = self._rng.choice(known) if known else Question("value", "", "")
+            others = [question for each in like for question in each.questions if question.kind in ("leaf", "value")]
+            question = self._rng.choice(others) if others else Question("value", "", "")
         call = executed_draft.draft.render_call(self._rng)
         text = self._phraser.request(call, question, held=split == "phrasings")
         if not self._says_all(text.text, executed_draft.trial.steps) or " of the " in (
             question.head if question else ""
         ):
             return None
-        said = small_talk.missing(noun, value)
+        answer = answers.missing(noun, value)
         scenario = self._scenario(text, [executed_draft], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
-        return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=said, facts=[], readings=[])
+        return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=answer, facts=[], readings=[])
 
     def errand(self, split: Split) -> MCPScenario | None:
         """A task for which there is no tool. None: there seems to be a tool for everything that we know."""
@@ -138,21 +138,21 @@ class Composer:
             return None
         errand = self._rng.choice(self.errands)
         text = self._phraser.errand(errand.do, held=split == "phrasings")
-        return self._without_calls(text, "impossible", list(errand.about), small_talk.cannot(errand), split)
+        return self._without_calls(text, "impossible", list(errand.about), answers.cannot(errand), split)
 
     def small_talk(self, split: Split, before: MCPScenario | None) -> MCPScenario:
         """A message that needs no tool. before: a task that was done before the thanks."""
-        held = split == "phrasings"
+        is_held = split == "phrasings"
         family = self._rng.choice(("thanks", "thanks", "greeting", "abilities"))
-        text = self._phraser.plain(family, held)
+        text = self._phraser.plain(family, is_held)
         if family == "abilities":
             nouns = sorted({sense.noun for sense in self._drafter.senses.values() if sense.noun})
-            return self._without_calls(text, "talk", nouns, small_talk.able(nouns or ["tools"], self._rng), split)
-        said = self._rng.choice(small_talk.WELCOME if family == "thanks" else small_talk.HELLO)
+            return self._without_calls(text, "talk", nouns, answers.able(nouns or ["tools"], self._rng), split)
+        reply = self._rng.choice(SENTENCES.answers.welcome if family == "thanks" else SENTENCES.answers.hello)
         history = []
         if family == "thanks" and before is not None and len(before.messages) == 1 and before.plan.answer:
             history = [(before.task, before.plan.answer)]
-        return self._without_calls(text, "talk", [], said, split, history)
+        return self._without_calls(text, "talk", [], reply, split, history)
 
     def unexecuted_task(self, draft: Draft) -> MCPScenario | None:
         """A task that was not executed. None: there are no good words for it."""
@@ -177,8 +177,10 @@ class Composer:
         """Whether a text says every value that the calls need, exactly."""
         for step in steps:
             for name, value in step.arguments.items():
-                told = is_reference(value) or value == step.defaults.get(name) or self._unsaid.get(step.tool) == name
-                if not told and not all(part in text for part in spell_value(value)):
+                implicit = (
+                    is_reference(value) or value == step.defaults.get(name) or self._unsaid.get(step.tool) == name
+                )
+                if not implicit and not all(part in text for part in spell_value(value)):
                     return False
         return True
 
@@ -200,18 +202,18 @@ class Composer:
         steps = [step for each in executed_drafts for step in each.trial.steps]
         facts: list[str] = []
         readings: list[Reading] = []
-        said: list[str] = []
+        sentences: list[str] = []
         at = 0
         for each, question in zip(executed_drafts, questions, strict=True):
             at += len(each.trial.steps)
             if question is not None:
                 facts += question.facts
-                said.append(answer(question))
+                sentences.append(answers.answer(question))
                 if question.path is not None:
                     readings.append(Reading(step=at - 1, path=list(question.path)))
             elif each.acts:
-                said.append(DONE)
-        apart = len(said) == len(steps) == len(text.parts)  # a call, and an answer, for each request
+                sentences.append(answers.SUCCESS)
+        apart = len(sentences) == len(steps) == len(text.parts)  # a call, and an answer, for each request
         changes = [each.trial.changes for each in executed_drafts]
         plan = Plan(
             server=self._catalog.name,
@@ -219,14 +221,14 @@ class Composer:
             kind="follow_up" if history else "pair" if len(executed_drafts) > 1 else executed_drafts[0].draft.kind,
             reference=steps,
             observations=[
-                seen
+                observation
                 for each, question in zip(executed_drafts, questions, strict=True)
-                for seen in _draft_observations(each, question)
+                for observation in _draft_observations(each, question)
             ],
             facts=list(dict.fromkeys(facts)),
             readings=readings,
-            answer=both(said[0], said[1]) if len(said) == 2 else "".join(said),
-            answers=said if apart else [],
+            answer=answers.both(sentences[0], sentences[1]) if len(sentences) == 2 else "".join(sentences),
+            answers=sentences if apart else [],
             requests=list(text.parts) if apart else [],
             changes=None if None in changes else [change for each in changes for change in each or ()],
             split=split,
@@ -260,8 +262,8 @@ class Composer:
 def _describe_tool(tool: CatalogTool) -> str:
     """All that says what a tool can do, with the names of the values that it gives: some give a temperature, and say in
     their descriptions only that they give data."""
-    gives = (tool.output_schema or {}).get("properties", {})
-    return " ".join([tool.name, tool.title or "", tool.description, *gives])
+    output = (tool.output_schema or {}).get("properties", {})
+    return " ".join([tool.name, tool.title or "", tool.description, *output])
 
 
 def _draft_observations(executed_draft: ExecutedDraft, question: Question | None) -> list[Observation]:

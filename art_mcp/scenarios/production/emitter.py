@@ -10,12 +10,12 @@ from art_mcp.scenarios.drafting.draft import ExecutedDraft
 from art_mcp.scenarios.plan import Kind, MCPScenario, Split
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.pool import Pool
-from art_mcp.scenarios.production.quotas import SHARES, TAUGHT, ScenarioQuota
+from art_mcp.scenarios.production.quotas import SHARES, TRAINING_SHARES, ScenarioQuota
 
-TOLD = 6
+MAX_TASKS = 6
 """Tasks of a set that are made of the same calls, at most."""
 
-TOLD_BARE = 40
+MAX_BARE_TASKS = 40
 """The same for training, where a tool has few calls."""
 
 LONG = 800
@@ -61,7 +61,7 @@ class Emitter:
         """
         every = len(self._pool.singles) / max(self._kept.training_size, 1)
         for split in _SETS:
-            share = min(max(TAUGHT["single"], every), SHARES["single"]) if split == "train" else None
+            share = min(max(TRAINING_SHARES["single"], every), SHARES["single"]) if split == "train" else None
             self._fill(split, "single", self._single, part, share)
 
     def all(self, part: float) -> None:
@@ -95,60 +95,60 @@ class Emitter:
     def _fitting(self, executed_drafts: Sequence[ExecutedDraft], split: Split) -> list[ExecutedDraft]:
         """The drafts of which a task of a set can be made."""
         return [
-            done
-            for done in executed_drafts
-            if split == "combinations" or bool(done.draft.held_values) is (split == "values")
+            draft
+            for draft in executed_drafts
+            if split == "combinations" or bool(draft.draft.held_values) is (split == "values")
         ]
 
     def _rarest(self, keys: Sequence[tuple[str, ...]], split: Split, kind: Kind) -> list[tuple[str, ...]]:
         """Tools, those first of which there are the fewest tasks."""
-        shuffled = self._rng.sample(list(keys), len(keys))
-        return sorted(shuffled, key=lambda tools: self._kept.tools_count(split, kind, tuple(sorted(set(tools)))))
+        order = self._rng.sample(list(keys), len(keys))
+        return sorted(order, key=lambda tools: self._kept.tools_count(split, kind, tuple(sorted(set(tools)))))
 
     def _least_told(self, executed_drafts: Sequence[ExecutedDraft], split: Split) -> ExecutedDraft | None:
         """The draft of which the fewest tasks of a set were made, most of the time one with short results."""
-        most = TOLD_BARE if split == "train" and len(executed_drafts) < TOLD else TOLD
-        able: Sequence[ExecutedDraft] = [done for done in executed_drafts if done.task_counts[split] < most]
+        most = MAX_BARE_TASKS if split == "train" and len(executed_drafts) < MAX_TASKS else MAX_TASKS
+        able: Sequence[ExecutedDraft] = [draft for draft in executed_drafts if draft.task_counts[split] < most]
         if not able:
             return None
-        return self._by_turns(self._shortest(able), split, lambda done: done)
+        return self._by_turns(self._shortest(able), split, lambda draft: draft)
 
     def _by_turns(self, able: Sequence[_Source], split: Split, counter: Callable[[_Source], ExecutedDraft]) -> _Source:
         """One of those of which the fewest tasks of a set were made. counter: the draft that counts its tasks."""
         least = min(counter(each).task_counts[split] for each in able)
-        chosen = self._rng.choice([each for each in able if counter(each).task_counts[split] == least])
-        counter(chosen).task_counts[split] += 1
-        return chosen
+        choice = self._rng.choice([each for each in able if counter(each).task_counts[split] == least])
+        counter(choice).task_counts[split] += 1
+        return choice
 
     def _shortest(self, executed_drafts: Sequence[ExecutedDraft]) -> Sequence[ExecutedDraft]:
         """The drafts with short results, most of the time, if there are any."""
-        short = [done for done in executed_drafts if done.length <= LONG]
+        short = [draft for draft in executed_drafts if draft.length <= LONG]
         return short if short and self._rng.random() >= LONG_SHARE else executed_drafts
 
     def _task(self, executed_drafts: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
         """A task of one of several executed drafts of the same tools."""
-        done = self._least_told(self._fitting(executed_drafts, split), split)
-        return None if done is None else self._composer.task(done, split)
+        draft = self._least_told(self._fitting(executed_drafts, split), split)
+        return None if draft is None else self._composer.task(draft, split)
 
     def _single(self, split: Split) -> MCPScenario | None:
         for (name,) in self._rarest([(name,) for name in sorted(self._pool.singles)], split, "single"):
-            if made := self._task(self._pool.singles[name], split):
-                return made
+            if scenario := self._task(self._pool.singles[name], split):
+                return scenario
         return None
 
     def _chain(self, split: Split) -> MCPScenario | None:
         pairs = [pair for pair in self._pool.chains if self._pool.is_held(pair) is (split == "combinations")]
         for earlier, later in self._rarest(sorted(pairs), split, "chain"):
-            if made := self._task(self._pool.chains[earlier, later], split):
-                return made
+            if scenario := self._task(self._pool.chains[earlier, later], split):
+                return scenario
         return None
 
     def _pair(self, split: Split) -> MCPScenario | None:
         pairs = [pair for pair in self._pool.pairs() if self._pool.is_held(pair) is (split == "combinations")]
         for tool, other in self._rarest(pairs, split, "pair"):
-            if acted := self._pool.acting_pairs.get((tool, other)):
-                if made := self._acting_pair(acted, split):
-                    return made
+            if acting := self._pool.acting_pairs.get((tool, other)):
+                if scenario := self._acting_pair(acting, split):
+                    return scenario
                 continue
             firsts = self._pool.drafts_with_questions(tool, None if split == "combinations" else split == "values")
             seconds = self._pool.drafts_with_questions(other, None if split in ("combinations", "values") else False)
@@ -156,18 +156,18 @@ class Emitter:
                 first, second = (self._rng.choice(self._shortest(each)) for each in (firsts, seconds))
                 if self._rng.random() < 0.5:
                     first, second = second, first
-                if first is not second and (made := self._composer.pair(first, second, split)):
-                    return made
+                if first is not second and (scenario := self._composer.pair(first, second, split)):
+                    return scenario
         return None
 
     def _acting_pair(self, pairs: Sequence[tuple[ExecutedDraft, ExecutedDraft]], split: Split) -> MCPScenario | None:
         """A task of a pair of which at least one call changes something."""
-        held = None if split == "combinations" else split == "values"
-        most = TOLD_BARE if split == "train" else TOLD
+        is_held = None if split == "combinations" else split == "values"
+        most = MAX_BARE_TASKS if split == "train" else MAX_TASKS
         able = [
             pair
             for pair in pairs
-            if (held is None or any(done.draft.held_values for done in pair) is held)
+            if (is_held is None or any(part.draft.held_values for part in pair) is is_held)
             and pair[0].task_counts[split] < most
         ]
         if not able:
@@ -178,24 +178,24 @@ class Emitter:
     def _follow_up(self, split: Split) -> MCPScenario | None:
         names = [name for name in sorted(self._pool.singles) if len(self._pool.drafts_with_questions(name)) > 1]
         for (name,) in self._rarest([(name,) for name in names], split, "follow_up"):
-            laters = [done for done in self._pool.drafts_with_questions(name, split == "values") if done.draft.topic]
+            laters = [later for later in self._pool.drafts_with_questions(name, split == "values") if later.draft.topic]
             if not laters:
                 continue
-            done = self._rng.choice(laters)
+            later = self._rng.choice(laters)
             earlier = [
                 other
                 for other in self._pool.drafts_with_questions(name, None if split == "values" else False)
-                if other is not done and other.draft.same == done.draft.same
+                if other is not later and other.draft.same == later.draft.same
             ]
-            if earlier and (made := self._composer.follow_up(self._rng.choice(earlier), done, split)):
-                return made
+            if earlier and (scenario := self._composer.follow_up(self._rng.choice(earlier), later, split)):
+                return scenario
         return None
 
     def _impossible(self, split: Split) -> MCPScenario | None:
         able = self._fitting(self._pool.missing, split)
         if able and self._rng.random() < 0.6:
-            done = self._rng.choice(able)
-            return self._composer.missing(done, self._pool.singles[done.trial.steps[-1].tool], split)
+            draft = self._rng.choice(able)
+            return self._composer.missing(draft, self._pool.singles[draft.trial.steps[-1].tool], split)
         return None if split == "values" else self._composer.errand(split)
 
     def _small_talk(self, split: Split) -> MCPScenario | None:

@@ -11,7 +11,7 @@ from art_mcp.scenarios.drafting.draft import ExecutedDraft
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.split import combination
 
-HELD = 0.25
+HELD_OUT_SHARE = 0.25
 """Share of the combinations of tools that are held out."""
 
 Tools = tuple[str, ...]
@@ -61,7 +61,7 @@ class Pool:
 
     def changes(self, name: str) -> bool:
         """Whether a call of a tool has changed the world."""
-        return any(done.trial.changes for done in self.singles[name])
+        return any(draft.trial.changes for draft in self.singles[name])
 
     def drafts_with_questions(self, name: str, held: bool | None = None) -> list[ExecutedDraft]:
         """The calls of a tool about whose results something can be asked.
@@ -71,9 +71,9 @@ class Pool:
             held: Whether they have a held-out value. None: it does not matter.
         """
         return [
-            done
-            for done in self.singles[name]
-            if done.questions and (held is None or bool(done.draft.held_values) is held)
+            draft
+            for draft in self.singles[name]
+            if draft.questions and (held is None or bool(draft.draft.held_values) is held)
         ]
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -92,25 +92,27 @@ class Pool:
         if self.held_combinations is not None or not wanted:
             self.held_combinations = self.held_combinations or set()
             return
-        trained = {name for name, listed in self.singles.items() if any(not done.draft.held_values for done in listed)}
-        chained = {tuple(sorted(pair)) for pair, listed in self.chains.items() if listed}
-        paired = set(combinations(sorted(name for name in self.singles if self.drafts_with_questions(name)), 2))
-        acted = {(tool, other) for tool, other in self.acting_pairs if tool != other}
+        able_alone = {
+            name for name, drafts in self.singles.items() if any(not draft.draft.held_values for draft in drafts)
+        }
+        chains = {tuple(sorted(pair)) for pair, drafts in self.chains.items() if drafts}
+        pairs = set(combinations(sorted(name for name in self.singles if self.drafts_with_questions(name)), 2))
+        acting = {(tool, other) for tool, other in self.acting_pairs if tool != other}
         self.held_combinations = set(self._before)
-        for group in (chained, paired - chained, acted - chained):
-            able = sorted((tools for tools in group - self._trained if set(tools) <= trained), key=self._rank)
-            most = round(HELD * len(able)) if len(able) > 1 else 0
+        for group in (chains, pairs - chains, acting - chains):
+            able = sorted((tools for tools in group - self._trained if set(tools) <= able_alone), key=self._rank)
+            most = round(HELD_OUT_SHARE * len(able)) if len(able) > 1 else 0
             self.held_combinations |= set(able[: max(most, len(able) > 1)])
         if not self.held_combinations:
-            able = sorted(
-                (tools for tools in (chained | paired | acted) - self._trained if set(tools) <= trained), key=self._rank
+            rest = (chains | pairs | acting) - self._trained
+            self.held_combinations |= set(
+                sorted((tools for tools in rest if set(tools) <= able_alone), key=self._rank)[:1]
             )
-            self.held_combinations |= set(able[:1])
 
     def acted_and_held(self) -> list[tuple[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]]]:
         """The pairs that were executed together of each held-out combination that has any."""
         return [
-            (tools, listed) for tools, listed in sorted(self.acting_pairs.items()) if listed and self.is_held(tools)
+            (tools, drafts) for tools, drafts in sorted(self.acting_pairs.items()) if drafts and self.is_held(tools)
         ]
 
     def is_held(self, tools: Tools) -> bool:

@@ -13,7 +13,7 @@ from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
-from art_mcp.scenarios.phrasing.lexicon import VERBS
+from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.plan import HELD_OUT
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter
@@ -33,10 +33,10 @@ READING_WAVES = 3
 ACTING_WAVE = 8
 """The same for calls that act. In a world each has a server of its own, which takes time to start."""
 
-ACTED = 8
+MAX_ACTING = 8
 """Pairs with a call that acts that are executed together."""
 
-HELD_ACTED = 6
+MAX_HELD_PAIRS = 6
 """Pairs of a held-out combination with a call that acts that are executed, so that its tasks are not all the same."""
 
 WAVES = 60
@@ -45,10 +45,10 @@ WAVES = 60
 DRAWS = 8
 """Attempts to draft calls that were not drafted yet."""
 
-TRIED = 60
+MAX_CALLS = 60
 """Calls of a tool that are executed, at most."""
 
-SLOW_TRIED = 3
+MAX_SLOW_CALLS = 3
 """Calls of a tool that takes long that are executed, at most."""
 
 FAILING = 6
@@ -108,16 +108,16 @@ class Producer:
             await on_wave()
             if time_left() < SPARE or self._emitter.full:
                 break
-            drafted = False
+            any_new = False
             for _ in range(READING_WAVES):
-                drafted |= await self._wave(trials, [*self._more_singles(acting=False), *self._more_chains()])
-            drafted |= await self._wave(trials, self._more_missing(), fail=True)
-            drafted |= await self._wave(trials, self._more_singles(acting=True))
-            drafted |= await self._wave(trials, self._more_pairs())
+                any_new |= await self._wave(trials, [*self._more_singles(acting=False), *self._more_chains()])
+            any_new |= await self._wave(trials, self._more_missing(), fail=True)
+            any_new |= await self._wave(trials, self._more_singles(acting=True))
+            any_new |= await self._wave(trials, self._more_pairs())
             if number == 0:
                 self._pool.hold(self._kept.held_out_size > 0)
             self._emitter.all(part=max(0.3, min(0.9, self._share_tried())))
-            if not drafted:
+            if not any_new:
                 break
         self._pool.hold(self._kept.held_out_size > 0)
         self._emitter.all(part=1.0)
@@ -140,8 +140,8 @@ class Producer:
         if len(self._names) < 2:
             why["combinations"] = "only one tool may be called, and a combination needs two"
         missing = [name for name in HELD_OUT if self._kept.held_out_size and not self._kept.size(name)]
-        uncalled = [f"no call of {name}: {why}" for name, why in self._endless.items() if not self._drawn[name]]
-        return [*(f"no held-out {name}: {why[name]}" for name in missing), *uncalled]
+        without_calls = [f"no call of {name}: {why}" for name, why in self._endless.items() if not self._drawn[name]]
+        return [*(f"no held-out {name}: {why[name]}" for name in missing), *without_calls]
 
     async def _wave(self, trials: Trials, drafts: Sequence[Draft], fail: bool = False) -> bool:
         """Executes drafts, and keeps those that worked. Returns whether there were any."""
@@ -155,12 +155,12 @@ class Producer:
                 if draft.parts:
                     self._pool.add_pair(*split_pair(draft, outcome, self._rng))
                     continue
-                done = to_executed(draft, outcome, self._rng)
-                wrong = self._useless(done)
+                executed = to_executed(draft, outcome, self._rng)
+                wrong = self._useless(executed)
                 if wrong is None:
-                    self._pool.add(done)
-                    if draft.kind == "single" and not done.acts:
-                        self._chains.learn(last, draft.steps[0].arguments, done.results[0])
+                    self._pool.add(executed)
+                    if draft.kind == "single" and not executed.acts:
+                        self._chains.learn(last, draft.steps[0].arguments, executed.results[0])
                     continue
             if wrong[0] != "surplus":
                 self._failed[last] += not fail
@@ -174,8 +174,8 @@ class Producer:
     def _useless(self, executed_draft: ExecutedDraft) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
         if executed_draft.draft.missing is not None:
-            changed = executed_draft.trial.changes
-            return ("unstable", "it gave an error, and changed something") if changed else None
+            changes = executed_draft.trial.changes
+            return ("unstable", "it gave an error, and changed something") if changes else None
         if executed_draft.acts:
             removes = any(VERBS[word].removes for word in words(executed_draft.draft.steps[-1].tool) if word in VERBS)
             if removes and executed_draft.trial.changes == []:
@@ -191,9 +191,9 @@ class Producer:
         for _ in range(count):
             lacking = self._held[name] < HELD_DRAFTS * self._drawn[name]
             for attempt in range(DRAWS):
-                held = lacking and attempt < DRAWS // 2
+                own = lacking and attempt < DRAWS // 2
                 try:
-                    draft = self._sql.draft(name, held) if name in self._sql.tools else self._drafter.single(name, held)
+                    draft = self._sql.draft(name, own) if name in self._sql.tools else self._drafter.single(name, own)
                 except Endless as error:
                     self._endless[name] = error
                     return drafts
@@ -240,7 +240,7 @@ class Producer:
     def _enough(self) -> int:
         """Executed calls of a tool that are enough for the number of scenarios."""
         total, tools = self._kept.total, max(len(self._names), 1)
-        return min(TRIED, min(4, 1 + total // tools) + total // (4 * tools))
+        return min(MAX_CALLS, min(4, 1 + total // tools) + total // (4 * tools))
 
     def _size(self) -> int:
         """Drafts of a wave, for the number of scenarios."""
@@ -249,14 +249,14 @@ class Producer:
     def _wanted_count(self, name: str) -> int:
         """Executed calls that are wanted of a tool. Those that act take longer, as each has a server of its own."""
         if name in self._drafter.values.pool.slow:
-            return SLOW_TRIED
+            return MAX_SLOW_CALLS
         return max(3, self._enough() // 2) if self._drafter.senses[name].acts else self._enough()
 
     def _share_tried(self) -> float:
         """The share of the wanted calls that were executed."""
-        wanted = {name: self._wanted_count(name) for name in self._names}
-        have = sum(size if name in self._idle else len(self._pool.singles[name]) for name, size in wanted.items())
-        return have / max(1, sum(wanted.values()))
+        targets = {name: self._wanted_count(name) for name in self._names}
+        have = sum(size if name in self._idle else len(self._pool.singles[name]) for name, size in targets.items())
+        return have / max(1, sum(targets.values()))
 
     def _more_chains(self) -> list[Draft]:
         pairs = [pair for pair in self._chains.pairs if len(self._pool.chains[pair]) < self._enough()]
@@ -272,16 +272,16 @@ class Producer:
 
     def _more_pairs(self) -> list[Draft]:
         """Drafts of pairs of which a call changes something. Pairs that only read need no execution of their own."""
-        acting = [name for name in sorted(self._pool.singles) if any(done.acts for done in self._pool.singles[name])]
-        others = sorted(name for name, listed in self._pool.singles.items() if listed)
+        acting = [name for name in sorted(self._pool.singles) if any(draft.acts for draft in self._pool.singles[name])]
+        others = sorted(name for name, drafts in self._pool.singles.items() if drafts)
         if len(others) < 2:
             return []
-        pairs = [tools for tools, done in self._pool.acted_and_held() if len(done) < HELD_ACTED]
+        pairs = [tools for tools, drafts in self._pool.acted_and_held() if len(drafts) < MAX_HELD_PAIRS]
         if sum(map(len, self._pool.acting_pairs.values())) < self._enough():
-            named = self._rng.sample(acting, min(len(acting), ACTED))
-            pairs += [(name, self._rng.choice([each for each in others if each != name])) for name in named]
+            sample = self._rng.sample(acting, min(len(acting), MAX_ACTING))
+            pairs += [(name, self._rng.choice([each for each in others if each != name])) for name in sample]
         drafts = []
-        for name, other in pairs[:ACTED]:
+        for name, other in pairs[:MAX_ACTING]:
             first, second = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
             draft = pair_drafts(first, second) if self._rng.random() < 0.5 else pair_drafts(second, first)
             if self._is_new(draft):

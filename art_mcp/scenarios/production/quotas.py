@@ -25,7 +25,7 @@ SHARES: dict[Kind, float] = {
 }
 """Share of each kind of task in a held-out set, as far as they can be made."""
 
-TAUGHT: dict[Kind, float] = {
+TRAINING_SHARES: dict[Kind, float] = {
     "single": 0.30,
     "pair": 0.36,
     "chain": 0.20,
@@ -119,12 +119,12 @@ class ScenarioQuota:
         Args:
             split: The set.
             kind: The kind.
-            share: Its share of the set. None: that of SHARES, in training that of TAUGHT.
+            share: Its share of the set. None: that of SHARES, in training that of TRAINING_SHARES.
             part: How much of it is wanted by now.
         """
         whole = self.training_size if split == "train" else self.held_out_size
         room = (whole if split == "train" else min(whole, 4 + self.size("train") // STRICT)) - self.size(split)
-        usual = TAUGHT if split == "train" else SHARES
+        usual = TRAINING_SHARES if split == "train" else SHARES
         own = usual[kind] if share is None else share
         return max(0, min(room, max(round(own * whole * part), 1) - self.kind_count(split, kind)))
 

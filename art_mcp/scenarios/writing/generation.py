@@ -4,33 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from art_langgraph.progress import progress_bar
 from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
+from art_mcp.options import SetOptions
 from art_mcp.scenarios.catalog import Catalog
 from art_mcp.scenarios.drafting.look_around import COLUMNS
 from art_mcp.scenarios.execute import execute
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import DroppedTask, ScenarioSet, balance_scenarios, drop
-from art_mcp.scenarios.writing.writer import UNANSWERED, Writer
+from art_mcp.scenarios.writing.writer import NO_ANSWER, Writer
 from trainer_server.wire import LLMError
 
 
+@dataclass(frozen=True, kw_only=True)
+class WritingOptions(SetOptions):
+    """How long scenarios are generated, and what becomes of each.
+
+    Args:
+        on_kept: Called for each scenario when it is kept, so that an interrupted generation loses nothing.
+        kept: Scenarios of an interrupted generation, of the same server and seed. They count, and stay in their sets.
+        rounds: Maximum number of rounds in which the model is asked.
+        budget: USD that each model may cost. None sets no limit.
+        progress: Whether to show progress bars on a terminal.
+    """
+
+    on_kept: Callable[[MCPScenario], None] = lambda scenario: None
+    kept: Sequence[MCPScenario] = ()
+    rounds: int = 4
+    budget: float | None = None
+    progress: bool = True
+
+
 async def write_scenarios(
-    writer: Writer,
-    server: Server | None,
-    n: int,
-    rounds: int,
-    budget: float | None,
-    *,
-    earlier: Sequence[MCPScenario] = (),
-    on_kept: Callable[[MCPScenario], None] = lambda scenario: None,
-    until: float | None = None,
-    allow_destructive: bool = False,
-    progress: bool = True,
+    writer: Writer, server: Server | None, n: int, options: WritingOptions, *, until: float | None = None
 ) -> ScenarioSet:
     """Asks the writer for drafts and executes them, round after round, until `n` scenarios are kept.
 
@@ -38,13 +49,8 @@ async def write_scenarios(
         writer: Asks the language model.
         server: Executes the drafts. None leaves them unexecuted.
         n: Maximum number of scenarios to keep.
-        rounds: Maximum number of rounds.
-        budget: USD that the model may cost. None sets no limit.
-        earlier: Scenarios of an earlier generation, which count.
-        on_kept: Called for each scenario when it is kept.
+        options: The options of the generation.
         until: Time of the event loop after which the model is not asked again. None: there is no such time.
-        allow_destructive: Whether to call tools that may change something.
-        progress: Whether to show a progress bar on a terminal.
 
     Returns:
         The set, which is not split yet.
@@ -52,7 +58,7 @@ async def write_scenarios(
     Raises:
         LLMError: The model failed before any scenario was kept.
     """
-    scenarios = ScenarioSet(list(earlier), offered=[tool.name for tool in writer.catalog.tools])
+    scenarios = ScenarioSet(list(options.kept), offered=[tool.name for tool in writer.catalog.tools])
     usage, why = writer.llm.usage, ""
     while len(scenarios) < n and not why:
         try:
@@ -62,29 +68,30 @@ async def write_scenarios(
                 raise
             why = str(error)
             break
-        unique, repeated = distinct([*scenarios.scenarios, *drafts], calls=True)
+        unique, duplicates = distinct([*scenarios.scenarios, *drafts], calls=True)
         more = await finish(
             server,
             writer.catalog,
             unique[len(scenarios) :],
             n - len(scenarios),
             until=until,
-            allow_destructive=allow_destructive,
-            progress=progress,
+            allow_destructive=options.allow_destructive,
+            progress=options.progress,
         )
-        good, unanswered = fill_answers(more.scenarios, [*scenarios.scenarios, *more.scenarios])
+        good, rejects = fill_answers(more.scenarios, [*scenarios.scenarios, *more.scenarios])
         scenarios.scenarios += good
         for scenario in good:
-            on_kept(scenario)
-        scenarios.dropped += [*invalid, *repeated, *more.dropped, *unanswered]
+            options.on_kept(scenario)
+        scenarios.dropped += [*invalid, *duplicates, *more.dropped, *rejects]
         scenarios.notes = [note for note in more.notes if note.startswith("not executed")]
+        budget = options.budget
         if budget is not None and (usage.cost is None or usage.cost >= budget):
             price = f"the budget of {budget:g} USD is spent"
             why = (
                 price if usage.cost is not None else f"no price of {writer.llm.model} is known, to hold it to a budget"
             )
-        elif writer.rounds >= rounds:
-            why = f"{rounds} rounds are over"
+        elif writer.rounds >= options.rounds:
+            why = f"{options.rounds} rounds are over"
         elif until is not None and asyncio.get_running_loop().time() > until:
             why = "the time is over"
     if len(scenarios) < n:
@@ -120,19 +127,21 @@ async def finish(
     Returns:
         The set, which is not split yet.
     """
-    kept: list[MCPScenario] = []
-    failed: list[MCPScenario] = []
-    unique, dropped = distinct(drafts, calls=True)
+    successes: list[MCPScenario] = []
+    failures: list[MCPScenario] = []
+    unique, rejects = distinct(drafts, calls=True)
     waiting = balance_scenarios(unique)
     notes = []
     if server is None:
-        kept, waiting = waiting[:n], waiting[n:]
+        successes, waiting = waiting[:n], waiting[n:]
         notes.append("not executed: a catalog answers nothing, so only calls are checked, and some may fail")
     with progress_bar(*COLUMNS, shown=progress) as bar:
         task = bar.add_task("executing scenarios", total=2 * n)
-        while server and waiting and len(kept) < n:
-            order = balance_scenarios(waiting, after=[*kept, *failed])  # failures count, so that other tools come first
-            batch, waiting = order[: n - len(kept)], order[n - len(kept) :]
+        while server and waiting and len(successes) < n:
+            order = balance_scenarios(
+                waiting, after=[*successes, *failures]
+            )  # failures count, so that other tools come first
+            batch, waiting = order[: n - len(successes)], order[n - len(successes) :]
             good, bad = await execute(
                 server,
                 batch,
@@ -141,15 +150,15 @@ async def finish(
                 on_done=lambda: bar.advance(task),
                 until=until,
             )
-            kept += good
-            dropped += bad
+            successes += good
+            rejects += bad
             ids = {scenario.id for scenario in good}
-            failed += [scenario for scenario in batch if scenario.id not in ids]
-            bar.update(task, completed=2 * len(kept))
-    dropped += [drop(scenario, "surplus", f"{n} scenarios are enough") for scenario in waiting]
-    if len(kept) < n:
-        notes.append(f"{len(kept)} of {n} scenarios: no more could be found; more values (resources) give more")
-    return ScenarioSet(kept, dropped, [tool.name for tool in catalog.tools], notes)
+            failures += [scenario for scenario in batch if scenario.id not in ids]
+            bar.update(task, completed=2 * len(successes))
+    rejects += [drop(scenario, "surplus", f"{n} scenarios are enough") for scenario in waiting]
+    if len(successes) < n:
+        notes.append(f"{len(successes)} of {n} scenarios: no more could be found; more values (resources) give more")
+    return ScenarioSet(successes, rejects, [tool.name for tool in catalog.tools], notes)
 
 
 def fill_answers(
@@ -168,21 +177,21 @@ def fill_answers(
         scenario.task: scenario for scenario in all_scenarios if len(scenario.messages) == 1 and scenario.plan.executed
     }
     whole: list[MCPScenario] = []
-    dropped: list[DroppedTask] = []
+    rejects: list[DroppedTask] = []
     for scenario in scenarios:
-        if scenario.plan.kind != "follow_up" or scenario.messages[1]["content"] != UNANSWERED:
+        if scenario.plan.kind != "follow_up" or scenario.messages[1]["content"] != NO_ANSWER:
             whole.append(scenario)
             continue
-        asked = scenario.messages[0]["content"]
-        first = by_task.get(asked)
-        said = answer_of(first) if first else ""
+        request = scenario.messages[0]["content"]
+        first = by_task.get(request)
+        answer = answer_of(first) if first else ""
         if first is None:
-            dropped.append(drop(scenario, "invalid", f"what was asked before could not be done: {asked!r}"))
-        elif any(mentions(said, fact) for fact in scenario.plan.facts):
-            dropped.append(drop(scenario, "invalid", "the answer was given before"))
+            rejects.append(drop(scenario, "invalid", f"what was asked before could not be done: {request!r}"))
+        elif any(mentions(answer, fact) for fact in scenario.plan.facts):
+            rejects.append(drop(scenario, "invalid", "the answer was given before"))
         else:
-            whole.append(MCPScenario.make(scenario.task, scenario.plan, [(asked, said)]))
-    return whole, dropped
+            whole.append(MCPScenario.make(scenario.task, scenario.plan, [(request, answer)]))
+    return whole, rejects
 
 
 def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[MCPScenario], list[DroppedTask]]:
@@ -195,19 +204,19 @@ def distinct(drafts: Iterable[MCPScenario], calls: bool = False) -> tuple[list[M
     Returns:
         The drafts that are kept, and the records of the others.
     """
-    kept: list[MCPScenario] = []
-    dropped: list[DroppedTask] = []
-    seen: dict[str, MCPScenario] = {}
+    unique: list[MCPScenario] = []
+    rejects: list[DroppedTask] = []
+    first_by_key: dict[str, MCPScenario] = {}
     for draft in drafts:
         keys = [f"text {draft.wording}", *([f"calls {signature(draft)}"] if calls and draft.tools else [])]
         for key in keys:
-            if key in seen:
-                dropped.append(drop(draft, "duplicate", f"as {seen[key].task!r}"))
+            if key in first_by_key:
+                rejects.append(drop(draft, "duplicate", f"as {first_by_key[key].task!r}"))
                 break
         else:
-            kept.append(draft)
-            seen |= dict.fromkeys(keys, draft)
-    return kept, dropped
+            unique.append(draft)
+            first_by_key |= dict.fromkeys(keys, draft)
+    return unique, rejects
 
 
 def signature(scenario: MCPScenario) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pydantic import BaseModel, Field
 
 from art_langgraph.llm.llm import LLM
-from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.lines import mentions
+from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.plan import MCPScenario, is_reference
 from trainer_server.wire import LLMError
 
@@ -48,15 +48,15 @@ def exact(scenario: MCPScenario) -> list[str]:
         if not is_reference(argument)
         for part in spell_value(argument)
     }
-    quoted = {part for part in scenario.task.split('"')[1::2] if part}
-    return sorted(value for value in values | quoted if value in scenario.task)
+    quotations = {part for part in scenario.task.split('"')[1::2] if part}
+    return sorted(value for value in values | quotations if value in scenario.task)
 
 
 def survives(scenario: MCPScenario, text: str) -> bool:
     """Whether a paraphrase has all exact values, says something else, and does not give the answer away."""
     new = " ".join(text.split())
-    told = [fact for fact in scenario.plan.facts if mentions(new, fact) and not mentions(scenario.task, fact)]
-    return bool(new) and new != scenario.task and not told and all(value in new for value in exact(scenario))
+    leaks = [fact for fact in scenario.plan.facts if mentions(new, fact) and not mentions(scenario.task, fact)]
+    return bool(new) and new != scenario.task and not leaks and all(value in new for value in exact(scenario))
 
 
 async def paraphrase_scenarios(

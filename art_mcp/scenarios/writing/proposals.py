@@ -12,14 +12,14 @@ from pydantic import BaseModel, Field
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.mentions import mentions
-from art_mcp.scenarios.phrasing.lexicon import FILLERS, PREPOSITIONS
-from art_mcp.scenarios.phrasing.small_talk import refuses
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.lines import mentions
+from art_mcp.scenarios.phrasing.answers import refuses
+from art_mcp.scenarios.phrasing.arguments import spell_value
+from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.plan import Reply, is_reference
 from art_mcp.validation import violation
 
-SAID = 3
+MAX_COPY = 3
 """Words of a text that a task must say as it is, at most."""
 
 
@@ -83,8 +83,8 @@ def unfit(proposal: Proposal, tools: Sequence[CatalogTool], difficulty: tuple[in
     earlier = proposal.earlier
     if earlier and (wrong := _unfit_request(earlier, tools) or unsaid(earlier, earlier.task) or _idle(earlier)):
         return f"earlier: {wrong}"
-    said = f"{earlier.task} {proposal.task}" if earlier else proposal.task
-    return _unfit_request(proposal, tools) or _unfit_reply(proposal, tools) or unsaid(proposal, said)
+    text = f"{earlier.task} {proposal.task}" if earlier else proposal.task
+    return _unfit_request(proposal, tools) or _unfit_reply(proposal, tools) or unsaid(proposal, text)
 
 
 def unsaid(request: Request, text: str) -> str | None:
@@ -99,7 +99,7 @@ def unsaid(request: Request, text: str) -> str | None:
     for call in request.calls:
         for value in call.arguments.values():
             for part in () if is_reference(value) else spell_value(value):
-                if len(part.split()) <= SAID and isinstance(value, str) and part not in text:
+                if len(part.split()) <= MAX_COPY and isinstance(value, str) and part not in text:
                     return f"the task does not say {part!r}, which the calls need"
     return None
 
@@ -112,7 +112,7 @@ def _unfit_request(request: Request, tools: Sequence[CatalogTool]) -> str | None
             return f"call {at}: there is no tool {call.tool!r} that may be called"
         if wrong := _arguments(call, tool, at):
             return f"call {at}, {call.tool}: {wrong}"
-    if any(asked.call >= len(request.calls) for asked in request.asks):
+    if any(value.call >= len(request.calls) for value in request.asks):
         return "asks names a call that there is not"
     return None
 
@@ -133,8 +133,12 @@ def _unfit_reply(proposal: Proposal, tools: Sequence[CatalogTool]) -> str | None
         return "a task that needs no tool has no calls" if proposal.calls else None
     if not refuses(proposal.answer) or not any(mentions(proposal.answer, name) for name in proposal.about):
         return "the answer must say that it cannot be done, and mention one of `about`"
-    known = {word for tool in tools for word in words(f"{tool.name} {tool.description}")} - FILLERS - PREPOSITIONS
-    if not proposal.calls and any(known & set(words(name)) for name in proposal.about):
+    tool_words = (
+        {word for tool in tools for word in words(f"{tool.name} {tool.description}")}
+        - WORDS.fillers
+        - WORDS.prepositions
+    )
+    if not proposal.calls and any(tool_words & set(words(name)) for name in proposal.about):
         return "there may be a tool for it: without a call that fails, `about` has no words of tools"
     return None
 
@@ -142,13 +146,13 @@ def _unfit_reply(proposal: Proposal, tools: Sequence[CatalogTool]) -> str | None
 def _arguments(call: ProposedCall, tool: CatalogTool, at: int) -> str | None:
     """The reason why the arguments of call number `at` (from 0) do not fit the tool's schema. None: they fit."""
     schema = tool.input_schema
-    taken = {name: value for name, value in call.arguments.items() if is_reference(value)}
-    for value in taken.values():
+    references = {name: value for name, value in call.arguments.items() if is_reference(value)}
+    for value in references.values():
         if not (isinstance(value["$step"], int) and 0 <= value["$step"] < at and isinstance(value["path"], list)):
             return "$step must be the number of an earlier call, and path a list"
     unknown = sorted(set(call.arguments) - set(schema.get("properties", {})))
     if unknown and not schema.get("additionalProperties"):  # many servers ignore them silently
         return f"there is no argument {unknown[0]!r}"
-    required = [name for name in schema.get("required", []) if name not in taken]
-    given = {name: value for name, value in call.arguments.items() if name not in taken}
-    return violation(given, {**schema, "required": required})
+    required = [name for name in schema.get("required", []) if name not in references]
+    literals = {name: value for name, value in call.arguments.items() if name not in references}
+    return violation(literals, {**schema, "required": required})

@@ -26,7 +26,7 @@ PART = 24_000
 CONTEXT = 6_000
 """Characters in a request for the resources, for the known values, and for the observed results: as many for each."""
 
-UNANSWERED = ""
+NO_ANSWER = ""
 """What stands for the answer to an earlier request, until its calls are executed."""
 
 _SPARE = 1.5
@@ -114,59 +114,59 @@ class Writer:
             self.catalog.model_copy(update={"tools": list(self.tools), "resources": [], "templates": []}).parts(PART)
         )
         parts = [part for part in parts if part.tools]
-        used = Counter(tool for scenario in earlier for tool in scenario.tools)
+        uses = Counter(tool for scenario in earlier for tool in scenario.tools)
         low, high = self.difficulty
-        asked = []
+        requests = []
         for at in range(max(-(-int(missing * _SPARE) // BATCH), 1)):
             part = parts[(at + self.rounds) % len(parts)]
-            rarest = sorted(part.tools, key=lambda tool: (used[tool.name], rng.random()))[:BATCH]
-            used.update(tool.name for tool in rarest)
+            rarest = sorted(part.tools, key=lambda tool: (uses[tool.name], rng.random()))[:BATCH]
+            uses.update(tool.name for tool in rarest)
             level = low + (at + self.rounds) % (high - low + 1)
             messages = self._messages(part, [tool.name for tool in rarest], level, earlier, dropped_tasks)
-            asked.append(self.llm.ask(messages, Proposals, check=self._some_fit, sample=rng.randrange(2**32)))
+            requests.append(self.llm.ask(messages, Proposals, check=self._some_fit, sample=rng.randrange(2**32)))
         self.rounds += 1
-        answers = await asyncio.gather(*asked, return_exceptions=True)
+        answers = await asyncio.gather(*requests, return_exceptions=True)
         for answer in answers:
             if isinstance(answer, BaseException) and not isinstance(answer, LLMError):
                 raise answer
-        failed = [answer for answer in answers if isinstance(answer, LLMError)]
-        if len(failed) == len(answers):
-            raise failed[0]
+        errors = [answer for answer in answers if isinstance(answer, LLMError)]
+        if len(errors) == len(answers):
+            raise errors[0]
         proposals = [proposal for answer in answers if isinstance(answer, Proposals) for proposal in answer.scenarios]
         return self._sorted_out(proposals)
 
     def _sorted_out(self, proposals: Sequence[Proposal]) -> tuple[list[MCPScenario], list[DroppedTask]]:
         """Turns valid proposals into drafts, and the others into records with the reason."""
-        drafts, dropped = [], []
+        drafts, rejects = [], []
         for proposal in proposals:
             if wrong := unfit(proposal, self.tools, self.difficulty):
                 tools = [call.tool for call in proposal.calls]
-                dropped.append(DroppedTask(task=proposal.task, tools=tools, kind="invalid", reason=wrong))
+                rejects.append(DroppedTask(task=proposal.task, tools=tools, kind="invalid", reason=wrong))
                 continue
             history = []
             if proposal.earlier is not None:
                 first = self._draft(proposal.earlier, proposal.difficulty)
                 drafts.append(first)
-                history = [(first.task, UNANSWERED)]
+                history = [(first.task, NO_ANSWER)]
             drafts.append(self._draft(proposal, proposal.difficulty, history))
-        return drafts, dropped
+        return drafts, rejects
 
     def _draft(self, request: Request, difficulty: int, history: Sequence[tuple[str, str]] = ()) -> MCPScenario:
         """A scenario that was not executed. history: the earlier request, whose answer is not known yet."""
         steps = [Step(tool=call.tool, arguments=call.arguments) for call in request.calls]
         kind: Kind = "follow_up" if history else _kind(steps)
-        replied: dict[str, Any] = {}
+        reply: dict[str, Any] = {}
         if isinstance(request, Proposal) and request.reply != "result":
             kind = "impossible" if request.reply == "refusal" else "talk"
-            replied = {"reply": request.reply, "about": request.about, "answer": request.answer}
+            reply = {"reply": request.reply, "about": request.about, "answer": request.answer}
         plan = Plan(
             server=self.catalog.name,
             difficulty=difficulty,
             kind=kind,
             reference=steps,
-            readings=[Reading(step=asked.call, path=asked.path) for asked in request.asks],
+            readings=[Reading(step=value.call, path=value.path) for value in request.asks],
             origin=self.llm.model,
-            **replied,
+            **reply,
         )
         return MCPScenario.make(" ".join(request.task.split()), plan, history)
 
@@ -208,9 +208,9 @@ class Writer:
             sections.append(
                 "There are already, so write others:\n" + _render_list(scenario.task for scenario in earlier)
             )
-        failed = [task for task in dropped_tasks if task.kind in ("invalid", "error", "empty")]
-        if failed:
-            sections.append("These failed:\n" + _render_list(f"{task.task} ({task.reason})" for task in failed[-10:]))
+        rejects = [task for task in dropped_tasks if task.kind in ("invalid", "error", "empty")]
+        if rejects:
+            sections.append("These failed:\n" + _render_list(f"{task.task} ({task.reason})" for task in rejects[-10:]))
         sections.append(f"The server:\n{part.text()}")
         sections += self._facts(part)
         return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "\n\n".join(sections)}]

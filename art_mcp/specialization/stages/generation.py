@@ -33,15 +33,15 @@ class Generation(Stage):
             if server.serial:
                 runner.on_stage("the server is reset before each run, so that runs are one after another")
             if scenarios is None or isinstance(scenarios, int):
-                divided = await self._generate(scenarios, record)
+                scenario_set = await self._generate(scenarios, record)
             else:
                 own = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
-                divided = own.with_aliases(server.world.aliases) if server.world else own
-            runner.directory.save_scenarios(divided)
-            sizes = {name: len(held_out) for name, held_out in divided.held_out_sets.items()}
-            record.facts |= {"train": len(divided.train), **sizes, "dropped": len(divided.dropped)}
-            runner.on_stage(divided.report())
-        await self.context.begin(divided)
+                scenario_set = own.with_aliases(server.world.aliases) if server.world else own
+            runner.directory.save_scenarios(scenario_set)
+            sizes = {name: len(held_out) for name, held_out in scenario_set.held_out_sets.items()}
+            record.facts |= {"train": len(scenario_set.train), **sizes, "dropped": len(scenario_set.dropped)}
+            runner.on_stage(scenario_set.report())
+        await self.context.begin(scenario_set)
 
     async def restore(self, end: Mapping[str, Any]) -> None:
         """Reads the scenarios, with their difficulty if that was measured."""

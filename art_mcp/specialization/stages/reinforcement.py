@@ -19,12 +19,11 @@ from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.stopping import Plateau, StopRule
 from art_langgraph.rewards import group_sum
 from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.specialization.budget import LEAST
 from art_mcp.specialization.calls import schema_hints
 from art_mcp.specialization.context import RunContext
-from art_mcp.specialization.holdout import to_train_on
+from art_mcp.specialization.demonstrations import to_train_on
 from art_mcp.specialization.settings import STEPS, TEMPERATURE, TrainingSettings
-from art_mcp.specialization.stage_runner import Stage, StageRecord
+from art_mcp.specialization.stage_runner import LEAST, Stage, StageRecord
 from art_mcp.specialization.verify import solved, verify
 from trainer_server.wire import GRPOConfig
 
@@ -63,8 +62,8 @@ class TrainingTime:
             return None
         ends = [0.0, *(record.elapsed for record in history)]
         took = statistics.fmean([later - before for before, later in pairwise(ends)][-3:])
-        left = self.seconds - (time.monotonic() - self._began)
-        return f"{left:.0f} s of its time are left, and a step takes {took:.0f} s" if left < took else None
+        rest = self.seconds - (time.monotonic() - self._began)
+        return f"{rest:.0f} s of its time are left, and a step takes {took:.0f} s" if rest < took else None
 
 
 def nothing_left(history: Sequence[StepRecord]) -> str | None:
@@ -141,8 +140,8 @@ class TimeSplit(Stage):
         if not runs or not self.context.training:
             return 1.0
         calls = statistics.fmean(len(run.completions) for run in runs)
-        needed = statistics.fmean(len(scenario.plan.reference) + 1 for scenario in self.context.training)
-        return max(1.0, needed / max(calls, 1.0))
+        calls_per_run = statistics.fmean(len(scenario.plan.reference) + 1 for scenario in self.context.training)
+        return max(1.0, calls_per_run / max(calls, 1.0))
 
 
 @dataclass(slots=True)
@@ -234,8 +233,8 @@ class Reinforcement(Stage):
         runner.directory.journal.note("step", stage=self.name, **facts, left=runner.budget.seconds_left)
         context.outcome.steps.append(row)
         context.outcome.groups += step.groups
-        left = f" ({runner.budget.text()})" if runner.budget.text() else ""
-        runner.on_stage(f"{step}{left}")
+        time_left = f" ({runner.budget.text()})" if runner.budget.text() else ""
+        runner.on_stage(f"{step}{time_left}")
 
     async def _finish(self, record: StageRecord) -> None:
         """Notes the version that the training has made. A step that a killed process has sent is waited for."""

@@ -11,11 +11,10 @@ from typing import Any
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.costs.tokens import Tokens
-from art_mcp.specialization.budget import LEAST
 from art_mcp.specialization.context import RunContext
-from art_mcp.specialization.holdout import shown_and_kept
+from art_mcp.specialization.demonstrations import shown_and_kept
 from art_mcp.specialization.imitation import Imitation
-from art_mcp.specialization.stage_runner import Stage
+from art_mcp.specialization.stage_runner import LEAST, Stage
 from trainer_server.wire import JobStatus, StepResult
 
 log = logging.getLogger("art_mcp")
@@ -138,8 +137,8 @@ async def warm_start(
 
 def _description(metrics: Mapping[str, Any]) -> str:
     """What a warm start did, in words."""
-    if skipped := metrics.get("skipped"):
-        return f"the warm start changed nothing: {skipped}"
+    if skip_reason := metrics.get("skipped"):
+        return f"the warm start changed nothing: {skip_reason}"
     losses = metrics.get("validation_losses") or [metrics.get("loss_first"), metrics.get("loss_last")]
     what = "held-out loss" if metrics.get("validation_losses") else "loss"
     least = min((loss for loss in losses if isinstance(loss, float)), default=None)

@@ -51,10 +51,10 @@ def run_git(git: Path, *words: str, check: bool = True, input_text: str = "", se
                 if len(output) <= LONGEST_OUTPUT:
                     process.wait()
             finally:
-                expired = late.finished.is_set()
+                is_late = late.finished.is_set()
                 late.cancel()
                 process.kill()  # if it has not ended
-        if expired:
+        if is_late:
             raise OSError(f"`git {words[0]}` did not end in time: {seconds:.0f} s")
         if len(output) > LONGEST_OUTPUT:
             raise OSError(f"`git {words[0]}` wrote more than {LONGEST_OUTPUT:,} bytes")

@@ -98,9 +98,9 @@ def git_environment(directory: Path, copy: Path, original: Path, env: Mapping[st
         return {}
     directory.mkdir(exist_ok=True)
     home = Path(env.get("HOME") or os.path.expanduser("~"))
-    shared = Path(env.get("XDG_CONFIG_HOME") or os.environ.get("XDG_CONFIG_HOME") or home / ".config")
+    config_home = Path(env.get("XDG_CONFIG_HOME") or os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     own = env.get("GIT_CONFIG_GLOBAL")
-    files = [Path(own)] if own else [shared / "git" / "config", home / ".gitconfig"]
+    files = [Path(own)] if own else [config_home / "git" / "config", home / ".gitconfig"]
     entries = [entry for file in files for entry in settings(original, "--file", str(file))]
     if not env.get("GIT_CONFIG_NOSYSTEM"):
         system = env.get("GIT_CONFIG_SYSTEM")

@@ -16,7 +16,7 @@ InCopy = Callable[[Path], Path | None]
 Setting = tuple[str, str | None]
 """A name such as `remote.origin.url`, with its value. None: it stands alone, which git takes for true."""
 
-_WITHHELD = (
+_UNSAFE = (
     ("include.", ""),  # what they name was read in their place
     ("includeif.", ""),
     ("url.", ".pushinsteadof"),
@@ -42,8 +42,8 @@ def settings(git: Path, *words: str) -> list[Setting]:
     Raises:
         ConfigError: Git is not installed.
     """
-    listed = run_git(git, "config", *words, "--includes", "-z", "--list", check=False)
-    entries = (entry.partition("\n") for entry in listed.split("\0") if entry)
+    output = run_git(git, "config", *words, "--includes", "-z", "--list", check=False)
+    entries = (entry.partition("\n") for entry in output.split("\0") if entry)
     return [(name, value if newline else None) for name, newline, value in entries]
 
 
@@ -52,7 +52,7 @@ def harmless(entries: Iterable[Setting]) -> list[Setting]:
     return [
         (name, value)
         for name, value in entries
-        if not any(name.startswith(start) and name.endswith(end) for start, end in _WITHHELD)
+        if not any(name.startswith(start) and name.endswith(end) for start, end in _UNSAFE)
     ]
 
 
@@ -67,13 +67,13 @@ def settings_text(entries: Iterable[Setting]) -> str:
     for name, value in entries:
         section, _, rest = name.partition(".")
         subsection, _, variable = rest.rpartition(".")
-        escaped = subsection.replace("\\", "\\\\").replace('"', '\\"')
-        lines.append(f'[{section} "{escaped}"]' if subsection else f"[{section}]")
+        subsection_text = subsection.replace("\\", "\\\\").replace('"', '\\"')
+        lines.append(f'[{section} "{subsection_text}"]' if subsection else f"[{section}]")
         if value is None:
             lines.append(f"\t{variable}")
         else:
-            for plain, written in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t"), ("\b", "\\b")):
-                value = value.replace(plain, written)
+            for plain, escape in (("\\", "\\\\"), ('"', '\\"'), ("\n", "\\n"), ("\t", "\\t"), ("\b", "\\b")):
+                value = value.replace(plain, escape)
             lines.append(f'\t{variable} = "{value}"')
     return "".join(f"{line}\n" for line in lines)
 
@@ -101,20 +101,22 @@ def settle(
     entries += _of_older_files(copy, {name for name, _ in entries})
     for name in ("remotes", "branches", "config.worktree"):
         _remove(copy / name)
-    named = [value for name, value in entries if name == "core.worktree" and value]
-    if named and not (original / "commondir").exists():  # it is that of the main working tree, not of a linked one
-        top = Path(os.path.realpath(original / os.path.expanduser(named[-1])))
+    worktrees = [value for name, value in entries if name == "core.worktree" and value]
+    if worktrees and not (original / "commondir").exists():  # it is that of the main working tree, not of a linked one
+        top = Path(os.path.realpath(original / os.path.expanduser(worktrees[-1])))
     # A linked worktree may be of a bare repository. Its copy is none.
-    dropped = {"core.worktree", "core.bare"} if (original / "commondir").exists() else {"core.worktree"}
-    entries = [(name, value) for name, value in harmless(entries) if name not in dropped]
+    ignore = {"core.worktree", "core.bare"} if (original / "commondir").exists() else {"core.worktree"}
+    entries = [(name, value) for name, value in harmless(entries) if name not in ignore]
     at = in_copy(top) if top.is_relative_to(root) else None
     if at and at not in (copy, copy.parent):
         entries.append(("core.worktree", os.path.relpath(at, copy)))
-    moved = _Remotes(entries, top, at or copy, in_copy)
-    entries = [(replace_paths(name), value and replace_paths(value)) for name, value in moved.entries()]
+    remotes = _Remotes(entries, top, at or copy, in_copy)
+    entries = [(replace_paths(name), value and replace_paths(value)) for name, value in remotes.entries()]
     (copy / "config").unlink(missing_ok=True)  # it may be read-only
     (copy / "config").write_text(settings_text(entries), encoding="utf-8", errors="surrogateescape")
-    return [f"the remote {name} of {original} is not in the world: its copies cannot push to it" for name in moved.far]
+    return [
+        f"the remote {name} of {original} is not in the world: its copies cannot push to it" for name in remotes.far
+    ]
 
 
 class _Remotes:
@@ -147,10 +149,10 @@ class _Remotes:
             section, _, rest = name.partition(".")
             subject, _, variable = rest.rpartition(".")
             if section == "remote" and variable == "url" and value is not None:
-                moved = self._copy_path(value)
-                entries.append((name, moved or without_password(value)))
-                self._near |= {subject} if moved else set()
-                self.far += [] if moved or subject in self.far else [subject]
+                path = self._copy_path(value)
+                entries.append((name, path or without_password(value)))
+                self._near |= {subject} if path else set()
+                self.far += [] if path or subject in self.far else [subject]
             elif name == "remote.pushdefault" or (section == "branch" and variable in ("remote", "pushremote")):
                 entries += self._reference(name, value)
             else:
@@ -164,8 +166,8 @@ class _Remotes:
         """A setting that names a remote, or the URL or path of one that has no name."""
         if not value or value == "." or value in self._names:
             return [(name, value)]
-        if moved := self._copy_path(value):
-            return [(name, moved)]
+        if path := self._copy_path(value):
+            return [(name, path)]
         value = without_password(value)
         self.far += [value] if value not in self.far else []
         if name.endswith(".remote"):  # a pull from there is no push
@@ -182,8 +184,8 @@ class _Remotes:
         path = (full + url[len(short) :]).removeprefix("file://")
         if "://" in path or (not path.startswith(("/", ".", "~")) and ":" in path):
             return None
-        moved = self._in_copy(Path(os.path.realpath(self._top / os.path.expanduser(path))))
-        return os.path.relpath(moved, self._copy) if moved else None
+        path_in_copy = self._in_copy(Path(os.path.realpath(self._top / os.path.expanduser(path))))
+        return os.path.relpath(path_in_copy, self._copy) if path_in_copy else None
 
 
 def without_password(url: str) -> str:

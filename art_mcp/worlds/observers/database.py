@@ -159,15 +159,15 @@ def _rows(
     database: sqlite3.Connection, table: str, large: bool, show: Show, budget: _Budget
 ) -> Iterator[tuple[str, str]]:
     """The names and values of the rows of a table; of a large one, their number and digest."""
-    quoted = _quote_name(table)
-    columns = database.execute(f"pragma table_info({quoted})").fetchall()
+    table_name = _quote_name(table)
+    columns = database.execute(f"pragma table_info({table_name})").fetchall()
     names = [column[1] for column in columns]
     keys = [column[1] for column in sorted(columns, key=lambda column: column[5]) if column[5]]
-    selected = ", ".join(map(_quote_name, names))
+    column_list = ", ".join(map(_quote_name, names))
     try:
-        rows = database.execute(f"select {'rowid' if not keys else 'null'}, {selected} from {quoted}")
+        rows = database.execute(f"select {'rowid' if not keys else 'null'}, {column_list} from {table_name}")
     except sqlite3.OperationalError:  # a view in the place of a table, or a virtual table without row ids
-        rows = database.execute(f"select null, {selected} from {quoted}")
+        rows = database.execute(f"select null, {column_list} from {table_name}")
     if large:
         lines = []
         for row in rows:

@@ -1,4 +1,4 @@
-"""Observes any file: its content, and whether it can be executed."""
+"""The observer of any file."""
 
 from __future__ import annotations
 

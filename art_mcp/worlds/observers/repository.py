@@ -18,15 +18,15 @@ _FIELDS = ("%H", "%T", "%P", "%an", "%B")
 _NAMES = (("refs/heads/", "branch "), ("refs/tags/", "tag "), ("refs/remotes/", "remote branch "))
 _LONGEST = 1_000_000
 """Bytes of a file of settings that are read at most."""
-_BORROWED = "objects/info/alternates"
-_UNFINISHED = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply")
+_LENDERS = "objects/info/alternates"
+_OPERATION_FILES = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "BISECT_LOG", "rebase-merge", "rebase-apply")
 
 
-Ask = Callable[..., str]
+RunGit = Callable[..., str]
 """Runs git commands in one repository, as `run_git` does."""
 
 
-def _asker(git: Path) -> Ask:
+def _asker(git: Path) -> RunGit:
     """Asks about a repository. All commands together end within PATIENCE."""
     deadline = time.monotonic() + PATIENCE
     return lambda *words, **options: run_git(git, *words, seconds=deadline - time.monotonic(), **options)
@@ -48,7 +48,7 @@ class RepositoryObserver:
         """All but objects: without a reference that leads to them, nobody sees them. Reflogs are not observed."""
         git = _resolve_git(path)
         names = {file: str(file.relative_to(git)) for file in _files(git)}
-        return [file for file, name in names.items() if name == _BORROWED or not name.startswith(("objects/", "logs/"))]
+        return [file for file, name in names.items() if name == _LENDERS or not name.startswith(("objects/", "logs/"))]
 
     def observe(self, path: Path, before: Path, show: Show) -> Mapping[str, str]:
         git = _resolve_git(path)
@@ -86,19 +86,19 @@ def _files(git: Path) -> list[Path]:
 
 def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, str]]:
     """The names and values of a repository."""
-    ask = _asker(git)
-    known = _tips(before) if before else ()
-    commits = _new_commits(ask, known)
-    lines = ask("for-each-ref", "--format=%(refname)%00%(objectname)%00%(*objectname)").splitlines()
-    for name, own, peeled in (line.split("\0") for line in lines):
-        value = show(commits.get(peeled or own, peeled or own))
+    git_output = _asker(git)
+    known_tips = _tips(before) if before else ()
+    commits = _new_commits(git_output, known_tips)
+    lines = git_output("for-each-ref", "--format=%(refname)%00%(objectname)%00%(*objectname)").splitlines()
+    for name, own, target in (line.split("\0") for line in lines):
+        value = show(commits.get(target or own, target or own))
         yield next((word + name.removeprefix(start) for start, word in _NAMES if name.startswith(start)), name), value
     head = read_line(git / "HEAD").removeprefix("ref: ")
-    at = ask("rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
+    at = git_output("rev-parse", "--verify", "--quiet", "HEAD", check=False).strip()
     yield "HEAD", show(head.removeprefix("refs/heads/") if head != at else commits.get(at, at))
     if (git / "index").exists():
-        yield from _staged_entries(ask, at, show)
-    for name in _UNFINISHED:
+        yield from _staged_entries(git_output, at, show)
+    for name in _OPERATION_FILES:
         if (git / name).exists():
             yield name, "unfinished"
     for name in sorted(_settings(git)):
@@ -114,13 +114,13 @@ def _entries(git: Path, before: Path | None, show: Show) -> Iterator[tuple[str, 
 
 def _settings(git: Path) -> Iterator[str]:
     """The names of the files that say what git does in the repository, and with which others."""
-    for pattern in ("config", "config.worktree", "remotes/*", "branches/*", "hooks/*", "info/*", "shallow", _BORROWED):
+    for pattern in ("config", "config.worktree", "remotes/*", "branches/*", "hooks/*", "info/*", "shallow", _LENDERS):
         for path in git.glob(pattern):
             if path.is_file() and path.suffix != ".sample" and str(path.relative_to(git)) != "info/refs":
                 yield str(path.relative_to(git))
 
 
-def _staged_entries(query_git: Ask, head: str, show: Show) -> Iterator[tuple[str, str]]:
+def _staged_entries(query_git: RunGit, head: str, show: Show) -> Iterator[tuple[str, str]]:
     """What is in the index and not in HEAD: `staged notes.txt`."""
     if head:
         fields = query_git("diff-index", "--cached", "--raw", "--no-renames", "--no-abbrev", "-z", head).split("\0")
@@ -137,12 +137,12 @@ def _staged_entries(query_git: Ask, head: str, show: Show) -> Iterator[tuple[str
 @lru_cache(maxsize=64)
 def _tips(git: Path) -> tuple[str, ...]:
     """The commits that the references of a repository, and HEAD, lead to. For repositories that nobody changes."""
-    ask = _asker(git)
-    head = ask("rev-parse", "--verify", "--quiet", "HEAD", check=False).split()
-    return tuple({*ask("for-each-ref", "--format=%(objectname)").split(), *head})
+    git_output = _asker(git)
+    head = git_output("rev-parse", "--verify", "--quiet", "HEAD", check=False).split()
+    return tuple({*git_output("for-each-ref", "--format=%(objectname)").split(), *head})
 
 
-def _new_commits(query_git: Ask, known_commits: tuple[str, ...]) -> dict[str, str]:
+def _new_commits(query_git: RunGit, known_commits: tuple[str, ...]) -> dict[str, str]:
     """The commits that are not reachable from the known ones: what each is known by, by its hash."""
     form = "%x00".join(_FIELDS) + "%x00%x00"
     at_head = ["HEAD"] if query_git("rev-parse", "--verify", "--quiet", "HEAD", check=False) else []

@@ -14,7 +14,7 @@ from trainer_server.wire import ConfigError
 
 def test_the_command_trains_with_the_settings_that_python_has() -> None:
     asked, given = inspect.signature(specialize_command).parameters, TrainingSettings()
-    assert (asked["groups"].default, asked["n"].default, asked["lr"].default) == (
+    assert (asked["groups_per_step"].default, asked["n"].default, asked["lr"].default) == (
         given.groups_per_step,
         given.n,
         given.lr,

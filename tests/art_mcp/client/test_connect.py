@@ -16,7 +16,7 @@ from langgraph.prebuilt import ToolNode
 
 from art_langgraph import gather, rollout
 from art_mcp import CallResult, MCPError, connect
-from art_mcp.client.connect import target_of
+from art_mcp.client.connect import ConnectOptions
 from tests.support.mcp.commands import ODD, SERVER
 from tests.support.mcp.graphs import calling
 from tests.support.patience import PATIENCE
@@ -200,7 +200,8 @@ async def test_a_list_without_end_is_an_error() -> None:
 
 def test_a_url_is_named_without_its_secrets() -> None:
     assert (
-        str(target_of("https://me:secret@example.com:8443/mcp/x?key=secret#secret")) == "https://example.com:8443/mcp/x"
+        str(ConnectOptions("https://me:secret@example.com:8443/mcp/x?key=secret#secret").target())
+        == "https://example.com:8443/mcp/x"
     )
 
 

@@ -28,7 +28,7 @@ from art_mcp import (
     verify,
 )
 from art_mcp.scenarios.execute import execute
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.scenarios.split import combination, values_of
 from art_mcp.scenarios.summary import skeleton

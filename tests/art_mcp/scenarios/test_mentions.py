@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import mentions
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from art_mcp import Catalog, MCPScenario, generate_scenarios
+from art_mcp.scenarios.catalog import plain
 from art_mcp.scenarios.execute import check_steps
 from art_mcp.scenarios.plan import Step
-from art_mcp.scenarios.schemas import plain
 from art_mcp.validation import violation
 from tests.support.mcp.tools import tool
 from tests.support.mcp.unreadable import READABLE, UNENDING, WIDE, laughs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.specialization.budget import REPORT, Budget
+from art_mcp.specialization.stage_runner import REPORT, Budget
 from tests.support.clock import Clock
 
 WEIGHTS = {"scenarios": 6.0, "before": 1.5, "prompted": 2.0, "warm start": 46.0, "after_sft": 6.0, "difficulty": 0.0,

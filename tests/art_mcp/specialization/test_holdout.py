@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Kind, Plan, Step
-from art_mcp.specialization.holdout import shown_and_kept, to_train_on
+from art_mcp.specialization.demonstrations import shown_and_kept, to_train_on
 
 
 def scenario(task: str, value: int, *tools: str, kind: Kind = "single") -> MCPScenario:

@@ -8,7 +8,7 @@ import pytest
 
 from art_mcp import MCPScenario, WarmStart
 from art_mcp.scenarios.plan import Kind, Observation, Plan, Step
-from art_mcp.specialization.imitation import EPOCHS, RATED, Imitation, continuations, order_by_variety, plan_config
+from art_mcp.specialization.imitation import EPOCHS, LR_UPDATES, Imitation, continuations, order_by_variety, plan_config
 from art_mcp.specialization.stages.warm_start import warm_start
 from trainer_server.wire import Conversation, SFTConfig
 
@@ -60,8 +60,8 @@ async def test_the_server_is_told_the_time_and_takes_the_demonstrations_that_fit
         await warm_start(client, "p", Imitation(shown, [], config), seconds=seconds, key="k", progress=False)
     (timed, free, given) = (config for _, config in asked)
     assert [count for count, _ in asked] == [40, 40, 40]
-    assert (timed.max_seconds, timed.fit_to_time, timed.lr_updates) == (60.0, True, RATED)
-    assert (free.max_seconds, free.fit_to_time, free.lr_updates) == (None, False, RATED)
+    assert (timed.max_seconds, timed.fit_to_time, timed.lr_updates) == (60.0, True, LR_UPDATES)
+    assert (free.max_seconds, free.fit_to_time, free.lr_updates) == (None, False, LR_UPDATES)
     assert given == own
 
 

@@ -11,10 +11,9 @@ from langchain_openai import ChatOpenAI
 from art_langgraph.llm.llm import Usage
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.run_directory import RunDirectory
 from art_mcp.specialization.settings import GenerationSettings, RunSettings, TrainingSettings, fingerprint
-from art_mcp.specialization.stage_runner import StageRunner
+from art_mcp.specialization.stage_runner import Budget, StageRunner
 from trainer_server.wire import ConfigError
 
 SETTINGS = {"seed": 0, "policy": "agent"}

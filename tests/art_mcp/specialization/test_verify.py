@@ -12,7 +12,7 @@ from art_langgraph import Scenario, Trajectory, TrajectoryStore, rollout
 from art_langgraph.rewards import score
 from art_langgraph.trajectory import CompletionCall, ToolCall
 from art_mcp import MCPScenario, ScenarioSet, connect, measure_difficulty, verify
-from art_mcp.scenarios.mentions import mentions
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.plan import Observation, Plan, Reading, Step
 from art_mcp.specialization.verify import WEIGHTS, WORLD_WEIGHT
 from art_mcp.worlds.change import Change

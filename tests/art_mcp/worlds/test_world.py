@@ -238,7 +238,7 @@ def test_nothing_in_a_copy_of_a_repository_leads_back(how: str, tmp_path: Path) 
 
 def test_a_repository_that_git_works_on_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     repository = make_repository(tmp_path / "repo")
-    monkeypatch.setattr("art_mcp.worlds.repository.LOCKED", 0.1)
+    monkeypatch.setattr("art_mcp.worlds.repository.LOCK_TIMEOUT", 0.1)
     (repository / ".git" / "index.lock").touch()
     with pytest.raises(ConfigError, match=r"index\.lock is there: wait for the git process"):
         World(repository, scratch=tmp_path / "w").open()

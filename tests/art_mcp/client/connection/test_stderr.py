@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from art_mcp.client.connection.stderr import KEPT, read_stderr
+from art_mcp.client.connection.stderr import MAX_TEXT, read_stderr
 
 
 async def test_the_end_is_kept_where_the_event_loop_cannot_wait_for_pipes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -18,7 +18,7 @@ async def test_the_end_is_kept_where_the_event_loop_cannot_wait_for_pipes(monkey
     async with read_stderr() as stderr:
         print("x" * 100_000, "the last line", "", sep="\n", file=stderr.file, flush=True)
     assert stderr.last_line() == "the last line"
-    assert len(stderr._end) == KEPT
+    assert len(stderr._end) == MAX_TEXT
     assert threading.active_count() <= before + 1  # that of asyncio.to_thread
 
 

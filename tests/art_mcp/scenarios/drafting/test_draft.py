@@ -7,7 +7,7 @@ import random
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.drafting.draft import Draft, to_executed
 from art_mcp.scenarios.execute import Execution, Trial
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.values import NoValue, Values
+from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.phrasing.phraser import Phraser
-from art_mcp.scenarios.phrasing.questions.questions import questions
-from art_mcp.scenarios.phrasing.values import spell_value
+from art_mcp.scenarios.phrasing.questions import questions
 
 ODD = ["_", "名前", "2nd", "q", "a", "b", "fromDate", "to_city", "includeBody", "old_text", "new_path", "max_results"]
 NAMES = st.sampled_from([*ODD, "path", "id", "name", "limit", "user_id", "tags", "message", "is_open", "type", "query"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from art_mcp.scenarios.phrasing.answers import DONE, answer, both
-from art_mcp.scenarios.phrasing.questions.question import Question
-from art_mcp.scenarios.phrasing.small_talk import refuses
+from art_mcp.scenarios.phrasing.answers import SUCCESS, answer, both, refuses
+from art_mcp.scenarios.phrasing.questions import Question
 
 
 def test_answers_repeat_what_was_asked_beside_its_value() -> None:
@@ -23,7 +22,7 @@ def test_what_is_counted_agrees_with_its_number() -> None:
 
 
 def test_two_answers_are_two_sentences() -> None:
-    said = both(answer(Question("leaf", "the author", "Ada")), DONE)
+    said = both(answer(Question("leaf", "the author", "Ada")), SUCCESS)
     assert said == "The author is Ada. It is done."
     assert not refuses(said)
 

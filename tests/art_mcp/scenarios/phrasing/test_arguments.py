@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.phrasing.arguments import render_value, spell_value
 from art_mcp.scenarios.phrasing.sense import senses
-from art_mcp.scenarios.phrasing.values import render_value, spell_value
 from art_mcp.scenarios.phrasing.wish import wish
 from tests.support.mcp.tools import INTEGER, STRING, tool
 

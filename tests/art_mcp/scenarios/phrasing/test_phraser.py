@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from art_mcp.scenarios.phrasing import small_talk
+from art_mcp.scenarios.phrasing import answers as small_talk
+from art_mcp.scenarios.phrasing.language import SENTENCES
 from art_mcp.scenarios.phrasing.phraser import FAMILIES, Phraser
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 
 CALL = Wish("get the price of it-7", "getting the price of it-7", "the price of it-7", "price", False, "of it-7")
@@ -51,7 +52,7 @@ def test_what_comes_first_is_said_first() -> None:
 
 
 def test_refusals_are_told_from_answers() -> None:
-    for errand in small_talk.ERRANDS:
+    for errand in SENTENCES.errands:
         said = small_talk.cannot(errand)
         assert small_talk.refuses(said)
         assert any(name.casefold() in said.casefold() for name in errand.about), said

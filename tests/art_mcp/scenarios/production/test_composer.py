@@ -13,7 +13,7 @@ from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.execute import SAMPLE, Execution, Trial
 from art_mcp.scenarios.phrasing.phraser import Phraser
-from art_mcp.scenarios.phrasing.questions.question import Question
+from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Step
 from art_mcp.scenarios.production.composer import Composer

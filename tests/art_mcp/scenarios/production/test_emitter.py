@@ -11,7 +11,7 @@ from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.execute import Execution, Trial
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import MCPScenario, Plan, Split, Step
-from art_mcp.scenarios.production.emitter import TOLD, Emitter
+from art_mcp.scenarios.production.emitter import MAX_TASKS, Emitter
 from art_mcp.scenarios.production.pool import Pool
 from art_mcp.scenarios.production.quotas import ScenarioQuota
 
@@ -60,5 +60,5 @@ def test_held_out_tasks_that_act_are_of_several_calls() -> None:
     assert len(listed) == 3
     Emitter(pool, Numbered(), kept, random.Random(0)).all(part=1.0)  # type: ignore[arg-type]
     told = Counter(one.plan.calls for one in kept.scenarios if one.plan.split == "combinations")
-    assert list(told.values()) == [TOLD] * 3
+    assert list(told.values()) == [MAX_TASKS] * 3
     assert {one.tools for one in kept.scenarios if one.plan.split == "combinations"} == {held}

@@ -6,8 +6,7 @@ from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario, ScenarioSet
 from art_mcp.scenarios.plan import Plan, Split, Step
 from art_mcp.specialization.measurement import Measurement
-from art_mcp.specialization.report.advice import REMEDIES, advice
-from art_mcp.specialization.report.failures import WORDS, clusters
+from art_mcp.specialization.report.failures import REMEDIES, WORDS, advice, clusters
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.verify import solved
 

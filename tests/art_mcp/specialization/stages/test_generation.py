@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from art_mcp import GenerationSettings, ScenarioSet, Server, connect
-from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.run_directory import RunDirectory
-from art_mcp.specialization.stage_runner import StageRunner
+from art_mcp.specialization.stage_runner import Budget, StageRunner
 from art_mcp.specialization.stages.generation import Generation
 from tests.support.mcp.commands import SHELF
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario
 from art_mcp.scenarios.plan import Plan, Step
-from art_mcp.specialization.holdout import put_aside
+from art_mcp.specialization.demonstrations import put_aside
 from art_mcp.specialization.stages.selection import select_version
 from art_mcp.specialization.verify import solved
 

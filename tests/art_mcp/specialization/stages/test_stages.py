@@ -15,14 +15,13 @@ from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from art_mcp import GenerationSettings, MCPScenario, RunSettings, ScenarioSet, TrainingSettings
 from art_mcp.scenarios.plan import Observation, Plan, Step
-from art_mcp.specialization.budget import Budget
 from art_mcp.specialization.context import RunContext
 from art_mcp.specialization.measurement import Measurement
 from art_mcp.specialization.run_directory import RunDirectory
 from art_mcp.specialization.settings import SpecializeOptions
 from art_mcp.specialization.specialization import Specialization
 from art_mcp.specialization.specialize import stages
-from art_mcp.specialization.stage_runner import Stage, StageRunner
+from art_mcp.specialization.stage_runner import Budget, Stage, StageRunner
 from art_mcp.specialization.stages import reinforcement
 from art_mcp.specialization.stages.reinforcement import Reinforcement, TimeSplit
 from art_mcp.specialization.stages.warm_start import WarmStartStage
@@ -64,8 +63,9 @@ def begun(output: Path, trainer: Any, spent: float = 0.0, cost: float | None = N
     seconds of a measured run."""
     directory = RunDirectory(output, {}, resume=spent > 0)
     runner = StageRunner(directory, Budget(3_600.0, earlier_seconds=spent), lambda line: None, lambda: None)
-    every: dict[str, Any] = {"policy": "p", "minutes": 60.0, "scenarios": None, "graph": None, "warm_start": "auto",
-                             "generation": GenerationSettings(), "training": TrainingSettings(groups_per_step=2),
+    every: dict[str, Any] = {"server": "s", "policy": "p", "minutes": 60.0, "scenarios": None, "graph": None,
+                             "warm_start": "auto", "generation": GenerationSettings(),
+                             "training": TrainingSettings(groups_per_step=2),
                              "runs": RunSettings(), "seed": 0, "output": output, "resume": True, "progress": False,
                              "on_stage": lambda line: None}  # fmt: skip
     parts: dict[str, Any] = {"server": None, "trainer": trainer, "policy": None}

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from art_mcp.scenarios.phrasing.questions.question import SHORT, WEIGHTS, Question
-from art_mcp.scenarios.phrasing.questions.questions import questions
+from art_mcp.scenarios.phrasing.questions import SHORT, WEIGHTS, Question, questions
 from art_mcp.scenarios.phrasing.wish import Wish, phrase_question
 
 

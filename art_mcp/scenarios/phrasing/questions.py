@@ -1,0 +1,414 @@
+"""What can be asked about a result, so that the answer is a short value: a leaf, a number of entries, the first one."""
+
+from __future__ import annotations
+
+import random
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from email.utils import parseaddr
+from typing import Any, Literal
+
+from art_mcp.canonical import canonical
+from art_mcp.client.effects import words
+from art_mcp.scenarios.lines import Line, lines
+from art_mcp.scenarios.observe import Path, at, changes_with_time, is_local, leaves, tokens
+from art_mcp.scenarios.phrasing.english import one_of, plural
+from art_mcp.scenarios.phrasing.language import WORDS
+
+SHORT = 40
+"""Characters of a fact, at most: a small model copies it without an error."""
+
+LONG = 64
+"""Characters of a value that changes with time, at most: its clock alone is a right answer."""
+
+QuestionKind = Literal["value", "leaf", "count", "first", "last", "contains"]
+
+WEIGHTS: dict[QuestionKind, int] = {"value": 4, "leaf": 4, "count": 1, "first": 1, "last": 1, "contains": 1}
+"""How often each is asked. People ask for what has a name, and seldom for the last of a list."""
+
+MAX_COUNT = 12
+"""Entries that are asked to be counted, at most."""
+
+MAX_NAMES = 4
+"""Entries of a result that are asked about by their names, at most."""
+
+_NAME = re.compile(r"[./@-]*\w[\w./@-]*(?: [./@-]*\w[\w./@-]*){0,2}")
+"""A value that people would look for in a list."""
+
+_IDENTIFYING = ("name", "title", "id", "key", "code", "label", "path", "message", "subject", "summary")
+"""Last words of keys that tell entries of a list apart, the best first."""
+
+_INLINE = re.compile(r"\b([A-Z][a-z]+(?: [a-z]+)?): (\w[\w.]*\w|\w)(?=[,.;]? |[,.;]?$)")
+"""Keys and values in a sentence: Steps: 5."""
+
+_ASSIGNMENT = re.compile(r"\+?\s*(?:export\s+)?([A-Za-z_][\w.-]{0,40})\s*=\s*([^\s=].*?)\s*")
+"""A line that gives a name a value, as in settings and programs. One that a diff removes is none."""
+
+_NUMBER_OR_HASH = re.compile(r"[0-9a-f]{6,64}|#?\d+")
+"""A number or a hash, by which entries are known but not called."""
+
+_PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
+"""What stands for a picture or a link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question about a result.
+
+    Args:
+        kind: What is asked.
+        head: What is asked for, as a noun phrase: "the author", "the first line". Empty: the result itself.
+        value: The right answer as text, as the result has it.
+        items: The noun of the entries, in the plural, where they are counted or looked through.
+        item: The entry that is looked for.
+        path: Where the value is in the result, if it is another one in each run.
+        attribute: Whether it is a property of what the call is about: "the price of it-77", not "in the list".
+    """
+
+    kind: QuestionKind
+    head: str
+    value: str
+    items: str = ""
+    item: str = ""
+    path: Path | None = None
+    attribute: bool = False
+
+    @property
+    def facts(self) -> list[str]:
+        """What the answer must mention. Empty: what the run's own result has at `path`."""
+        return [] if self.path is not None else [self.value]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """The same for questions of other results that ask for the same."""
+        return self.kind, self.head if self.kind in ("leaf", "first", "last") else "", self.items
+
+
+def questions(
+    first: Any, second: Any, *, noun: str, many: bool, argument_values: Sequence[Any], rng: random.Random
+) -> list[Question]:
+    """Everything that can be asked about a result.
+
+    A value that the two executions gave differently, and a date, is asked for as it is in the run itself.
+
+    Args:
+        first: The result of the first execution, as `parse_result` returns it.
+        second: The result of the second execution.
+        noun: What the call gives, as a noun: "log", "tables".
+        many: Whether the noun is a plural.
+        argument_values: Values of the arguments. What the task says already is not asked for.
+        rng: Chooses entries.
+    """
+    stated_texts = {text_of(value).casefold() for value in argument_values}
+    finder = TextFinder if isinstance(first, str) else StructuredFinder
+    unique: dict[tuple[str, str, str], Question] = {}
+    for question in finder(first, second, noun, many, stated_texts, rng).find():
+        varies = question.path is not None
+        if len(question.value) <= LONG if varies else _fit(question.value, stated_texts, question.kind):
+            unique.setdefault((question.kind, question.head, question.item), question)
+    return list(unique.values())
+
+
+def _fit(value: str, stated_texts: set[str], kind: QuestionKind) -> bool:
+    """Whether a value can be a fact. A heading, as of a list that is empty, is none."""
+    if kind in ("count", "contains"):
+        return True
+    bare = value.strip()
+    if not 0 < len(bare) <= SHORT or "\n" in bare or bare.endswith(":"):
+        return False
+    return not any(bare.casefold() in text for text in stated_texts)
+
+
+def identifying(entries: Sequence[Any]) -> str | None:
+    """The key whose values tell the entries of a list apart, in words that can be said. None: there is none."""
+    best: tuple[int, str] | None = None
+    for key in entries[0] if entries and isinstance(entries[0], dict) else ():
+        values = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
+        rank = next((at for at, word in enumerate(_IDENTIFYING) if words(key)[-1:] == [word]), None)
+        usable = all(isinstance(value, str) and 1 < len(value) <= SHORT and "\n" not in value for value in values)
+        if rank is not None and usable and len({str(value).casefold() for value in values}) == len(values):
+            best = min(best, (rank, key)) if best else (rank, key)
+    return best[1] if best else None
+
+
+def scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The values of an entry that are neither lists nor objects, nor empty, by their keys."""
+    for key, leaf in entry.items():
+        if isinstance(leaf, str | int | float) and not isinstance(leaf, bool) and leaf != "":
+            yield str(key), leaf
+
+
+def find_part(value: Any, path: Path) -> Any:
+    """The part of a value at a path. None: nothing is there."""
+    try:
+        return at(value, path)
+    except (LookupError, TypeError):
+        return None
+
+
+def name_of(path: Path) -> str:
+    """The keys of a path as words. A key that would read as another word is in quotation marks."""
+    phrase = " ".join(" ".join(words(str(key))) or str(key) for key in path)
+    return f'"{path[-1]}" value' if phrase in WORDS.prepositions else phrase
+
+
+def text_of(value: Any) -> str:
+    """A value as text."""
+    return value.strip() if isinstance(value, str) else canonical(value)
+
+
+class Finder(ABC):
+    """Finds the questions about one result.
+
+    Args:
+        first: The result of the first execution.
+        second: The result of the second execution.
+        noun: What the call gives, as a noun.
+        many: Whether the noun is a plural.
+        stated_texts: What the task says already, in small letters.
+        rng: Chooses entries.
+    """
+
+    def __init__(
+        self, first: Any, second: Any, noun: str, many: bool, stated_texts: set[str], rng: random.Random
+    ) -> None:
+        self._first = first
+        self._second = second
+        self._noun = noun
+        self._many = many
+        self._stated = stated_texts
+        self._rng = rng
+
+    @abstractmethod
+    def find(self) -> Iterator[Question]:
+        """Everything that can be asked."""
+
+    def _of_values(self, values: Sequence[str], item: str, whole: bool = True) -> Iterator[Question]:
+        """Questions about a list of texts. whole: they are all that the result has."""
+        if whole and 1 < len(values) <= MAX_COUNT and item != "line":
+            yield Question("count", "", str(len(values)), items=plural(item))
+        ends: tuple[tuple[QuestionKind, str], ...] = (("first", values[0]), ("last", values[-1]))
+        for kind, value in ends:
+            if len(re.findall(r"\w", value)) > 2:
+                yield Question(kind, f"the {kind} {item}", value, items=plural(item))
+        short = [value for value in values if _NAME.fullmatch(value) and values.count(value) == 1]
+        if len(short) > 2 and whole and item != "line":
+            yield Question("contains", "", "yes", items=plural(item), item=self._rng.choice(short))
+
+    def _by_name(
+        self, entries: Sequence[dict[str, Any]], later: Any, item: str, where: Callable[[int, str], Path]
+    ) -> Iterator[Question]:
+        """Questions about entries that their names tell apart: "the price of lamp".
+
+        Args:
+            entries: The entries.
+            later: Those of the second execution, as many.
+            item: Their noun in the singular.
+            where: Where the result has a value of an entry, by its number and the value's key.
+        """
+        key = identifying(entries)
+        if key is None or len(entries) < 2:
+            return
+        for number in self._rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
+            entry = entries[number]
+            for other, leaf in scalars(entry):
+                whole = where(number, other)
+                same = canonical(leaf) == canonical(find_part(later, (number, other)))
+                if other != key and name_of((other,)) != item:
+                    name = entry[key]
+                    if words(key)[-1:] == ["name"]:
+                        who = f"the {item} {name}"
+                    else:
+                        who = f"the {item} with the {name_of((key,))} " + (f'"{name}"' if " " in name else name)
+                    yield self._leaf(f"the {name_of((other,))} of {who}", text_of(leaf), same, whole)
+
+    def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: QuestionKind = "leaf") -> Question:
+        """A question for a value. stable: both executions gave it."""
+        if not stable or changes_with_time(value) or is_local(value):
+            return Question(kind, head, value, path=path)
+        name, address = parseaddr(value)
+        person = name and value.endswith(f"<{address}>")  # who asks for an author wants no address
+        return Question(kind, head, name if person else value)
+
+
+class StructuredFinder(Finder):
+    """Finds the questions about structured content."""
+
+    def find(self) -> Iterator[Question]:
+        """Questions about its leaves and its lists, or about all of a single value."""
+        if not isinstance(self._first, dict | list | tuple):
+            text = text_of(self._first)
+            same = text == text_of(self._second)
+            yield Question("value", "", text, path=None if same else ())
+            return
+        yield from self._leaves()
+        for path, entries in _lists(self._first):
+            other = find_part(self._second, path)
+            if isinstance(other, list | tuple) and len(other) == len(entries):
+                yield from self._of_list(path, list(entries))
+
+    def _leaves(self) -> Iterator[Question]:
+        """Questions for values by their keys."""
+        pairs = [(path, leaf) for path, leaf in leaves(self._first) if not isinstance(leaf, bool)]
+        keyed_leaves = [(path, leaf) for path, leaf in pairs if all(isinstance(key, str) for key in path)]
+        ends = Counter(name_of(path[-1:]) for path, _ in pairs)
+        twos = Counter(name_of(path[-2:]) for path, _ in pairs)
+        for path, leaf in keyed_leaves:
+            if ends[name_of(path[-1:])] == 1:
+                head = f"the {name_of(path[-1:])}"
+            elif len(path) > 1 and twos[name_of(path[-2:])] == 1:
+                head = f"the {name_of(path[-1:])} of the {name_of(path[-2:-1])}"
+            else:
+                continue
+            other = find_part(self._second, path)
+            found_leaf = self._leaf(head, text_of(leaf), canonical(leaf) == canonical(other), path)
+            yield replace(found_leaf, attribute=not set(self._noun.split()) & WORDS.containers)
+
+    def _of_list(self, path: Path, entries: Sequence[Any]) -> Iterator[Question]:
+        """Questions about a list."""
+        if path and isinstance(path[-1], str):
+            item = one_of(name_of(path[-1:]))
+        else:
+            item = one_of(self._noun) if self._many else "entry"
+        if entries and all(isinstance(entry, str | int | float) for entry in entries):
+            yield from self._of_values([text_of(entry) for entry in entries], item)
+            return
+        if not entries or not all(isinstance(entry, dict) for entry in entries):
+            return
+        if 1 < len(entries) <= MAX_COUNT:
+            yield Question("count", "", str(len(entries)), items=plural(item))
+        ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
+        for number, place in ends:
+            for key, leaf in scalars(entries[number]):
+                whole = (*path, number, key)
+                same = canonical(leaf) == canonical(find_part(self._second, whole))
+                name, kind = name_of((key,)), place
+                if len(entries) == 1:
+                    head, kind = f"the {name}", "leaf"
+                elif item == "entry" and key == next(iter(entries[number])) and words(key)[-1:] != ["name"]:
+                    head = f"the {place} {name}"  # the entry is a column, and has no column
+                else:
+                    head = f"the {name} of the {place} {item}"
+                yield self._leaf(head, text_of(leaf), same, whole, kind)
+        later = find_part(self._second, path)
+        yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
+
+
+def _lists(value: Any, path: Path = ()) -> Iterator[tuple[Path, Sequence[Any]]]:
+    """The lists in a value that are reached by keys alone, with their paths."""
+    if isinstance(value, list | tuple):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from _lists(item, (*path, str(key)))
+
+
+class TextFinder(Finder):
+    """Finds the questions about a text."""
+
+    def find(self) -> Iterator[Question]:
+        """Questions about its keys, its lines, or all of a short one."""
+        text = self._first
+        text_lines = [line for line in lines(text) if not _PLACEHOLDER.fullmatch(line.value)]
+        stable = text == self._second
+        if len(text_lines) == 1:
+            yield from self._of_line(text_lines[0], stable)
+            return
+        keys = Counter(line.key for line in text_lines if line.key and not line.tagged)
+        later = lines(self._second) if isinstance(self._second, str) else []
+        for key, count in keys.items():
+            values = [line.value for line in text_lines if line.key == key]
+            again = [line.value for line in later if line.key == key]
+            name = " ".join(words(key)) or key
+            if name.endswith("ed") or name.startswith(("is ", "has ")):
+                name = f'"{key}" entry'
+            if count == 1:
+                yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
+            elif len(again) == count:
+                yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0), "first")
+                yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
+        records, others = _records(text_lines), _records(later)
+        if len(records) == len(others):
+            yield from self._by_name(records, others, self._entry_noun(records), lambda number, key: (key, number))
+        if stable:
+            yield from self._of_assignments(text_lines)
+            bare = [line for line in text_lines if (not line.key or line.tagged) and not line.value.endswith(":")]
+            yield from self._of_lines(bare, all_of_them=not keys)
+
+    def _of_line(self, line: Line, stable: bool) -> Iterator[Question]:
+        """Questions about a text of one line."""
+        bare, key = line.value, line.key
+        whole = f"{key}: {bare}" if key else bare
+        if not stable:
+            if isinstance(self._second, str) and changes_with_time(bare):
+                yield Question("value", "", bare, path=())
+            return
+        if key and bare.casefold() not in self._stated:
+            known_words = {*self._noun.split(), *self._stated}
+            if key.casefold() in known_words:  # "Debug: …" for a message of the type debug
+                yield Question("value", "", bare)
+            else:
+                yield self._leaf(f"the {' '.join(words(key)) or key}", bare, stable, (key, 0))
+            return
+        pairs = _INLINE.findall(bare)
+        for name, value in pairs:
+            yield self._leaf(f"the {name.casefold()}", value, not changes_with_time(value), ())
+        stated = any(stated and stated in whole.casefold() for stated in self._stated)
+        new = [token for token in tokens(bare) if token.casefold() not in self._stated and len(token) <= SHORT]
+        if len(new) == 1 and stated and not changes_with_time(new[0]):
+            yield Question("value", "", new[0])
+        elif len(whole) <= SHORT and not changes_with_time(whole):
+            yield Question("value", "", whole)
+        elif len(new) == 1 and not pairs and not changes_with_time(new[0]):
+            yield Question("value", "", new[0])
+
+    def _of_lines(self, text_lines: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
+        """Questions about the lines of a list, or of any text."""
+        if len(text_lines) < 2:
+            if text_lines and all_of_them and len(text_lines[0].value) <= SHORT:
+                yield Question("value", "", text_lines[0].value)
+            return
+        tags = Counter(line.key for line in text_lines if line.tagged)
+        if self._many:
+            item = one_of(self._noun)
+        else:
+            readable = set(self._noun.split()) & WORDS.readable and not tags
+            names = tags or all(len(line.value.split()) == 1 for line in text_lines)
+            item = "entry" if names and not readable else "line"
+        values = [line.value for line in text_lines]
+        yield from self._of_values(values, item, whole=all_of_them)
+        for tag, count in tags.items():
+            name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
+            inside = [line.value for line in text_lines if line.key == tag]
+            if len(tags) > 1 and count <= MAX_COUNT:
+                yield Question("count", "", str(count), items=plural(name))
+            yield self._leaf(f"the first {name}", inside[0], True, (), "first")
+            yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
+
+    def _of_assignments(self, text_lines: Sequence[Line]) -> Iterator[Question]:
+        """Questions for values that lines give to names."""
+        pairs = [match.groups() for line in text_lines if not line.key and (match := _ASSIGNMENT.fullmatch(line.value))]
+        times = Counter(name for name, _ in pairs)
+        single = [(name, value.rstrip(";").strip("'\"`")) for name, value in pairs if times[name] == 1]
+        for name, value in self._rng.sample(single, min(len(single), MAX_NAMES)):
+            yield self._leaf(f"the value of {name}", value, True, ())
+
+    def _entry_noun(self, records: Sequence[dict[str, str]]) -> str:
+        """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
+        first = next(iter(records[0])) if records else ""
+        has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
+        return " ".join(words(first)) if has_numbers and words(first)[-1:] != ["id"] else "entry"
+
+
+def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:
+    """The entries of a text in which the same keys come again and again, in the same order. Empty: it has none."""
+    keyed_lines = [line for line in text_lines if line.key and not line.tagged]
+    keys = list(dict.fromkeys(line.key for line in keyed_lines))
+    size = len(keys)
+    regular = size > 1 and len(keyed_lines) % size == 0 and len(keyed_lines) > size
+    if not regular or any(line.key != keys[at % size] for at, line in enumerate(keyed_lines)):
+        return []
+    return [{line.key: line.value for line in keyed_lines[at : at + size]} for at in range(0, len(keyed_lines), size)]

@@ -1,1 +1,0 @@
-"""What can be asked about the result of a call."""
