@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, Field
+from trainer_server.wire.rollouts import TraceNode
 
 Superseded = Literal["retry", "resume", "fork"]
 """Why something does not count: a retry after an error, a resume after an interrupt, or a fork, in which the thread
@@ -24,32 +24,9 @@ def parent_namespace(namespace: str) -> str:
     return (node if number.isdigit() else namespace).rpartition("|")[0]
 
 
-class Place(BaseModel):
-    """Where in a graph something happened. Empty outside of any node."""
-
-    node: str | None = None
-    agent: str | None = None
-    """Name of the agent that the node belongs to: of `create_agent(name=…)`, or of a sub-agent of deepagents."""
-    path: list[str] = Field(default_factory=list)
-    """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
-    node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
-    namespace: str = ""
-    """LangGraph's checkpoint namespace, which differs between branches, and between calls of a graph in one node."""
-    step: int | None = None
-    branch: int | None = None
-    """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
-    attempt: str | None = None
-    """Id of the node's run. A retry or a resume of the node gets another id."""
-    parent: str | None = None
-    """Id of the run of the enclosing graph's node, inside a subgraph."""
-
-
-class NodeRun(Place):
+class NodeRun(TraceNode):
     """A run of a node, or of a task of the functional API."""
 
-    error: str | None = None
-    interrupted: bool = False
-    """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
     caller: str | None = None
     """Id of the graph's run that ran the node; of a task, its `parent`, which called it. A retry has the same caller, a
     run that goes on from a checkpoint another. None: it was not recorded."""
@@ -58,7 +35,7 @@ class NodeRun(Place):
     resumes: Literal["newest", "checkpoint"] | None = None
     """State of its thread that the graph's run went on from, having no input of its own: the newest, or a checkpoint.
     None: it went on from none, or this is a task."""
-    started: float
+    started: float  # unlike the wire's times, those of imported runs are not checked
     seconds: float = 0.0
 
     @property

@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_valid
 
 from art_langgraph.attempts import Attempts, Superseded, remark
 from art_langgraph.attempts import NodeRun as NodeRun
-from art_langgraph.attempts import Place as Place
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 from trainer_server.wire import ConfigError, VersionRef
+from trainer_server.wire.rollouts import Place as Place
+from trainer_server.wire.rollouts import RunFacts, TraceCall, TraceTool
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 """In the text of an object that has no better one, such as a function: it differs between processes."""
@@ -88,36 +89,19 @@ class Scenario(BaseModel):
         return [cls.of(task) for task in tasks]
 
 
-class CompletionCall(Place):
-    """A call of a chat model, with its answer."""
+class CompletionCall(TraceCall):
+    """A call of a chat model, with its answer. Without an id, its answer is never trained."""
 
     id: str | None
-    """Id of the completion at the gateway; None for other models, whose answers are never trained."""
-    model: str | None = None
-    """What the graph asked for: a policy (`agent`), a version (`agent@3`), or another model."""
-    version: int | None = None
-    """Version of the policy that answered; None for the base model and for models of other servers."""
-    message: dict[str, Any] | None = None
-    """The answer, with role, content and tool_calls in OpenAI's format; None when the call failed."""
-    messages: list[dict[str, Any]] = Field(default_factory=list)
-    """The request's messages, in OpenAI's format."""
-    error: str | None = None
-    """What the call raised."""
     superseded: Superseded | None = None
-    """Why the node, or what encloses the call otherwise, ran again or was left. A superseded call does not count."""
-    cached: bool = False
-    """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
     prompt_tokens: int | None = None
     """Tokens of the prompt, as the answer says; None: it does not say. Of several answers to one request, the first has
     the tokens of all."""
     cached_tokens: int | None = None
     """Those of them that the engine had in its cache; None: the answer does not say."""
     sampled_tokens: int | None = None
-    """Tokens of the answer; as `prompt_tokens`."""
-    reward: float | None = None
-    """Reward of this completion alone, set by a reward function; None: it has its node's or the trajectory's reward."""
+    """Tokens of the answer; counted like `prompt_tokens`."""
     started: float
-    """Unix time."""
     seconds: float = 0.0
 
     @property
@@ -131,28 +115,11 @@ class CompletionCall(Place):
         return self.id is not None and self.superseded is None and self.error is None and not self.cached
 
 
-class ToolCall(Place):
+class ToolCall(TraceTool):
     """A tool call that was made."""
 
-    tool: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    result: str | None = None
-    """Text of the result, or of the error."""
-    structured: Any = None
-    """Structured content of an MCP server's answer, if any."""
-    content: list[dict[str, Any]] = Field(default_factory=list)
-    """Content of an MCP server's answer besides text: `type`, and for binary content `mimeType`, `bytes`, `sha256`."""
-    is_error: bool = False
-    failure: str | None = None
-    """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`; `cancelled`:
-    the caller stopped waiting."""
     progress: list[dict[str, Any]] = Field(default_factory=list)
     """Progress notifications of the MCP server: `progress`, `total`, `message`. The first hundred."""
-    tool_call_id: str | None = None
-    """Id of the model's tool call that this answers."""
-    server: str | None = None
-    """Name of the MCP server that was called, if any."""
-    server_version: str | None = None
     started: float
     seconds: float = 0.0
 
@@ -169,7 +136,7 @@ _OF_THE_REWARD = (
 )
 
 
-class Trajectory(BaseModel):
+class Trajectory(RunFacts):
     """The record of a graph's run.
 
     This package writes its facts into the other fields; `metadata` belongs to the user.
@@ -182,56 +149,26 @@ class Trajectory(BaseModel):
     completions: list[CompletionCall] = Field(default_factory=list)
     tool_calls: list[ToolCall] = Field(default_factory=list)
     nodes: list[NodeRun] = Field(default_factory=list)
-    output: Any = None
-    """The graph's final state; None when it raised. A stored run has its messages, and plain data for the rest."""
-    error: str | None = None
-    """What the graph raised. The record has everything that happened until then."""
-    reward: float | None = None
-    """None: not scored, or scoring failed. Runs without a reward are never trained on."""
-    reward_error: str | None = None
-    reward_reason: str | None = None
-    """What a judge said of the run, where a judge scored it."""
-    judgement: str | None = None
-    """Id of the judgement that gave the reward, where runs were scored by comparison with one another. Such rewards are
-    compared with those of the same judgement only. None: the reward stands for itself."""
     independent_reward_error: str | None = None
     """Why the run had no reward of its own before it was scored in its group."""
-    node_rewards: dict[str, float] | None = None
-    """Rewards by node, where the reward function returned `NodeRewards`. The first pattern that names a completion
-    counts."""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """The parts of the reward."""
-    reward_source: str | None = None
-    """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
-    evaluation: bool = False
-    """The run evaluates a version. No training step takes it."""
-    hints: dict[str, str] = Field(default_factory=dict)
-    """By policy, the text that the trainer server put into its prompts. No training step takes a run with hints."""
     imported: str | None = None
     """The system that recorded the run, such as "langsmith", where it was imported. No training step takes it, because
     the tokens of its completions are not known."""
     temperature: float | None = None
     """Temperature that the rollout asked for; None: that of the graph or the policy."""
     requested_version: int | dict[str, VersionRef] | None = None
-    """Version that the rollout asked for, for all policies or by policy; None: what their names meant. See
-    `versions`."""
+    """Version that the rollout asked for, for all policies or by policy; None: the version that their names mean.
+    `versions` has those that answered."""
     rollout_id: str | None = None
     """Name of the run at the gateway: the completions' `rollout` in the ledger."""
-    graph_id: str | None = None
-    """Name of the graph, by the LangGraph server or by the graph itself."""
     assistant_id: str | None = None
     """Id of the assistant on a LangGraph server."""
-    thread_id: str | None = None
-    """Id of LangGraph's thread."""
     resumes: Literal["newest", "checkpoint"] | None = None
     """From which state of its thread the run went on, where it had no input of its own but the answer to an interrupt,
     or none: from the newest, or from a checkpoint that its config named. None: it had an input."""
     run_id: str | None = None
     """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    """The user's data: the `metadata` of `rollout`, or under `install` the metadata of the run's config."""
     started: float = Field(default_factory=time.time)
-    seconds: float = 0.0
     traceparent: str | None = Field(default=None, exclude=True)
     """The span of the rollout, while traces are on and the run is of this process. It is not stored."""
 
