@@ -47,14 +47,14 @@ class Runs:
     def __contains__(self, run_id: UUID | None) -> bool:
         return run_id in self._runs
 
-    def chain(
+    def add_chain(
         self,
         run_id: UUID,
         parent: UUID | None,
         metadata: dict[str, Any],
         resumes: Literal["newest", "checkpoint"] | None = None,
     ) -> bool:
-        """A chain starts.
+        """Adds a chain that starts.
 
         Args:
             run_id: Its id.
@@ -73,14 +73,14 @@ class Runs:
         return bool(namespace) and (above is None or above.namespace != namespace)
 
     def repeat(self, run_id: UUID, parent: UUID | None) -> None:
-        """A run is another attempt at what its parent tried before and what failed, which is repeated thereby. What
-        succeeded beside it, such as another input of a batch, is not."""
+        """Marks the failed runs of the same parent as repeated, because a run is another attempt at them. What
+        succeeded beside it, such as another input of a batch, is not repeated."""
         with self._lock:
-            siblings = {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+            siblings = {other for other, run in self._runs.items() if run.parent == parent and other != run_id}
             self._repeated |= siblings & self._failed
 
     def fail(self, run_id: UUID) -> None:
-        """A run ended with an error."""
+        """Notes that a run ended with an error."""
         with self._lock:
             self._failed.add(run_id)
 
@@ -93,8 +93,8 @@ class Runs:
         run = self._runs.get(run_id) if run_id else None
         return run.parent if run else None
 
-    def again(self, run_id: UUID) -> None:
-        """A run was repeated."""
+    def mark_repeated(self, run_id: UUID) -> None:
+        """Notes that a run was repeated."""
         with self._lock:
             self._repeated.add(run_id)
 
@@ -108,8 +108,8 @@ class Runs:
                 run_id = run.parent if run else None
         return False
 
-    def other(self, run_id: UUID, parent: UUID | None) -> None:
-        """A tool or a retriever starts, which may run chains and graphs."""
+    def add_inner(self, run_id: UUID, parent: UUID | None) -> None:
+        """Adds a tool or a retriever that starts, which may run chains and graphs."""
         with self._lock:
             above = self._runs.get(parent) if parent else None
             self._runs[run_id] = Run(parent, above.namespace if above else "")
@@ -125,7 +125,7 @@ class Runs:
         return run.resumes if run else None
 
     def set_node(self, run_id: UUID, node: NodeRun) -> None:
-        """A run is that of a node."""
+        """Makes a run that of a node."""
         with self._lock:
             self._runs[run_id].node = node
 

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from art_langgraph.capture.requests import RECORDED
+from art_langgraph.capture.requests import REPORTED_HEADER
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
@@ -61,7 +61,7 @@ def _tie(kind: Any) -> None:
 
     @functools.wraps(plain)
     def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        recorded = request.headers.pop(RECORDED, None) is not None
+        recorded = request.headers.pop(REPORTED_HEADER, None) is not None
         scope = current() if recorded else _mark(request)
         answer = plain(self, request, *args, **options)
         if scope is not None and not recorded and answer.is_client_error:
@@ -79,7 +79,7 @@ def _tie_async(kind: Any) -> None:
     @functools.wraps(plain)
     async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
         _hold_connections(self)
-        recorded = request.headers.pop(RECORDED, None) is not None
+        recorded = request.headers.pop(REPORTED_HEADER, None) is not None
         scope = current() if recorded else _mark(request)
         answer = await plain(self, request, *args, **options)
         if scope is not None and not recorded and answer.is_client_error:
@@ -174,7 +174,7 @@ def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
         earlier.superseded = "retry"
     if len(scope.refusals) < _REFUSALS:
         scope.refusals[content] = call
-    scope.recorder.completion(call)
+    scope.recorder.add_completion(call)
 
 
 def _content(request: Any) -> bytes:

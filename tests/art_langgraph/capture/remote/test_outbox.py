@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from art_langgraph import Scenario, Trajectory
+from art_langgraph.capture.handover import RemoteRecords
 from art_langgraph.capture.remote import outbox
 from art_langgraph.capture.remote.outbox import Outbox
-from art_langgraph.capture.remote.record import RemoteRecords
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import CompletionCall
 from tests.support.patience import PATIENCE
