@@ -81,8 +81,8 @@ def _document(
     head: str, line: int, file: IO[bytes], skips: Skips, advance: Callable[[], None]
 ) -> Iterator[tuple[int, Any]]:
     """The elements of an array, or JSON values that go over several lines, decoded as far as they are read."""
-    decoder, rest, ended = json.JSONDecoder(), head.lstrip(), False
-    array, wanted = rest.startswith("["), _CHUNK
+    decoder, rest, at_end = json.JSONDecoder(), head.lstrip(), False
+    array, chunk_size = rest.startswith("["), _CHUNK
     rest = rest.removeprefix("[") if array else rest
     while True:
         rest, line = _without(rest, " \t\r\n,", line)
@@ -94,16 +94,16 @@ def _document(
             skips.note(_DEEP, line)
             return
         except ValueError:
-            if ended:
+            if at_end:
                 if rest or array:
                     skips.note(_DAMAGED, line)
                 return
-            more = file.read(wanted) + file.readline()  # whole lines, so that no character is cut in two
-            ended, wanted = not more, wanted * 2
+            more = file.read(chunk_size) + file.readline()  # whole lines, so that no character is cut in two
+            at_end, chunk_size = not more, chunk_size * 2
             rest += more.decode()
             advance()
             continue
-        wanted = _CHUNK
+        chunk_size = _CHUNK
         yield line, value
         line, rest = line + rest.count("\n", 0, end), rest[end:]
 
