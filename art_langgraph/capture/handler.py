@@ -198,7 +198,7 @@ class ARTCallbackHandler(BaseCallbackHandler):
             self.graph.note_start(run_id, inputs, name, metadata)
 
     def _note_repeat(self, run_id: UUID, parent_run_id: UUID | None, tags: list[str] | None) -> None:
-        """Marks what a run that starts repeats, as in LangChain's `with_retry` and `with_fallbacks`: it does not count."""
+        """Marks what a run that starts repeats, as in `with_retry` and `with_fallbacks` of LangChain."""
         if any(tag.startswith(_REPEATS) for tag in tags or ()):
             self._runs.repeat(run_id, parent_run_id)
             self._drop_repeated()

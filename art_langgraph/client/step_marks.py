@@ -66,8 +66,8 @@ async def settle(
         if job is not None and not job.status.final:
             running.append(job)
         elif job is not None or step != sending:
-            made = _created_version(job.result if job is not None else None)
-            await asyncio.to_thread(store.end_step, policy, step, made)
+            version = _created_version(job.result if job is not None else None)
+            await asyncio.to_thread(store.end_step, policy, step, version)
     return running
 
 
