@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
@@ -79,6 +79,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return repr(value)
+
+
+def map_texts(value: Any, change: Callable[[str], str], *, keys: bool = False) -> Any:
+    """A JSON value with each of its texts changed; with `keys`, those of objects too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key) if keys else str(key): map_texts(inner, change, keys=keys) for key, inner in value.items()}
+    return [map_texts(inner, change, keys=keys) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def revive(value: Any) -> Any:

@@ -124,16 +124,16 @@ class ToolCall(TraceTool):
     seconds: float = 0.0
 
 
-_OF_THE_REWARD = (
+REWARD_FIELDS = (
     "reward",
     "reward_error",
     "reward_reason",
     "judgement",
     "independent_reward_error",
     "node_rewards",
-    "metrics",
     "reward_source",
 )
+"""The fields of a run that a scoring sets, besides its metrics and the rewards of its completions."""
 
 
 class Trajectory(RunFacts):
@@ -218,11 +218,11 @@ class Trajectory(RunFacts):
         A rollout gets the same version of a policy in all its calls. Other runs may get several, when the policy is
         trained meanwhile.
         """
-        answered: dict[str, set[int]] = {}
+        numbers: dict[str, set[int]] = {}
         for call in self.completions:
             if call.policy is not None and call.version is not None:
-                answered.setdefault(call.policy, set()).add(call.version)
-        return {policy: sorted(versions) for policy, versions in answered.items()}
+                numbers.setdefault(call.policy, set()).add(call.version)
+        return {policy: sorted(versions) for policy, versions in numbers.items()}
 
     @property
     def waiting(self) -> set[str]:
@@ -231,10 +231,10 @@ class Trajectory(RunFacts):
         Of nodes in subgraphs it has the outermost, which waits with them.
         """
         outermost = [node for node in self.nodes if node.parent is None]
-        repeated = Attempts(self.nodes).supersessions
+        supersessions = Attempts(self.nodes).supersessions
         last = max((node.step or 0 for node in outermost), default=0)  # a graph that went on waits no longer
-        stopped = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
-        return {node.namespace for node in stopped if node.attempt not in repeated}
+        stops = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
+        return {node.namespace for node in stops if node.attempt not in supersessions}
 
     def resumed_by(self, later: Trajectory) -> Trajectory:
         """This run and the run that went on with its thread, as a single one.
@@ -254,8 +254,11 @@ class Trajectory(RunFacts):
             calls = [call.model_copy() for call in part.completions]
             remark(calls, Attempts(part.nodes).supersessions, whole)
             completions += calls
-        scored = later.reward is not None or later.reward_error or any(c.reward is not None for c in later.completions)
-        rewards = {name: getattr(later, name) for name in _OF_THE_REWARD} if scored else {}
+        rewards = (
+            {name: getattr(later, name) for name in (*REWARD_FIELDS, "metrics")}
+            if later.scored or later.reward_error
+            else {}
+        )
         return self.model_copy(
             update={
                 **rewards,

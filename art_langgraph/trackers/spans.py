@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from art_langgraph.messages import plain
+from art_langgraph.messages import map_texts, plain
 from art_langgraph.trajectory import CompletionCall, Place, ToolCall, Trajectory
 from trainer_server.wire.text import beginning
 
@@ -182,12 +182,4 @@ def _length(run: Trajectory) -> float:
 
 def _shorten_data(value: Any) -> Any:
     """Plain data with long texts cut."""
-    return _cut(plain(value))
-
-
-def _cut(value: Any) -> Any:
-    if isinstance(value, str):
-        return beginning(value, MOST_TEXT)
-    if isinstance(value, dict):
-        return {str(key): _cut(inner) for key, inner in value.items()}
-    return [_cut(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return map_texts(plain(value), lambda text: beginning(text, MOST_TEXT))
