@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from trainer_server.wire.rollouts import TraceNode
 
-Superseded = Literal["retry", "resume", "fork"]
+Supersession = Literal["retry", "resume", "fork"]
 """Why something does not count: a retry after an error, a resume after an interrupt, or a fork, in which the thread
 went on from a checkpoint before it."""
 
@@ -61,7 +61,7 @@ class Attempts:
     """
 
     def __init__(self, nodes: Iterable[NodeRun] = ()) -> None:
-        self.supersessions: dict[str | None, Superseded] = {}
+        self.supersessions: dict[str | None, Supersession] = {}
         """Why an attempt does not count, by its id."""
         self._effects: defaultdict[object, list[str | None]] = defaultdict(list)
         """The attempts that something superseded, so that it can be taken back."""
@@ -113,10 +113,10 @@ class Attempts:
         if not (earlier := self._earlier(node, graph)):
             return
         mine = [*graph.get((node.parent, node.caller), ()), node]
-        known = {run.namespace for run in earlier}
-        repeated = [run for run in mine if run.namespace in known]
+        namespaces = {run.namespace for run in earlier}
+        repeats = [run for run in mine if run.namespace in namespaces]
         first, cause = mine[0].step or 0, (node.parent, node.caller)
-        if repeated:
+        if repeats:
             self._take_back(cause)
         elif (node.step or 0) > first:
             return
@@ -124,19 +124,19 @@ class Attempts:
             for run in earlier if any((run.step or 0) >= first for run in earlier) else ():
                 self._supersede(run, self.supersessions.get(run.parent, "resume"), cause)
         if node.parent is not None:
-            self._supersede_unfinished(node, () if repeated else earlier, cause)
+            self._supersede_unfinished(node, () if repeats else earlier, cause)
             return
-        left = [run for run in earlier if run.attempt not in self.supersessions]
-        if repeated:
-            last = max(run.step or 0 for run in repeated)
-        elif node.resumes == "checkpoint" or any((run.step or 0) >= first for run in left):
+        remaining = [run for run in earlier if run.attempt not in self.supersessions]
+        if repeats:
+            last = max(run.step or 0 for run in repeats)
+        elif node.resumes == "checkpoint" or any((run.step or 0) >= first for run in remaining):
             last = first - 2  # the fork has a checkpoint, thus a step, of its own
         else:
             last = first
-        for run in left:
+        for run in remaining:
             if (run.step or 0) > last:
                 self._supersede(run, "fork", cause)
-        self._supersede_unfinished(node, () if repeated else left, cause)
+        self._supersede_unfinished(node, () if repeats else remaining, cause)
 
     def _supersede_unfinished(self, node: NodeRun, earlier: Iterable[NodeRun], cause: object) -> None:
         """Supersedes earlier runs of a node that did not end: somebody changed the state, which gave it another id."""
@@ -161,7 +161,7 @@ class Attempts:
         attempts = {run.attempt for run in self._at[enclosing.namespace]} - {node.parent} if enclosing else set()
         return [run for (parent, _), runs in graph.items() if parent in attempts for run in runs]
 
-    def _supersede(self, run: NodeRun, why: Superseded, cause: object) -> None:
+    def _supersede(self, run: NodeRun, why: Supersession, cause: object) -> None:
         """A run, and all that it encloses, does not count."""
         if run.attempt not in self.supersessions:
             self.supersessions[run.attempt] = why
@@ -187,10 +187,10 @@ def _unfinished(run: NodeRun) -> bool:
 
 class _NodeCall(Protocol):
     attempt: str | None
-    superseded: Superseded | None
+    superseded: Supersession | None
 
 
-def remark(calls: Iterable[_NodeCall], before: Mapping[Any, Superseded], now: Mapping[Any, Superseded]) -> None:
+def remark(calls: Iterable[_NodeCall], before: Mapping[Any, Supersession], now: Mapping[Any, Supersession]) -> None:
     """Marks calls as superseded where the node runs are that made them, and takes back what held before.
 
     Args:

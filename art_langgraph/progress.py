@@ -43,7 +43,7 @@ def losses(measurements: Mapping[str, float]) -> str:
         measurements: Newest measurements of the job, by name; only `loss` and `validation_loss` are used.
     """
     names = {"loss": "loss", "validation_loss": "held-out loss"}
-    return ", ".join(f"{said} {measurements[name]:.3f}" for name, said in names.items() if name in measurements)
+    return ", ".join(f"{label} {measurements[name]:.3f}" for name, label in names.items() if name in measurements)
 
 
 class Stages:
@@ -61,7 +61,7 @@ class Stages:
     @contextmanager
     def stage(self, name: str, about: str) -> Iterator[None]:
         """A stage: reports `name` and `about` when it begins, and measures it until the block ends."""
-        started = time.monotonic()
+        start = time.monotonic()
         self.on_stage(f"{name}: {about}")
         yield
-        self.seconds[name] = time.monotonic() - started
+        self.seconds[name] = time.monotonic() - start

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
-from art_langgraph.attempts import Attempts, Superseded, remark
+from art_langgraph.attempts import Attempts, Supersession, remark
 from art_langgraph.attempts import NodeRun as NodeRun
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 from trainer_server.wire import ConfigError, VersionRef
@@ -93,7 +93,7 @@ class CompletionCall(TraceCall):
     """A call of a chat model, with its answer. Without an id, its answer is never trained."""
 
     id: str | None
-    superseded: Superseded | None = None
+    superseded: Supersession | None = None
     prompt_tokens: int | None = None
     """Tokens of the prompt, as the answer says; None: it does not say. Of several answers to one request, the first has
     the tokens of all."""

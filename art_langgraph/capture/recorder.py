@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from uuid import UUID
 
-from art_langgraph.attempts import Attempts, Superseded, remark
+from art_langgraph.attempts import Attempts, Supersession, remark
 from art_langgraph.trajectory import CompletionCall, NodeRun, Place, ToolCall
 from trainer_server.wire.tool_arguments import arguments_input
 
@@ -25,7 +25,7 @@ class Recorder:
         """Called after a model call was added."""
         self._open_tools: dict[UUID, ToolCall] = {}
         self._attempts = Attempts()
-        self._superseded: dict[str | None, Superseded] = {}
+        self._superseded: dict[str | None, Supersession] = {}
         """As the completions are marked."""
         self._lock = threading.Lock()
 

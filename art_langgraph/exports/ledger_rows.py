@@ -68,18 +68,18 @@ class LedgerRows:
             ServerUnreachable: No server answers.
             ServerError: The server refuses.
         """
-        runs, gone = iter(runs), False
+        runs, unreachable = iter(runs), False
         while part := list(itertools.islice(runs, _RUNS)):
             ids = [call.id for run in part for call in run.completions if call.id is not None]
             rows: dict[str, Completion] = {}
-            if ids and not gone:
+            if ids and not unreachable:
                 try:
                     rows = self._loop.run(self._trainer.completions(ids))
                 except (ConfigError, ServerUnreachable) as error:
                     if without is None:
                         raise
                     without(str(error))
-                    gone = True
+                    unreachable = True
                 else:
                     self.missing += [completion_id for completion_id in dict.fromkeys(ids) if completion_id not in rows]
             for run in part:

@@ -71,19 +71,19 @@ class LangfuseTracker:
         """Steps have no traces."""
 
     def trajectories(self, step: int, runs: Sequence[Trajectory]) -> None:
-        made: list[Any] = []
-        given: list[dict[str, Any]] = []
+        batch: list[Any] = []
+        all_scores: list[dict[str, Any]] = []
         for run in map(redact, runs):
-            made += self._otel.spans(spans(run), self._common(step, run))
-            given += _scores(run)
-            if len(made) >= _SPANS:
-                self._export(made)
-                made = []
-        self._export(made)
-        for first in range(0, len(given), _SCORES):
-            answer = self._client.scores.create(request=given[first : first + _SCORES])
-            if rejected := getattr(answer, "rejected", 0):
-                raise ARTError(f"Langfuse rejected {rejected} scores: {answer.errors[0].message}")
+            batch += self._otel.spans(spans(run), self._common(step, run))
+            all_scores += _scores(run)
+            if len(batch) >= _SPANS:
+                self._export(batch)
+                batch = []
+        self._export(batch)
+        for first in range(0, len(all_scores), _SCORES):
+            answer = self._client.scores.create(request=all_scores[first : first + _SCORES])
+            if rejections := getattr(answer, "rejected", 0):
+                raise ARTError(f"Langfuse rejected {rejections} scores: {answer.errors[0].message}")
 
     def finish(self, error: str | None) -> None:
         self._exporter.shutdown()
@@ -105,7 +105,7 @@ class LangfuseTracker:
 
 
 class _OpenTelemetry:
-    """Makes spans of OpenTelemetry that have been, with ids of ours. The spans of the user's program stay out."""
+    """Makes finished spans of OpenTelemetry with our own ids. The spans of the user's program stay out."""
 
     def __init__(self) -> None:
         sdk = import_library("opentelemetry.sdk.trace", "langfuse", "langfuse")
@@ -114,9 +114,9 @@ class _OpenTelemetry:
         generator = import_library("opentelemetry.sdk.trace.id_generator", "langfuse", "langfuse")
         self._traces = import_library("opentelemetry.trace", "langfuse", "langfuse")
         self._contexts = import_library("opentelemetry.context", "langfuse", "langfuse")
-        self._ids, self._ended = _given_ids(generator), memory.InMemorySpanExporter()
+        self._ids, self._finished_spans = _make_id_generator(generator), memory.InMemorySpanExporter()
         provider = sdk.TracerProvider(id_generator=self._ids, shutdown_on_exit=False)
-        provider.add_span_processor(export.SimpleSpanProcessor(self._ended))
+        provider.add_span_processor(export.SimpleSpanProcessor(self._finished_spans))
         self._tracer = provider.get_tracer("art-langgraph")
 
     def spans(self, tree: Sequence[Span], common: Mapping[str, Any]) -> list[Any]:
@@ -129,19 +129,19 @@ class _OpenTelemetry:
         contexts: dict[Any, Any] = {None: self._contexts.Context()}  # not that of a span around this call
         for span in tree:
             self._ids.use(tree[0].id.int, span.id.int)
-            made = self._tracer.start_span(
+            otel_span = self._tracer.start_span(
                 span.name,
                 context=contexts[span.parent],
                 start_time=int(span.start_time * 1e9),
                 attributes={**common, **_attributes(span)},
             )
             if span.error is not None:
-                made.set_status(self._traces.Status(self._traces.StatusCode.ERROR, span.error))
-            contexts[span.id] = self._traces.set_span_in_context(made, contexts[None])
-            made.end(int((span.start_time + span.seconds) * 1e9))
-        ended = list(self._ended.get_finished_spans())
-        self._ended.clear()
-        return ended
+                otel_span.set_status(self._traces.Status(self._traces.StatusCode.ERROR, span.error))
+            contexts[span.id] = self._traces.set_span_in_context(otel_span, contexts[None])
+            otel_span.end(int((span.start_time + span.seconds) * 1e9))
+        otel_spans = list(self._finished_spans.get_finished_spans())
+        self._finished_spans.clear()
+        return otel_spans
 
 
 def _attributes(span: Span) -> dict[str, Any]:
@@ -178,10 +178,10 @@ def _scores(run: Trajectory) -> list[dict[str, Any]]:
     ]
 
 
-def _given_ids(generator: Any) -> Any:
-    """A generator of ids that gives those it is told, so that a run has the same ids whenever it is sent."""
+def _make_id_generator(generator: Any) -> Any:
+    """A generator of ids that returns those of `use`, so that a run has the same ids whenever it is sent."""
 
-    class GivenIds(generator.IdGenerator):  # type: ignore[misc]
+    class FixedIds(generator.IdGenerator):  # type: ignore[misc]
         def use(self, trace: int, span: int) -> None:
             self._trace, self._span = trace, span & (2**64 - 1) or 1
 
@@ -191,4 +191,4 @@ def _given_ids(generator: Any) -> Any:
         def generate_span_id(self) -> int:
             return int(self._span)
 
-    return GivenIds()
+    return FixedIds()

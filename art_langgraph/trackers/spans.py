@@ -104,16 +104,16 @@ def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str 
     """The runs of nodes, each after the one around it, whatever their order in the trajectory."""
     waiting = [(node, node.attempt) for node in run.nodes if node.attempt is not None]
     spans: list[Span] = []
-    known = {span_id(run.id)}
+    span_ids = {span_id(run.id)}
     while waiting:
-        ready = [(node, attempt) for node, attempt in waiting if around(node.parent) in known]
+        ready = [(node, attempt) for node, attempt in waiting if around(node.parent) in span_ids]
         ready = ready or waiting[:1]  # in a circle, which no run has
         for node, attempt in ready:
             parent = around(node.parent)
             spans.append(
                 Span(
                     id=ids[attempt],
-                    parent=parent if parent in known else span_id(run.id),
+                    parent=parent if parent in span_ids else span_id(run.id),
                     kind="node",
                     name=node.node or "node",
                     start_time=node.started,
@@ -122,8 +122,8 @@ def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str 
                     facts=_place(node) | ({"interrupted": True} if node.interrupted else {}),
                 )
             )
-            known.add(ids[attempt])
-        waiting = [(node, attempt) for node, attempt in waiting if ids[attempt] not in known]
+            span_ids.add(ids[attempt])
+        waiting = [(node, attempt) for node, attempt in waiting if ids[attempt] not in span_ids]
     return spans
 
 
@@ -151,7 +151,7 @@ def _model(run: Trajectory, number: int, call: CompletionCall, parent: uuid.UUID
 
 def _tool(run: Trajectory, number: int, call: ToolCall, parent: uuid.UUID) -> Span:
     output = call.result if call.structured is None else {"text": call.result, "structured": call.structured}
-    failed = call.failure or (call.result or "the tool failed" if call.is_error else None)
+    error = call.failure or (call.result or "the tool failed" if call.is_error else None)
     server = {} if call.server is None else {"server": call.server, "server_version": call.server_version}
     return Span(
         id=span_id(run.id, "tool", number),
@@ -162,7 +162,7 @@ def _tool(run: Trajectory, number: int, call: ToolCall, parent: uuid.UUID) -> Sp
         seconds=call.seconds,
         input=_shorten_data(call.arguments),
         output=_shorten_data(output),
-        error=_shorten_data(failed),
+        error=_shorten_data(error),
         facts={**server, **_place(call)},
     )
 
