@@ -47,8 +47,8 @@ class NodeRun(TraceNode):
 class Attempts:
     """Runs of nodes, in the order of their start: which of them were repeated or left, so that they do not count.
 
-    The ids of LangGraph's tasks tell, which follow from the checkpoint, and which checkpoint namespaces have. Two node
-    runs of one namespace are attempts at the same task.
+    This follows from the ids of LangGraph's tasks, which depend on the checkpoint and are in checkpoint namespaces. Two
+    node runs of one namespace are attempts at the same task.
 
     - A retry, by the same run of the graph, repeats the node with all that it encloses.
     - A run of the graph that goes on from a checkpoint repeats the node alone. Tasks that have ended inside of the node
@@ -107,7 +107,7 @@ class Attempts:
     def _compare(self, node: NodeRun) -> None:
         """Supersedes what earlier runs of a node's graph did, if the node's run does not go on from there.
 
-        The first step tells. A node in it that had no chance to start before has no known id, but another one has.
+        The first step decides. A node in it that had no chance to start before has no known id, but another one has.
         """
         graph = self._graphs[parent_namespace(node.namespace)]
         if not (earlier := self._earlier(node, graph)):

@@ -46,7 +46,7 @@ def group_refs(
         policy: Train only completions of this policy; None: all completions of the gateway.
         nodes: Patterns of the node paths to train, as in `matches`; None: all.
         retry_credit: Whether attempts of a node before an error retry are trained.
-        hints: By id of a trajectory, what the policy would have needed to know; see `TrajectoryRef.hint`.
+        hints: By id of a trajectory, what the policy would have needed to know (`TrajectoryRef.hint`).
     """
     credits = [
         credit

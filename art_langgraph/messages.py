@@ -205,7 +205,8 @@ def as_written(answer: BaseMessage) -> BaseMessage:
         answer: Of a model. In one that was streamed, LangChain completes the arguments of a call that was cut off.
 
     Returns:
-        The answer. Calls whose arguments are no JSON object are in `invalid_tool_calls`, as those of whole answers are.
+        The answer. Calls whose arguments are no JSON object are in `invalid_tool_calls`, where those of whole answers
+        are too.
     """
     if not isinstance(answer, AIMessageChunk):
         return answer

@@ -50,7 +50,7 @@ class Stages:
     """Reports the stages of a long run, and measures their wall time.
 
     Args:
-        on_stage: Called with a line of text when a stage begins, and by the user of `tell`.
+        on_stage: Called with a line of text when a stage begins, and by the caller for other messages.
     """
 
     def __init__(self, on_stage: Callable[[str], None]) -> None:

@@ -190,7 +190,7 @@ def replace_rewards(
         errors: Why a reward is None.
         metrics: Added to those of each run.
         metadata: Added to that of each run.
-        reasons: What a judge said about each run.
+        reasons: A judge's reason for each run.
     """
     copies = []
     for at, (trajectory, reward) in enumerate(zip(group.trajectories, rewards, strict=True)):

@@ -26,7 +26,7 @@ _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 
 
 def scenario_id(input: Any, metadata: Mapping[str, Any] | None = None) -> str:
-    """The id of a scenario that was given none: a digest, the same in every process.
+    """The id of a scenario without one of its own: a digest, the same in every process.
 
     Args:
         input: Input of the scenario.
@@ -155,9 +155,9 @@ class Trajectory(RunFacts):
     """The system that recorded the run, such as "langsmith", where it was imported. No training step takes it, because
     the tokens of its completions are not known."""
     temperature: float | None = None
-    """Temperature that the rollout asked for; None: that of the graph or the policy."""
+    """Temperature of the rollout's requests; None: that of the graph or the policy."""
     requested_version: int | dict[str, VersionRef] | None = None
-    """Version that the rollout asked for, for all policies or by policy; None: the version that their names mean.
+    """Version of the rollout's requests, for all policies or by policy; None: the version that their names mean.
     `versions` has those that answered."""
     rollout_id: str | None = None
     """Name of the run at the gateway: the completions' `rollout` in the ledger."""
@@ -195,9 +195,9 @@ class Trajectory(RunFacts):
     def messages(self) -> list[BaseMessage]:
         """The conversation: the `messages` of the final state.
 
-        Of a run whose final state has none, or that has no final state (it raised, or has not ended): what its last
-        answered model call was given, and that answer. Empty where there is neither. The same for live, stored and
-        imported runs.
+        Of a run whose final state has none, or that has no final state (it raised, or has not ended): the request of
+        its last model call that has an answer, and the answer. Empty where there is neither. The same for live, stored
+        and imported runs.
         """
         if messages := messages_of(self.output):
             return messages

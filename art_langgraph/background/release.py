@@ -17,7 +17,7 @@ from art_langgraph.client.proxies import ProxyTransport
 log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = 2.0
-"""Seconds for one request. Best effort: a hold that is not given back expires by itself."""
+"""Seconds for one request. Best effort: a version that is not released is released when its lease expires."""
 
 Key = str | Callable[[], str | Awaitable[str]]
 """A key, or a function that gives it when a request is sent."""

@@ -27,7 +27,8 @@ _Id = Annotated[str, Field(pattern=ROLLOUT_PATTERN)]
 
 
 class Handover(BaseModel):
-    """What the other process has to know of a rollout. Whoever may set the metadata of a run may have written it."""
+    """A rollout, as the other process needs it. Each field is checked: anyone who may set a run's metadata may write
+    it."""
 
     id: _Id
     call: _Id | None = None
@@ -105,7 +106,7 @@ class RemoteRecord(BaseModel):
     trajectory: Trajectory
     """The run, without input and output, which the caller has."""
     marked: int = 0
-    """How many of its requests to a trainer server said that they belong to the rollout."""
+    """How many of its requests to a trainer server carried the rollout's id."""
 
     @classmethod
     def of(cls, trajectory: Trajectory, mark_count: int) -> RemoteRecord:

@@ -176,7 +176,7 @@ def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
 
 
 def _enclosing() -> Scope | None:
-    """By the callbacks of the node or tool that runs here; a stream gets no run manager that could tell."""
+    """The rollout of the callbacks of the node or tool that runs here; a stream gets no run manager that has one."""
     if manager := _enclosing_manager():
         for handler in manager.handlers:
             if isinstance(handler, ScopeSource) and (scope := handler.scope_of(manager.parent_run_id)):

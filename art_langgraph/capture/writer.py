@@ -67,7 +67,7 @@ class Writer:
         self._problem: str | None = None
         """Why the store cannot be written; None: the last write succeeded."""
         self._last_message = 0.0
-        """When the log said so, by `time.monotonic`."""
+        """Time of the last log message about it, by `time.monotonic`."""
         self._overflow_files: dict[Path, Path] = {}
         """By directory, the file for runs that cannot be stored."""
 

@@ -94,7 +94,7 @@ class JobAPI(ServerAPI):
             return await self._read(Job, "POST", f"/api/policies/{policy}/steps", record=request)
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
-        """The job of a step that the server has accepted: after a crash, tells whether the step must be sent again.
+        """The job of a step that the server has accepted: after a crash, it shows whether the step must be sent again.
 
         Args:
             policy: Name of the policy.

@@ -42,7 +42,8 @@ class PolicyAPI(ServerAPI):
             seed: Seeds the initial A matrices; B starts at 0 (default 0).
             temperature: Sampling temperature of requests without a temperature header. It overrides what a graph
                 hard-codes.
-            fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes; see `fork`.
+            fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes, as `fork`
+                does.
 
         Raises:
             ConfigError: A value is out of its range.

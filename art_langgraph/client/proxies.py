@@ -1,7 +1,7 @@
 """Transports of httpx that ask an address by the proxy of the environment, or directly where it needs none.
 
-httpx reads the proxies when a client is made, for all addresses: loopback would be asked by them too, and a proxy that
-cannot be used (`socks5://` without socksio) would fail the client of a server that needs no proxy.
+httpx reads the proxies when a client is made, for all addresses: requests to loopback would go by them too, and a proxy
+that cannot be used (`socks5://` without socksio) would fail the client of a server that needs no proxy.
 """
 
 from __future__ import annotations

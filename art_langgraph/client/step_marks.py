@@ -24,7 +24,7 @@ class StepMarks:
         store: Where the runs are; None: nothing is marked.
         policy: Name of the trained policy.
         step: The idempotency key that the step is sent with.
-        runs: The runs that the step is given. Empty: they were marked before, by a process that was interrupted.
+        runs: The runs that the step trains. Empty: they were marked before, by a process that was interrupted.
     """
 
     def __init__(self, store: TrajectoryStore | None, policy: str, step: str, runs: Iterable[Trajectory]) -> None:

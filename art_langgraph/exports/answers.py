@@ -94,7 +94,7 @@ def openai_conversations(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]
 
     Args:
         run: The run.
-        rows: Its rows of the ledger. A conversation without one has no tools, since the run alone does not tell them.
+        rows: Its rows of the ledger. A conversation without one has no tools, which the run alone does not have.
 
     Raises:
         Unreadable: A conversation has a part that cannot be imitated.

@@ -27,7 +27,7 @@ FORMATS: Mapping[TrainerFormat, tuple[str, Records]] = {
 _EVALUATES = Unreadable("runs that evaluate a version", "another trainer would learn what it is measured by")
 _HAS_HINTS = Unreadable("runs with hints", "the hints are in their tokens, and not in their messages")
 _PATIENCE = 5.0
-"""Seconds for which a server that is gone is asked again: somebody waits for the file."""
+"""Seconds for which requests are repeated to a server that is gone: somebody waits for the file."""
 
 
 class Export:
@@ -35,7 +35,7 @@ class Export:
 
     Args:
         format: Of another trainer; None: the runs as this project keeps them, with their tokens.
-        tokens: It is an error if no server can be asked for tokens. Otherwise a note tells what the file lacks.
+        tokens: It is an error if no server has the tokens. Otherwise a note says what the file lacks.
 
     Attributes:
         notes: What the file lacks, and why, with the remedy.
@@ -94,7 +94,7 @@ class Export:
 
 
 def _trainable(runs: Iterable[Trajectory], skips: Skips) -> Iterator[Trajectory]:
-    """The runs that another trainer may be given."""
+    """The runs that another trainer may have."""
     for run in runs:
         if run.evaluation or run.hints:
             skips.note(_EVALUATES if run.evaluation else _HAS_HINTS, None)

@@ -26,7 +26,7 @@ class LedgerRows:
     """Asks the trainer server for rows, or brings rows to it, from code that is not asynchronous. Use by `with`.
 
     Args:
-        retry_for: Seconds for which a server that is gone is asked again.
+        retry_for: Seconds for which requests are repeated to a server that is gone.
 
     Attributes:
         missing: Ids of completions of which the server had no row.
@@ -61,7 +61,7 @@ class LedgerRows:
 
         Args:
             runs: The runs.
-            without: Is told, once, why no server could be asked; runs have no rows then. None: that is an error.
+            without: Called once with the reason why no server answers; runs have no rows then. None: that is an error.
 
         Raises:
             ConfigError: There is no key of a server.

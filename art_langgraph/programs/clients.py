@@ -5,7 +5,7 @@
 with the server's key, then has the rollout's id, its temperature and its version. No other request is changed. A client
 may send the rollout's id itself; one that sends another id is left alone.
 
-It also holds what an async client sends by until the client is gone; see `_hold_connections`.
+It also keeps the connections of an async client until the client is gone (`_hold_connections`).
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
     parameter that it does not know. What a client sends again counts once.
     """
     if COMPLETION in answer.headers:
-        scope.outside = True  # so that the ledger is asked
+        scope.outside = True  # so that the ledger is read
         return
     content = _content(request)
     body, refusal = _object(content), _object(answer.content).get("error")

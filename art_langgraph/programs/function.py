@@ -1,4 +1,5 @@
-"""Functions that a rollout calls: agents, and factories of graphs; told apart without a call where that is possible."""
+"""Functions that a rollout calls: agents, and factories of graphs. Where possible, they are distinguished without a
+call."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Function:
 
     Attributes:
         makes: `graph` for a factory that says so by its return annotation or by @asynccontextmanager, and for a class;
-            `output` for an agent that says so, or that is async; `either` where only a call can tell: what comes back
+            `output` for an agent that says so, or that is async; `either` where only a call shows it: its result
             decides.
         name: Its name, for messages.
 
@@ -112,7 +113,7 @@ class Function:
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD or (
                 meaning is None and parameter.default is not parameter.empty
             ):
-                by_name = True  # a parameter that is left out: those behind it are given by their names
+                by_name = True  # a parameter that is left out: those behind it are passed by their names
             else:
                 value = values[meaning] if meaning else rest.pop(0)
                 if meaning == "scenario" and rest and rest[0] is not run:

@@ -27,7 +27,7 @@ log = logging.getLogger("art_langgraph")
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 _STREAM_CLOSED = "left: the client closed the stream before the end of the answer"
 _BRIEFLY = 0.3
-"""Seconds for which a server is asked again that a run may not need. A connection that was kept may have been cut."""
+"""Seconds for which a request is repeated to a server that a run may not need: an idle connection may have been cut."""
 
 
 @lru_cache
@@ -210,7 +210,7 @@ def _find_servers(run: Run) -> list[Connection]:
 
 
 def _raise_unless_unknown(error: ServerError) -> None:
-    if error.status != 404:  # a server that never heard of the run has nothing of it
+    if error.status != 404:  # a server that does not know the run has nothing of it
         raise error
 
 

@@ -52,7 +52,7 @@ class StoreUnavailable(ConfigError):
 
     Args:
         name: The store, as messages name it.
-        reason: What the database said.
+        reason: Message of the database.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -108,7 +108,7 @@ class Database(Protocol):
     """The bytes that a record takes in the database, as an expression."""
 
     def texts(self, array: str) -> str:
-        """A table whose column `value` has the texts of a JSON array; see `json_array`.
+        """A table whose column `value` has the texts of a JSON array (`json_array`).
 
         Args:
             array: An expression for the array: `?`, or a column.

@@ -150,21 +150,22 @@ class TrajectoryStore:
     def begin_step(
         self, policy: str, step: str, trajectory_ids: Iterable[str], *, again: bool = True
     ) -> frozenset[str]:
-        """Records which runs a training step is given. Call it before the step is sent, and `end_step` after it.
+        """Records which runs a training step trains. Call it before the step is sent, and `end_step` after it.
 
         A step that was begun before under the same key is replaced, because the server did not accept it.
 
         A process that is killed in between leaves the step open, and its runs count as trained: the server may have
-        accepted it. `open_steps` names such steps, `TrainerClient.find_step` tells what became of them.
+        accepted it. `open_steps` names such steps, `TrainerClient.find_step` has their jobs.
 
         Args:
             policy: Name of the trained policy.
             step: The idempotency key that the step is sent with.
             trajectory_ids: Ids of the runs.
-            again: Also those that other steps were given. False: these are left out, whoever else begins a step now.
+            again: Also those of other steps. False: these are left out, also those of a step that another process
+                begins now.
 
         Returns:
-            Ids of the runs that the step may be given.
+            Ids of the runs that the step may train.
         """
         with self.database.connect() as db, db.transaction():
             db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
@@ -194,7 +195,7 @@ class TrajectoryStore:
             return [step for (step,) in db.execute(query, (policy,))]
 
     def trained(self, policy: str) -> set[str]:
-        """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones.
+        """Ids of the runs of the steps of `policy` that made a version, and of open steps.
 
         A run that resumed another run has the id of that one, as everywhere.
         """
@@ -409,7 +410,7 @@ class TrajectoryStore:
 
 
 def _find_trained_ids(db: Connection, policy: str) -> set[str]:
-    """Ids of the runs that steps of a policy were given: steps that made a version, and open ones."""
+    """Ids of the runs of a policy's steps that made a version, and of open steps."""
     query = """
         SELECT DISTINCT coalesce(first, steps.trajectory)
         FROM steps LEFT JOIN resumed ON resumed.trajectory = steps.trajectory

@@ -377,7 +377,7 @@ _READERS = (_from_attributes, _from_events, _from_openinference, _from_openllmet
 
 
 def _event_of_attribute(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event of the attribute `events`, as those of a span are."""
+    """An event of the attribute `events`, in the form of a span's events."""
     return _event_record(str(event.get("event.name") or event.get("name") or ""), 0.0, event)
 
 

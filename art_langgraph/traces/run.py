@@ -140,7 +140,7 @@ class ForeignRun:
     def demonstrations(self) -> list[Conversation]:
         """The run's conversations: those of which no other is a continuation.
 
-        Only answers that were given in this run are imitated. Others, such as those of an earlier turn of the thread,
+        Only answers of this run are imitated. Others, such as those of an earlier turn of the thread,
         are context (weight 0). What a call that failed had answered by then is left out.
 
         Raises:
@@ -235,7 +235,7 @@ def digest(conversation: Conversation) -> str:
 
 
 def _essence(message: dict[str, Any]) -> str:
-    """What two copies of a message have in common: who said what. Thoughts and names of calls may get lost."""
+    """The part of a message that all its copies have: role, content, calls. Thoughts and ids of calls may get lost."""
     calls = [
         [call.get("function", {}).get("name"), parse_json(call.get("function", {}).get("arguments"))]
         for call in message.get("tool_calls") or ()

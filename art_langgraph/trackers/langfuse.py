@@ -105,19 +105,16 @@ class LangfuseTracker:
 
 
 class _OpenTelemetry:
-    """Makes finished spans of OpenTelemetry with our own ids. The spans of the user's program stay out."""
+    """Makes finished spans of OpenTelemetry, without a tracer: a run has the same ids whenever it is sent, and the
+    spans of the user's program stay out."""
 
     def __init__(self) -> None:
-        sdk = import_library("opentelemetry.sdk.trace", "langfuse", "langfuse")
-        export = import_library("opentelemetry.sdk.trace.export", "langfuse", "langfuse")
-        memory = import_library("opentelemetry.sdk.trace.export.in_memory_span_exporter", "langfuse", "langfuse")
-        generator = import_library("opentelemetry.sdk.trace.id_generator", "langfuse", "langfuse")
-        self._traces = import_library("opentelemetry.trace", "langfuse", "langfuse")
-        self._contexts = import_library("opentelemetry.context", "langfuse", "langfuse")
-        self._ids, self._finished_spans = _make_id_generator(generator), memory.InMemorySpanExporter()
-        provider = sdk.TracerProvider(id_generator=self._ids, shutdown_on_exit=False)
-        provider.add_span_processor(export.SimpleSpanProcessor(self._finished_spans))
-        self._tracer = provider.get_tracer("art-langgraph")
+        self._sdk, self._trace, resources, instrumentation = (
+            import_library(f"opentelemetry.{name}", "langfuse", "langfuse")
+            for name in ("sdk.trace", "trace", "sdk.resources", "sdk.util.instrumentation")
+        )
+        self._resource = resources.Resource.create()
+        self._scope = instrumentation.InstrumentationScope("art-langgraph")
 
     def spans(self, tree: Sequence[Span], common: Mapping[str, Any]) -> list[Any]:
         """Spans of OpenTelemetry.
@@ -126,22 +123,29 @@ class _OpenTelemetry:
             tree: The spans of a run, each after the one around it.
             common: Attributes that all of them get.
         """
-        contexts: dict[Any, Any] = {None: self._contexts.Context()}  # not that of a span around this call
-        for span in tree:
-            self._ids.use(tree[0].id.int, span.id.int)
-            otel_span = self._tracer.start_span(
+        contexts = {span.id: self._context(tree[0].id.int, span.id.int) for span in tree}
+        return [
+            self._sdk.ReadableSpan(
                 span.name,
-                context=contexts[span.parent],
-                start_time=int(span.start_time * 1e9),
+                context=contexts[span.id],
+                parent=None if span.parent is None else contexts[span.parent],
+                resource=self._resource,
                 attributes={**common, **_attributes(span)},
+                status=self._status(span.error),
+                start_time=int(span.start_time * 1e9),
+                end_time=int((span.start_time + span.seconds) * 1e9),
+                instrumentation_scope=self._scope,
             )
-            if span.error is not None:
-                otel_span.set_status(self._traces.Status(self._traces.StatusCode.ERROR, span.error))
-            contexts[span.id] = self._traces.set_span_in_context(otel_span, contexts[None])
-            otel_span.end(int((span.start_time + span.seconds) * 1e9))
-        otel_spans = list(self._finished_spans.get_finished_spans())
-        self._finished_spans.clear()
-        return otel_spans
+            for span in tree
+        ]
+
+    def _context(self, trace: int, span: int) -> Any:
+        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED)
+        return self._trace.SpanContext(trace, span & (2**64 - 1) or 1, is_remote=False, trace_flags=flags)
+
+    def _status(self, error: str | None) -> Any:
+        code = self._trace.StatusCode.UNSET if error is None else self._trace.StatusCode.ERROR
+        return self._trace.Status(code, error)
 
 
 def _attributes(span: Span) -> dict[str, Any]:
@@ -176,19 +180,3 @@ def _scores(run: Trajectory) -> list[dict[str, Any]]:
         }
         for name, value in scores(run).items()
     ]
-
-
-def _make_id_generator(generator: Any) -> Any:
-    """A generator of ids that returns those of `use`, so that a run has the same ids whenever it is sent."""
-
-    class FixedIds(generator.IdGenerator):  # type: ignore[misc]
-        def use(self, trace: int, span: int) -> None:
-            self._trace, self._span = trace, span & (2**64 - 1) or 1
-
-        def generate_trace_id(self) -> int:
-            return int(self._trace)
-
-        def generate_span_id(self) -> int:
-            return int(self._span)
-
-    return FixedIds()

@@ -30,7 +30,7 @@ class Span:
         name: Of the graph, the node, the model or the tool.
         start_time: Unix time, seconds.
         seconds: How long it took.
-        input: What it was given, as JSON.
+        input: Its input, as JSON.
         output: What it gave, as JSON; None: nothing.
         error: What it raised.
         facts: Whatever else is known of it, as JSON.

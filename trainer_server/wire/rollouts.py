@@ -112,12 +112,12 @@ class GivenReward(Reward):
 
 
 class RolloutCalls(BaseModel):
-    """What a rollout has asked the gateway for."""
+    """The requests of a rollout to the gateway, counted."""
 
     calls: int = 0
     """Requests that had the rollout's id and reached an engine."""
     versions: dict[str, list[int]] = Field(default_factory=dict)
-    """The versions that were asked, by policy; without requests to the base model."""
+    """The versions of these requests, by policy; without those to the base model."""
     temperatures: ListOf[float] = Field(default_factory=list)
     """The effective temperatures."""
 
@@ -183,7 +183,7 @@ class ScoredRun(BaseModel):
     reward: float | None = None
     """None: not scored, or scoring failed. Runs without a reward are never trained on."""
     reward_reason: str | None = None
-    """What a judge said of the run, where a judge scored it."""
+    """A judge's reason for the reward, where a judge scored the run."""
     reward_source: str | None = None
     """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
     metrics: MapOf[str, float] = Field(default_factory=dict)
@@ -211,7 +211,7 @@ class RolloutCompletion(ModelRequest):
 class RolloutToolCall(ToolRequest):
     """A tool call of the model, with the result that the next request of the rollout brought.
 
-    It `started` when the model was asked that called the tool.
+    `started` is the time of the request to the model that called the tool.
     """
 
 
@@ -244,7 +244,7 @@ class RolloutListed(BaseModel):
     reward: float | None = None
     evaluation: bool = False
     created: float
-    """Unix time, seconds: when the server first heard of it."""
+    """Unix time, seconds, of its first request or its registration."""
 
 
 class RolloutList(BaseModel):
@@ -377,7 +377,7 @@ class TracesTaken(BaseModel):
     taken: int = 0
     """How many are kept now."""
     deleted: ListOf[str] = Field(default_factory=list)
-    """Rollouts that a user deleted. Nothing that is told of them is kept."""
+    """Rollouts that a user deleted. Reports of them are not stored."""
     refused: dict[str, str] = Field(default_factory=dict)
     """By rollout: what is wrong with its trace."""
 

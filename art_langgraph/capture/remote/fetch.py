@@ -25,7 +25,7 @@ _PATIENCE = 30.0
 _AFTER_AN_ERROR = 5.0
 """The same where the graph raised or its time was over: its process may be gone."""
 _GRACE = 0.1
-"""Share of these seconds in which the trainer server must have heard that the run began. A process that records says
+"""Share of these seconds in which the trainer server must have the beginning of the run. A process that records says
 so when the run begins."""
 _ROUND = 10.0
 """Seconds for which a server holds one answer back."""
@@ -106,7 +106,7 @@ async def _fetch_records(scope: Scope, call: RemoteCall, *, failed: bool) -> Rem
 
 
 async def _poll_server(server: Connection, path: str, patience: float) -> tuple[Connection, RemoteRecords | None]:
-    """A server, and what it has of a call after `patience` seconds at most; None when it has heard of no run."""
+    """A server, and what it has of a call after `patience` seconds at most; None when it has no run."""
     newest: RemoteRecords | None = None
     headers = {"Authorization": f"Bearer {server.api_key}"}
     timeout = httpx.Timeout(_ROUND + 5, connect=5.0)
