@@ -151,8 +151,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
     def close(self) -> None:
         """The run has ended. Model calls that have no answer by now are recorded without."""
         with self._lock:
-            unanswered, self._models = list(self._models.values()), {}
-        for caller, call in unanswered:
+            open_calls, self._models = list(self._models.values()), {}
+        for caller, call in open_calls:
             call.seconds = self._now() - call.started
             call.error = "the run ended before the answer came"
             self._end(caller, call)
@@ -184,8 +184,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         node.caller = node.parent if is_task or parent_run_id is None else str(parent_run_id)
         thread = metadata.get("thread_id")
         node.thread = None if thread is None else str(thread)
-        node.resumes = None if is_task else self._runs.resumes(parent_run_id)
-        self._runs.set_node(run_id, node)
+        node.resumes = None if is_task else self._runs.get(parent_run_id).resumes
+        self._runs.get(run_id).node = node
         if node.node == "model" and metadata.get("ls_integration") == _AGENT:
             self._model_nodes.add(run_id)
         self.recorder.add_node(node)
@@ -208,7 +208,8 @@ class ARTCallbackHandler(BaseCallbackHandler):
         # the fallbacks in the context too, but have the graph for a parent. Branches of a batch find them nowhere else
         # than in their parent.
         above = enclosing_run()[0]
-        if above not in self._fallbacks or above == run_id or parent_run_id not in (above, self._runs.parent(above)):
+        parents = (above, self._runs.get(above).parent)
+        if above not in self._fallbacks or above == run_id or parent_run_id not in parents:
             above = parent_run_id
         if above in self._fallbacks:
             earlier = self._fallbacks[above]
@@ -238,14 +239,14 @@ class ARTCallbackHandler(BaseCallbackHandler):
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         self._end_run(run_id, outputs, None)
-        if node := self._runs.node(run_id):
+        if node := self._runs.get(run_id).node:
             node.seconds = self._now() - node.started
             if run_id in self._model_nodes:
                 self._drop_discarded(node, outputs)
             for message in tool_messages(outputs):
                 if message.status == "error":
                     # A tool that the graph does not have never runs: no other event reports the call.
-                    unanswered = ToolCall(
+                    tool_call = ToolCall(
                         tool=message.name or "",
                         tool_call_id=message.tool_call_id,
                         result=message.text,
@@ -253,12 +254,12 @@ class ARTCallbackHandler(BaseCallbackHandler):
                         started=self._now(),
                         **node.model_dump(include=set(Place.model_fields)),
                     )
-                    self.recorder.add_unanswered_tool(unanswered)
+                    self.recorder.add_unanswered_tool(tool_call)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         self._runs.fail(run_id)
         self._end_run(run_id, None, error_text(error))
-        if node := self._runs.node(run_id):
+        if node := self._runs.get(run_id).node:
             node.seconds = self._now() - node.started
             if isinstance(error, GraphInterrupt):
                 node.interrupted = True

@@ -259,8 +259,8 @@ class _ProcessHandler(BaseCallbackHandler):
     def give_up(self, before: float) -> None:
         """Ends model calls and retrievers that nothing encloses, and that began before a time."""
         with self._lock:
-            expired = list(takewhile(lambda run_id: self._bare[run_id] < before, self._bare))
-        for run_id in expired:
+            stale_runs = list(takewhile(lambda run_id: self._bare[run_id] < before, self._bare))
+        for run_id in stale_runs:
             self._finish(run_id, None, "no end was reported: it was cancelled, or the process ended")
 
     def write_to(self, store: TrajectoryStore | None) -> None:

@@ -88,10 +88,9 @@ class Runs:
         """Whether a run ended with an error."""
         return run_id in self._failed
 
-    def parent(self, run_id: UUID | None) -> UUID | None:
-        """The run that a run was started in."""
-        run = self._runs.get(run_id) if run_id else None
-        return run.parent if run else None
+    def get(self, run_id: UUID | None) -> Run:
+        """A run by its id; an empty one where the id is unknown."""
+        return self._runs.get(run_id, Run(None)) if run_id else Run(None)
 
     def mark_repeated(self, run_id: UUID) -> None:
         """Notes that a run was repeated."""
@@ -113,21 +112,6 @@ class Runs:
         with self._lock:
             above = self._runs.get(parent) if parent else None
             self._runs[run_id] = Run(parent, above.namespace if above else "")
-
-    def node(self, run_id: UUID) -> NodeRun | None:
-        """The node run of that id."""
-        run = self._runs.get(run_id)
-        return run.node if run else None
-
-    def resumes(self, run_id: UUID | None) -> Literal["newest", "checkpoint"] | None:
-        """From which state of its thread a chain goes on."""
-        run = self._runs.get(run_id) if run_id else None
-        return run.resumes if run else None
-
-    def set_node(self, run_id: UUID, node: NodeRun) -> None:
-        """Makes a run that of a node."""
-        with self._lock:
-            self._runs[run_id].node = node
 
     def place(self, parent: UUID | None, metadata: dict[str, Any]) -> dict[str, Any]:
         """Where something under `parent` runs: in the nearest node run above, which is inside the one above that.

@@ -152,7 +152,7 @@ class session:
         return f"{self._run.rollout_id}/reward", to_json(body)
 
     def _incomplete(self, trajectory: Trajectory, problem: ARTError, error: BaseException | None) -> None:
-        """Notes that the ledger could not be read, and raises the problem, unless the block has raised an error itself."""
+        """Notes that the ledger could not be read. Raises the problem, unless the block has raised an error itself."""
         trajectory.error = trajectory.error or f"{type(problem).__name__}: {problem}"
         if error is None:
             raise problem

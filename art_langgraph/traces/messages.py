@@ -489,12 +489,12 @@ def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 def merge_messages(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages of which no two of the assistant follow one another, where the second only calls tools."""
-    merged: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for message in messages:
-        last = merged[-1] if merged else None
+        last = results[-1] if results else None
         if last and last["role"] == message["role"] == "assistant" and not message.get("content"):
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
-            merged[-1] = {**last, "tool_calls": calls} if calls else last
+            results[-1] = {**last, "tool_calls": calls} if calls else last
         else:
-            merged.append(message)
-    return merged
+            results.append(message)
+    return results

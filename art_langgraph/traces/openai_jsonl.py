@@ -77,13 +77,13 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     messages = merge_messages(openai_messages(messages_value))
     if instructions := request_body.get("instructions"):
         messages = [{"role": "system", "content": instructions}, *messages]
-    created = float(body.get("created") or body.get("created_at") or 0.0)
+    creation_time = float(body.get("created") or body.get("created_at") or 0.0)
     call = ModelCall(
         messages=messages,
         answer=_answer(body),
         tools=openai_tools(request_body.get("tools")),
         model=body.get("model") or request_body.get("model"),
-        start_time=created,
+        start_time=creation_time,
         error=error,
     )
     if call.answer is None and call.error is None:
@@ -93,7 +93,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         id=str(body["id"]) if body.get("id") else None,
         calls=[call],
         error=error,
-        start_time=created or None,
+        start_time=creation_time or None,
         metadata=dict(body.get("metadata") or request.get("metadata") or {}),
     )
 

@@ -175,7 +175,7 @@ def _get(record: Mapping[str, Any], name: str) -> Any:
 
 def _span(span: Mapping[str, Any]) -> RunPart:
     status = span.get("status") or {}
-    failed = status.get("code") in (2, "STATUS_CODE_ERROR")
+    is_error = status.get("code") in (2, "STATUS_CODE_ERROR")
     record = _span_record(
         _get(span, "spanId"),
         _get(span, "parentSpanId") or None,
@@ -184,7 +184,7 @@ def _span(span: Mapping[str, Any]) -> RunPart:
         _seconds(_get(span, "endTimeUnixNano")),
         attributes=_attributes(span.get("attributes")),
         events=[_event(event) for event in span.get("events") or ()],
-        error=(status.get("message") or "error") if failed else None,
+        error=(status.get("message") or "error") if is_error else None,
     )
     return RunPart(record, run=_get(span, "traceId"))
 
@@ -268,9 +268,9 @@ def _call(span: Mapping[str, Any], spans: Mapping[str, Mapping[str, Any]]) -> Mo
     if not messages:
         return None
     agent, tools = attributes.get("gen_ai.agent.name"), _tools(attributes)
-    above, visited = spans.get(span["parent"] or ""), set[str]()
-    while (agent is None or tools is None) and above is not None and above["id"] not in visited:
-        visited.add(above["id"])
+    above, span_ids = spans.get(span["parent"] or ""), set[str]()
+    while (agent is None or tools is None) and above is not None and above["id"] not in span_ids:
+        span_ids.add(above["id"])
         if above["attributes"].get("gen_ai.operation.name") == "invoke_agent":
             agent = agent or above["attributes"].get("gen_ai.agent.name")
             tools = tools or _tools(above["attributes"])
