@@ -101,29 +101,26 @@ def scores(run: Trajectory) -> dict[str, float]:
 
 
 def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str | None], uuid.UUID]) -> list[Span]:
-    """The runs of nodes, each after the one around it, whatever their order in the trajectory."""
-    waiting = [(node, node.attempt) for node in run.nodes if node.attempt is not None]
+    """The runs of nodes, each after the one around it, whose path is shorter; the trajectory may have another order."""
     spans: list[Span] = []
     span_ids = {span_id(run.id)}
-    while waiting:
-        ready = [(node, attempt) for node, attempt in waiting if around(node.parent) in span_ids]
-        ready = ready or waiting[:1]  # in a circle, which no run has
-        for node, attempt in ready:
-            parent = around(node.parent)
-            spans.append(
-                Span(
-                    id=ids[attempt],
-                    parent=parent if parent in span_ids else span_id(run.id),
-                    kind="node",
-                    name=node.node or "node",
-                    start_time=node.started,
-                    seconds=node.seconds,
-                    error=node.error,
-                    facts=_place(node) | ({"interrupted": True} if node.interrupted else {}),
-                )
+    for node in sorted(run.nodes, key=lambda node: len(node.path)):
+        if node.attempt is None:
+            continue
+        parent = around(node.parent)
+        spans.append(
+            Span(
+                id=ids[node.attempt],
+                parent=parent if parent in span_ids else span_id(run.id),
+                kind="node",
+                name=node.node or "node",
+                start_time=node.started,
+                seconds=node.seconds,
+                error=node.error,
+                facts=_place(node) | ({"interrupted": True} if node.interrupted else {}),
             )
-            span_ids.add(ids[attempt])
-        waiting = [(node, attempt) for node, attempt in waiting if ids[attempt] not in span_ids]
+        )
+        span_ids.add(ids[node.attempt])
     return spans
 
 
