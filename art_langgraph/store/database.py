@@ -31,8 +31,10 @@ CREATE TABLE IF NOT EXISTS completions ({rowid}trajectory {text} NOT NULL, recor
 CREATE INDEX IF NOT EXISTS completions_trajectory ON completions (trajectory);
 CREATE TABLE IF NOT EXISTS resumed ({rowid}trajectory {text} PRIMARY KEY, first {text} NOT NULL){strict};
 CREATE INDEX IF NOT EXISTS resumed_first ON resumed (first);
-CREATE TABLE IF NOT EXISTS scores ({rowid}trajectory {text} NOT NULL, time {real} NOT NULL, record TEXT NOT
-NULL){strict}; CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
+CREATE TABLE IF NOT EXISTS scores (
+    {rowid}trajectory {text} NOT NULL, time {real} NOT NULL, record TEXT NOT NULL
+){strict};
+CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
 CREATE TABLE IF NOT EXISTS steps (
     {rowid}policy {text} NOT NULL, step {text} NOT NULL, trajectory {text} NOT NULL,
     ended INTEGER NOT NULL DEFAULT 0, version INTEGER, PRIMARY KEY (policy, step, trajectory)
