@@ -68,6 +68,7 @@ def sft_request(
         ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with conversations, or
             `validation` leaves nothing to imitate or to measure.
     """
+    check_keywords(options, SFTOptions)
     validation, nodes = options.get("validation"), options.get("nodes")
     config = config or SFTConfig()
     training_set, held_out_set = _read(demonstrations), list[Demonstration]()
@@ -104,6 +105,14 @@ def sft_request(
         idempotency_key=options.get("idempotency_key"),
         time_limit=options.get("time_limit"),
     )
+
+
+def check_keywords(keywords: Mapping[str, Any], options: type) -> None:
+    """Raises TypeError for keywords that are none of the fields of a TypedDict: type checkers refuse them too."""
+    fields = options.__annotations__
+    for name in keywords:
+        if name not in fields:
+            raise TypeError(f"unexpected keyword argument {name!r}: expected {', '.join(fields)}")
 
 
 def divide(

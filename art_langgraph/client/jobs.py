@@ -11,7 +11,7 @@ from typing import TypedDict, Unpack
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.api import ServerAPI
-from art_langgraph.client.demonstrations import Demonstrations, SFTOptions, sft_request
+from art_langgraph.client.demonstrations import Demonstrations, SFTOptions, check_keywords, sft_request
 from art_langgraph.credit import RetryCredit, find_repeats, group_refs
 from art_langgraph.progress import losses, progress_bar
 from art_langgraph.trajectory import TrajectoryGroup, traces_of
@@ -82,6 +82,7 @@ class JobAPI(ServerAPI):
             ConfigError: An element of `groups` is no group; or `nodes` or `retry_credit` is given with a `GroupRef`,
                 whose completions do not say where they were made.
         """
+        check_keywords(options, StepOptions)
         request = StepRequest(
             groups=_references(policy, groups, options),
             config=config or GRPOConfig(),
