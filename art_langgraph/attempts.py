@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from pydantic import BaseModel, Field
+from trainer_server.wire.rollouts import TraceNode
 
-Superseded = Literal["retry", "resume", "fork"]
+Supersession = Literal["retry", "resume", "fork"]
 """Why something does not count: a retry after an error, a resume after an interrupt, or a fork, in which the thread
 went on from a checkpoint before it."""
 
@@ -24,32 +24,9 @@ def parent_namespace(namespace: str) -> str:
     return (node if number.isdigit() else namespace).rpartition("|")[0]
 
 
-class Place(BaseModel):
-    """Where in a graph something happened. Empty outside of any node."""
-
-    node: str | None = None
-    agent: str | None = None
-    """Name of the agent that the node belongs to: of `create_agent(name=…)`, or of a sub-agent of deepagents."""
-    path: list[str] = Field(default_factory=list)
-    """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
-    node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
-    namespace: str = ""
-    """LangGraph's checkpoint namespace, which differs between branches, and between calls of a graph in one node."""
-    step: int | None = None
-    branch: int | None = None
-    """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
-    attempt: str | None = None
-    """Id of the node's run. A retry or a resume of the node gets another id."""
-    parent: str | None = None
-    """Id of the run of the enclosing graph's node, inside a subgraph."""
-
-
-class NodeRun(Place):
+class NodeRun(TraceNode):
     """A run of a node, or of a task of the functional API."""
 
-    error: str | None = None
-    interrupted: bool = False
-    """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
     caller: str | None = None
     """Id of the graph's run that ran the node; of a task, its `parent`, which called it. A retry has the same caller, a
     run that goes on from a checkpoint another. None: it was not recorded."""
@@ -58,7 +35,7 @@ class NodeRun(Place):
     resumes: Literal["newest", "checkpoint"] | None = None
     """State of its thread that the graph's run went on from, having no input of its own: the newest, or a checkpoint.
     None: it went on from none, or this is a task."""
-    started: float
+    started: float  # unlike the wire's times, those of imported runs are not checked
     seconds: float = 0.0
 
     @property
@@ -70,8 +47,8 @@ class NodeRun(Place):
 class Attempts:
     """Runs of nodes, in the order of their start: which of them were repeated or left, so that they do not count.
 
-    The ids of LangGraph's tasks tell, which follow from the checkpoint, and which checkpoint namespaces have. Two node
-    runs of one namespace are attempts at the same task.
+    This follows from the ids of LangGraph's tasks, which depend on the checkpoint and are in checkpoint namespaces. Two
+    node runs of one namespace are attempts at the same task.
 
     - A retry, by the same run of the graph, repeats the node with all that it encloses.
     - A run of the graph that goes on from a checkpoint repeats the node alone. Tasks that have ended inside of the node
@@ -84,7 +61,7 @@ class Attempts:
     """
 
     def __init__(self, nodes: Iterable[NodeRun] = ()) -> None:
-        self.supersessions: dict[str | None, Superseded] = {}
+        self.supersessions: dict[str | None, Supersession] = {}
         """Why an attempt does not count, by its id."""
         self._effects: defaultdict[object, list[str | None]] = defaultdict(list)
         """The attempts that something superseded, so that it can be taken back."""
@@ -130,16 +107,16 @@ class Attempts:
     def _compare(self, node: NodeRun) -> None:
         """Supersedes what earlier runs of a node's graph did, if the node's run does not go on from there.
 
-        The first step tells. A node in it that had no chance to start before has no known id, but another one has.
+        The first step decides. A node in it that had no chance to start before has no known id, but another one has.
         """
         graph = self._graphs[parent_namespace(node.namespace)]
         if not (earlier := self._earlier(node, graph)):
             return
         mine = [*graph.get((node.parent, node.caller), ()), node]
-        known = {run.namespace for run in earlier}
-        repeated = [run for run in mine if run.namespace in known]
+        namespaces = {run.namespace for run in earlier}
+        repeats = [run for run in mine if run.namespace in namespaces]
         first, cause = mine[0].step or 0, (node.parent, node.caller)
-        if repeated:
+        if repeats:
             self._take_back(cause)
         elif (node.step or 0) > first:
             return
@@ -147,19 +124,19 @@ class Attempts:
             for run in earlier if any((run.step or 0) >= first for run in earlier) else ():
                 self._supersede(run, self.supersessions.get(run.parent, "resume"), cause)
         if node.parent is not None:
-            self._supersede_unfinished(node, () if repeated else earlier, cause)
+            self._supersede_unfinished(node, () if repeats else earlier, cause)
             return
-        left = [run for run in earlier if run.attempt not in self.supersessions]
-        if repeated:
-            last = max(run.step or 0 for run in repeated)
-        elif node.resumes == "checkpoint" or any((run.step or 0) >= first for run in left):
+        remaining = [run for run in earlier if run.attempt not in self.supersessions]
+        if repeats:
+            last = max(run.step or 0 for run in repeats)
+        elif node.resumes == "checkpoint" or any((run.step or 0) >= first for run in remaining):
             last = first - 2  # the fork has a checkpoint, thus a step, of its own
         else:
             last = first
-        for run in left:
+        for run in remaining:
             if (run.step or 0) > last:
                 self._supersede(run, "fork", cause)
-        self._supersede_unfinished(node, () if repeated else left, cause)
+        self._supersede_unfinished(node, () if repeats else remaining, cause)
 
     def _supersede_unfinished(self, node: NodeRun, earlier: Iterable[NodeRun], cause: object) -> None:
         """Supersedes earlier runs of a node that did not end: somebody changed the state, which gave it another id."""
@@ -184,7 +161,7 @@ class Attempts:
         attempts = {run.attempt for run in self._at[enclosing.namespace]} - {node.parent} if enclosing else set()
         return [run for (parent, _), runs in graph.items() if parent in attempts for run in runs]
 
-    def _supersede(self, run: NodeRun, why: Superseded, cause: object) -> None:
+    def _supersede(self, run: NodeRun, why: Supersession, cause: object) -> None:
         """A run, and all that it encloses, does not count."""
         if run.attempt not in self.supersessions:
             self.supersessions[run.attempt] = why
@@ -210,10 +187,10 @@ def _unfinished(run: NodeRun) -> bool:
 
 class _NodeCall(Protocol):
     attempt: str | None
-    superseded: Superseded | None
+    superseded: Supersession | None
 
 
-def remark(calls: Iterable[_NodeCall], before: Mapping[Any, Superseded], now: Mapping[Any, Superseded]) -> None:
+def remark(calls: Iterable[_NodeCall], before: Mapping[Any, Supersession], now: Mapping[Any, Supersession]) -> None:
     """Marks calls as superseded where the node runs are that made them, and takes back what held before.
 
     Args:

@@ -66,11 +66,11 @@ class ChatART(ChatOpenAI):
             return values
         attach()
         values = dict(values)
-        policy, model, kept = values.get("policy"), values.pop("model", None), values.pop("model_name", None)
+        policy, model, model_name = values.get("policy"), values.pop("model", None), values.pop("model_name", None)
         if policy is not None and model is not None and policy != model:
             raise ValueError(f"ChatART got policy={policy!r} and model={model!r}, two names of one thing: give policy")
         # `model_name` is the field that LangChain copies with all others: see `configurable_fields`.
-        values["policy"] = policy or model or kept
+        values["policy"] = policy or model or model_name
         if not values["policy"]:
             raise ValueError("ChatART needs policy=…: the name of a policy on the trainer server")
         base_url = values.pop("base_url", None) or values.pop("openai_api_base", None)
@@ -103,10 +103,10 @@ class ChatART(ChatOpenAI):
         Raises:
             ConfigError: Both are given.
         """
-        if (named := kwargs.pop("model_name", None)) is not None:
+        if (field := kwargs.pop("model_name", None)) is not None:
             if "policy" in kwargs:
                 raise ConfigError("policy and model_name are two names of one field: make policy configurable alone")
-            kwargs["policy"] = named
+            kwargs["policy"] = field
         return super().configurable_fields(**kwargs)
 
     @classmethod

@@ -46,7 +46,7 @@ def group_refs(
         policy: Train only completions of this policy; None: all completions of the gateway.
         nodes: Patterns of the node paths to train, as in `matches`; None: all.
         retry_credit: Whether attempts of a node before an error retry are trained.
-        hints: By id of a trajectory, what the policy would have needed to know; see `TrajectoryRef.hint`.
+        hints: By id of a trajectory, what the policy would have needed to know (`TrajectoryRef.hint`).
     """
     credits = [
         credit
@@ -83,9 +83,9 @@ def matches(place: Place, pattern: str) -> bool:
 
 
 def _counts(call: CompletionCall, policy: str | None, nodes: Sequence[str] | None, retry_credit: RetryCredit) -> bool:
-    retried = retry_credit == "train" and call.superseded == "retry"
+    from_retry = retry_credit == "train" and call.superseded == "retry"
     return (
-        (call.trainable or (retried and call.model_copy(update={"superseded": None}).trainable))
+        (call.trainable or (from_retry and call.model_copy(update={"superseded": None}).trainable))
         and (policy is None or call.policy in (None, policy))
         and (nodes is None or any(matches(call, pattern) for pattern in nodes))
     )
@@ -136,20 +136,20 @@ def _credits(
         of: Literal["run", "node", "completion"], place: str, reward: float | None, calls: Sequence[CompletionCall]
     ) -> _Credit:
         part = {"run": "", "node": f"/{place}", "completion": f"/{calls[0].id}" if calls else ""}[of]
-        run = trajectory.id if annotated or trajectory.node_rewards is not None else None
+        run = trajectory.id if own_rewards or trajectory.node_rewards is not None else None
         reference = TrajectoryRef(
             id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls), run=run, hint=hint
         )
         return _Credit(scenario, trajectory.id, of, place, trajectory.judgement, reference)
 
     calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
-    annotated = [call for call in calls if call.reward is not None]
+    own_rewards = [call for call in calls if call.reward is not None]
     rest = [call for call in calls if call.reward is None]
     if trajectory.untrained:
         return [credit("run", "", None, [])]
-    credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in annotated]
+    credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in own_rewards]
     if trajectory.node_rewards is None:
-        return [*credits, credit("run", "", trajectory.reward, rest)] if rest or not annotated else credits
+        return [*credits, credit("run", "", trajectory.reward, rest)] if rest or not own_rewards else credits
     for pattern, reward in trajectory.node_rewards.items():
         credits.append(credit("node", pattern, reward, [call for call in rest if matches(call, pattern)]))
         rest = [call for call in rest if not matches(call, pattern)]
@@ -225,36 +225,36 @@ def compare(
     """
     comparison = Comparison()
     candidates = [run for run in runs if not (run.evaluation or run.hints)]
-    scored = [run for run in candidates if run.scored]
+    scored_runs = [run for run in candidates if run.scored]
     comparison.evaluations = len(runs) - len(candidates)
-    comparison.unscored_count = len(candidates) - len(scored)
+    comparison.unscored_count = len(candidates) - len(scored_runs)
 
     def rewards(runs: Iterable[Trajectory]) -> list[_Credit]:
         credits = [c for run in runs for c in _credits(run, run.scenario.id, policy, nodes, retry_credit)]
         return [credit for credit in credits if credit.reference.reward is not None]
 
-    groups = _by_group(rewards(scored))
+    groups = _by_group(rewards(scored_runs))
     singles = [group[0] for group in groups if len(group) == 1]
-    compared = {run.id for run in runs}
-    earlier = (run for run in history if run.id not in compared and run.scored and not run.untrained)
+    run_ids = {run.id for run in runs}
+    earlier = (run for run in history if run.id not in run_ids and run.scored and not run.untrained)
     pool = [*rewards(islice(earlier, HISTORY)), *singles]
-    grouped, single, left = set[str](), set[str](), set[str]()
+    group_run_ids, single_run_ids, lone_run_ids = set[str](), set[str](), set[str]()
     for group in groups:
-        sampled = {credit.trajectory for credit in group if credit.reference.completions}
-        if not sampled:
+        sampled_run_ids = {credit.trajectory for credit in group if credit.reference.completions}
+        if not sampled_run_ids:
             continue
         baseline = _baseline(group[0], pool) if len(group) == 1 else None
         if len(group) == 1 and baseline is None:
-            left |= sampled
+            lone_run_ids |= sampled_run_ids
             continue
         comparison.groups.append(_group_ref(group, baseline))
-        (single if len(group) == 1 else grouped).update(sampled)
-    comparison.trained_runs = [run for run in scored if run.id in grouped | single]
-    comparison.grouped_count = len(grouped)
-    comparison.single = len(single - grouped)
-    comparison.no_baseline = len(left - grouped - single)
-    comparison.no_completions = len(scored) - len(grouped | single | left)
-    comparison.mixed_scenarios = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored))
+        (single_run_ids if len(group) == 1 else group_run_ids).update(sampled_run_ids)
+    comparison.trained_runs = [run for run in scored_runs if run.id in group_run_ids | single_run_ids]
+    comparison.grouped_count = len(group_run_ids)
+    comparison.single = len(single_run_ids - group_run_ids)
+    comparison.no_baseline = len(lone_run_ids - group_run_ids - single_run_ids)
+    comparison.no_completions = len(scored_runs) - len(group_run_ids | single_run_ids | lone_run_ids)
+    comparison.mixed_scenarios = sum(len(group.judgements) > 1 for group in TrajectoryGroup.by_scenario(scored_runs))
     return comparison
 
 

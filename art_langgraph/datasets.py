@@ -84,9 +84,9 @@ def _scenario(line: Any) -> Scenario:
 def _check_keys(line: dict[str, Any]) -> None:
     """Raises ValueError where a key looks like a misspelt one: then all of the line would be the graph's input."""
     for key in line.keys() - _KEYS:
-        if meant := get_close_matches(key, _KEYS - line.keys(), n=1, cutoff=_ALIKE):
+        if similar := get_close_matches(key, _KEYS - line.keys(), n=1, cutoff=_ALIKE):
             raise ValueError(
-                f"its key {key!r} looks like {meant[0]!r}, misspelt. If the graph's input has a key of that name, "
+                f"its key {key!r} looks like {similar[0]!r}, misspelt. If the graph's input has a key of that name, "
                 'write the input as the value of "input"'
             )
 

@@ -29,7 +29,7 @@ async def _lifespan(_app: Starlette) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        with suppress(ARTError):  # said when the process ends
+        with suppress(ARTError):  # a message says so when the process ends
             await asyncio.to_thread(flush)
 
 

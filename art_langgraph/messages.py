@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import (
@@ -81,6 +81,15 @@ def plain(value: Any) -> Any:
     return repr(value)
 
 
+def map_texts(value: Any, change: Callable[[str], str], *, keys: bool = False) -> Any:
+    """A JSON value with each of its texts changed; with `keys`, those of objects too."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {change(key) if keys else str(key): map_texts(inner, change, keys=keys) for key, inner in value.items()}
+    return [map_texts(inner, change, keys=keys) for inner in value] if isinstance(value, list | tuple) else value
+
+
 def revive(value: Any) -> Any:
     """Makes messages of what `plain` made of them.
 
@@ -96,14 +105,14 @@ def revive(value: Any) -> Any:
         return [revive(item) for item in value]
     if not isinstance(value, dict):
         return value
-    revived = {key: revive(item) for key, item in value.items()}
-    match revived:
+    state = {key: revive(item) for key, item in value.items()}
+    match state:
         case {"lc": 1, "type": "constructor", "id": [*_, str(name)], "kwargs": dict(fields)} if name in _CLASSES:
             try:
                 return _CLASSES[name](**fields)
             except (TypeError, ValueError):  # made by something else: kept as it is
-                return revived
-    return revived
+                return state
+    return state
 
 
 def messages_of(state: Any) -> list[BaseMessage]:
@@ -186,7 +195,7 @@ def to_openai(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
     Args:
         messages: Of LangChain. A message with results of tools among its blocks becomes several.
     """
-    return [plain(converted) for message in messages for converted in _to_openai(message)]
+    return [plain(openai_message) for message in messages for openai_message in _to_openai(message)]
 
 
 def as_written(answer: BaseMessage) -> BaseMessage:
@@ -196,7 +205,8 @@ def as_written(answer: BaseMessage) -> BaseMessage:
         answer: Of a model. In one that was streamed, LangChain completes the arguments of a call that was cut off.
 
     Returns:
-        The answer. Calls whose arguments are no JSON object are in `invalid_tool_calls`, as those of whole answers are.
+        The answer. Calls whose arguments are no JSON object are in `invalid_tool_calls`, where those of whole answers
+        are too.
     """
     if not isinstance(answer, AIMessageChunk):
         return answer
@@ -343,10 +353,10 @@ def _call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 def _parts(block: Any) -> list[dict[str, Any]]:
     """A block of content as OpenAI's parts; the block itself where OpenAI has no name for it."""
     try:
-        (converted,) = convert_to_openai_messages([HumanMessage([block])])
+        (openai_message,) = convert_to_openai_messages([HumanMessage([block])])
     except (ValueError, KeyError, TypeError, AttributeError):
         return [block if isinstance(block, dict) else {"type": "text", "text": str(block)}]
-    content = converted["content"]
+    content = openai_message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
@@ -366,13 +376,17 @@ def _dump_message(message: BaseMessage) -> dict[str, Any]:
 def _from_openai(message: Mapping[str, Any]) -> BaseMessage:
     calls = message.get("tool_calls") or ()
     try:
-        (converted,) = convert_to_messages([{key: value for key, value in message.items() if key != "tool_calls"}])
+        (langchain_message,) = convert_to_messages(
+            [{key: value for key, value in message.items() if key != "tool_calls"}]
+        )
     except (TypeError, ValueError, NotImplementedError):  # a role that OpenAI does not have
-        converted = ChatMessage(role=str(message.get("role")), content=str(message.get("content") or ""))
-    if isinstance(converted, AIMessage):
+        langchain_message = ChatMessage(role=str(message.get("role")), content=str(message.get("content") or ""))
+    if isinstance(langchain_message, AIMessage):
         for call in calls:
             if not isinstance(function := call.get("function"), Mapping):
                 continue
             name, arguments = function.get("name") or "", function.get("arguments")
-            _add_call(converted.tool_calls, converted.invalid_tool_calls, name, arguments, call.get("id"))
-    return converted
+            _add_call(
+                langchain_message.tool_calls, langchain_message.invalid_tool_calls, name, arguments, call.get("id")
+            )
+    return langchain_message

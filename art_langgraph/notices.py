@@ -9,7 +9,7 @@ log = logging.getLogger("art_langgraph")
 
 HELP = "docs/capture/nothing-captured.md"
 
-_said: set[tuple[str, str]] = set()
+_notices: set[tuple[str, str]] = set()
 _lock = threading.Lock()
 
 
@@ -22,8 +22,8 @@ def warn_once(cause: str, remedy: str, *, example: str = "") -> None:
         example: Where it happened first, such as the id of a run.
     """
     with _lock:
-        if (cause, remedy) in _said:
+        if (cause, remedy) in _notices:
             return
-        _said.add((cause, remedy))
+        _notices.add((cause, remedy))
     first = f" (first seen: {example})" if example else ""
     log.warning("%s%s. %s. See %s.", cause, first, remedy, HELP)

@@ -43,14 +43,14 @@ def losses(measurements: Mapping[str, float]) -> str:
         measurements: Newest measurements of the job, by name; only `loss` and `validation_loss` are used.
     """
     names = {"loss": "loss", "validation_loss": "held-out loss"}
-    return ", ".join(f"{said} {measurements[name]:.3f}" for name, said in names.items() if name in measurements)
+    return ", ".join(f"{label} {measurements[name]:.3f}" for name, label in names.items() if name in measurements)
 
 
 class Stages:
     """Reports the stages of a long run, and measures their wall time.
 
     Args:
-        on_stage: Called with a line of text when a stage begins, and by the user of `tell`.
+        on_stage: Called with a line of text when a stage begins, and by the caller for other messages.
     """
 
     def __init__(self, on_stage: Callable[[str], None]) -> None:
@@ -61,7 +61,7 @@ class Stages:
     @contextmanager
     def stage(self, name: str, about: str) -> Iterator[None]:
         """A stage: reports `name` and `about` when it begins, and measures it until the block ends."""
-        started = time.monotonic()
+        start = time.monotonic()
         self.on_stage(f"{name}: {about}")
         yield
-        self.seconds[name] = time.monotonic() - started
+        self.seconds[name] = time.monotonic() - start

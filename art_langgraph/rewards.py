@@ -51,11 +51,11 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     """
     _remove_rewards(trajectory)
     try:
-        given = reward(trajectory)
-        if inspect.isawaitable(given):
-            given = await given
-        parts = {str(k): float(v) for k, v in given.items()} if isinstance(given, Mapping) else {}
-        total = math.fsum(parts.values()) if isinstance(given, Mapping) else 0.0 if given is None else float(given)
+        value = reward(trajectory)
+        if inspect.isawaitable(value):
+            value = await value
+        parts = {str(k): float(v) for k, v in value.items()} if isinstance(value, Mapping) else {}
+        total = math.fsum(parts.values()) if isinstance(value, Mapping) else 0.0 if value is None else float(value)
         own = [float(call.reward) for call in trajectory.completions if call.reward is not None]
     except Exception as error:  # the user's code, at the edge of a run: recorded, and the run is kept
         _remove_rewards(trajectory, f"{type(error).__name__}: {error}{_where(error)}")
@@ -63,10 +63,10 @@ async def score(trajectory: Trajectory, reward: RewardFunction) -> None:
     if wrong := next(filter(None, map(reward_problem, [total, *parts.values(), *own])), None):
         _remove_rewards(trajectory, wrong)
         return
-    if given is None:
+    if value is None:
         trajectory.reward_error = None if own else UNDECIDED
         return
-    if isinstance(given, NodeRewards):
+    if isinstance(value, NodeRewards):
         trajectory.node_rewards = parts
     trajectory.reward = total
     trajectory.metrics.update(parts)
@@ -102,7 +102,8 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
     with the reason in each `reward_error`. Rewards that the function gives are of one judgement: they are compared with
     one another only, because a score that compares runs says nothing beside the scores of other runs.
 
-    The function may set rewards in place: it gets a copy, so that the given runs keep the rewards that they have.
+    The function may set rewards in place: it gets a copy, so that the runs of the group keep the rewards that they
+    have.
 
     Args:
         group: The runs of a scenario.
@@ -111,20 +112,20 @@ async def score_group(group: TrajectoryGroup, reward: GroupReward) -> Trajectory
     Returns:
         The scored group.
     """
-    given = _own_rewards(group)
+    copy = _own_rewards(group)
     try:
-        scored = reward(given)
-        if inspect.isawaitable(scored):
-            scored = await scored
-        if [run.id for run in scored.trajectories] != [run.id for run in group.trajectories]:
+        result = reward(copy)
+        if inspect.isawaitable(result):
+            result = await result
+        if [run.id for run in result.trajectories] != [run.id for run in group.trajectories]:
             raise ValueError("the group reward did not return the trajectories that it was given, in their order")
-        values = [value for rewards in _rewards_of(scored) for value in rewards]
+        values = [value for rewards in _rewards_of(result) for value in rewards]
         if wrong := next(filter(None, (reward_problem(value) for value in values if value is not None)), None):
             raise ValueError(wrong)
     except Exception as error:  # the user's code, at the edge of a group: recorded, and the runs are kept
         log.warning("the scenario %s stays unscored: %s: %s", group.scenario.id, type(error).__name__, error)
         return remove_rewards(group, f"{type(error).__name__}: {error}")
-    return scored if scored is given and _rewards_of(scored) == _rewards_of(group) else judged_together(scored)
+    return result if result is copy and _rewards_of(result) == _rewards_of(group) else judged_together(result)
 
 
 def _own_rewards(group: TrajectoryGroup) -> TrajectoryGroup:
@@ -189,7 +190,7 @@ def replace_rewards(
         errors: Why a reward is None.
         metrics: Added to those of each run.
         metadata: Added to that of each run.
-        reasons: What a judge said about each run.
+        reasons: A judge's reason for each run.
     """
     copies = []
     for at, (trajectory, reward) in enumerate(zip(group.trajectories, rewards, strict=True)):
@@ -262,16 +263,16 @@ def group_sum(**parts: tuple[float, GroupReward]) -> GroupReward:
     _check(parts)
 
     async def reward(group: TrajectoryGroup) -> TrajectoryGroup:
-        scored = await asyncio.gather(*(score_group(group, function) for _, function in parts.values()))
+        scored_groups = await asyncio.gather(*(score_group(group, function) for _, function in parts.values()))
         rewards: list[float | None] = []
         errors: list[str | None] = []
         metrics: list[dict[str, float]] = []
         metadata: list[dict[str, object]] = []
         reasons: list[str | None] = []
         for at, trajectory in enumerate(group.trajectories):
-            mine = {name: scored_group.trajectories[at] for name, scored_group in zip(parts, scored, strict=True)}
-            failed = [f"the part {name!r}: {run.reward_error}" for name, run in mine.items() if run.reward is None]
-            error = trajectory.reward_error or next(iter(failed), None)
+            mine = {name: scored.trajectories[at] for name, scored in zip(parts, scored_groups, strict=True)}
+            failures = (f"the part {name!r}: {run.reward_error}" for name, run in mine.items() if run.reward is None)
+            error = trajectory.reward_error or next(failures, None)
             sums = {name: parts[name][0] * run.reward for name, run in mine.items() if run.reward is not None}
             rewards.append(None if error else math.fsum([trajectory.reward or 0.0, *sums.values()]))
             errors.append(error)
@@ -303,9 +304,9 @@ def when_undecided(judge: GroupReward) -> GroupReward:
         ]
         if not any(undecided):
             return group
-        judged = await score_group(group, judge)
-        mixed = zip(undecided, judged.trajectories, group.trajectories, strict=True)
-        runs = [new if chosen else old for chosen, new, old in mixed]
+        judged_group = await score_group(group, judge)
+        pairs = zip(undecided, judged_group.trajectories, group.trajectories, strict=True)
+        runs = [new if is_undecided else old for is_undecided, new, old in pairs]
         return judged_together(group.model_copy(update={"trajectories": runs}))
 
     return reward

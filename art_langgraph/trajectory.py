@@ -14,18 +14,19 @@ from typing import Any, Literal, Self
 from langchain_core.messages import BaseMessage
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, field_validator
 
-from art_langgraph.attempts import Attempts, Superseded, remark
+from art_langgraph.attempts import Attempts, Supersession, remark
 from art_langgraph.attempts import NodeRun as NodeRun
-from art_langgraph.attempts import Place as Place
 from art_langgraph.messages import final_text, from_openai, messages_of, plain, revive
 from trainer_server.wire import ConfigError, VersionRef
+from trainer_server.wire.rollouts import Place as Place
+from trainer_server.wire.rollouts import RunFacts, TraceCall, TraceTool
 
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+")
 """In the text of an object that has no better one, such as a function: it differs between processes."""
 
 
 def scenario_id(input: Any, metadata: Mapping[str, Any] | None = None) -> str:
-    """The id of a scenario that was given none: a digest, the same in every process.
+    """The id of a scenario without one of its own: a digest, the same in every process.
 
     Args:
         input: Input of the scenario.
@@ -88,36 +89,19 @@ class Scenario(BaseModel):
         return [cls.of(task) for task in tasks]
 
 
-class CompletionCall(Place):
-    """A call of a chat model, with its answer."""
+class CompletionCall(TraceCall):
+    """A call of a chat model, with its answer. Without an id, its answer is never trained."""
 
     id: str | None
-    """Id of the completion at the gateway; None for other models, whose answers are never trained."""
-    model: str | None = None
-    """What the graph asked for: a policy (`agent`), a version (`agent@3`), or another model."""
-    version: int | None = None
-    """Version of the policy that answered; None for the base model and for models of other servers."""
-    message: dict[str, Any] | None = None
-    """The answer, with role, content and tool_calls in OpenAI's format; None when the call failed."""
-    messages: list[dict[str, Any]] = Field(default_factory=list)
-    """The request's messages, in OpenAI's format."""
-    error: str | None = None
-    """What the call raised."""
-    superseded: Superseded | None = None
-    """Why the node, or what encloses the call otherwise, ran again or was left. A superseded call does not count."""
-    cached: bool = False
-    """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
+    superseded: Supersession | None = None
     prompt_tokens: int | None = None
     """Tokens of the prompt, as the answer says; None: it does not say. Of several answers to one request, the first has
     the tokens of all."""
     cached_tokens: int | None = None
     """Those of them that the engine had in its cache; None: the answer does not say."""
     sampled_tokens: int | None = None
-    """Tokens of the answer; as `prompt_tokens`."""
-    reward: float | None = None
-    """Reward of this completion alone, set by a reward function; None: it has its node's or the trajectory's reward."""
+    """Tokens of the answer; counted like `prompt_tokens`."""
     started: float
-    """Unix time."""
     seconds: float = 0.0
 
     @property
@@ -131,45 +115,28 @@ class CompletionCall(Place):
         return self.id is not None and self.superseded is None and self.error is None and not self.cached
 
 
-class ToolCall(Place):
+class ToolCall(TraceTool):
     """A tool call that was made."""
 
-    tool: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    result: str | None = None
-    """Text of the result, or of the error."""
-    structured: Any = None
-    """Structured content of an MCP server's answer, if any."""
-    content: list[dict[str, Any]] = Field(default_factory=list)
-    """Content of an MCP server's answer besides text: `type`, and for binary content `mimeType`, `bytes`, `sha256`."""
-    is_error: bool = False
-    failure: str | None = None
-    """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`; `cancelled`:
-    the caller stopped waiting."""
     progress: list[dict[str, Any]] = Field(default_factory=list)
     """Progress notifications of the MCP server: `progress`, `total`, `message`. The first hundred."""
-    tool_call_id: str | None = None
-    """Id of the model's tool call that this answers."""
-    server: str | None = None
-    """Name of the MCP server that was called, if any."""
-    server_version: str | None = None
     started: float
     seconds: float = 0.0
 
 
-_OF_THE_REWARD = (
+REWARD_FIELDS = (
     "reward",
     "reward_error",
     "reward_reason",
     "judgement",
     "independent_reward_error",
     "node_rewards",
-    "metrics",
     "reward_source",
 )
+"""The fields of a run that a scoring sets, besides its metrics and the rewards of its completions."""
 
 
-class Trajectory(BaseModel):
+class Trajectory(RunFacts):
     """The record of a graph's run.
 
     This package writes its facts into the other fields; `metadata` belongs to the user.
@@ -182,56 +149,26 @@ class Trajectory(BaseModel):
     completions: list[CompletionCall] = Field(default_factory=list)
     tool_calls: list[ToolCall] = Field(default_factory=list)
     nodes: list[NodeRun] = Field(default_factory=list)
-    output: Any = None
-    """The graph's final state; None when it raised. A stored run has its messages, and plain data for the rest."""
-    error: str | None = None
-    """What the graph raised. The record has everything that happened until then."""
-    reward: float | None = None
-    """None: not scored, or scoring failed. Runs without a reward are never trained on."""
-    reward_error: str | None = None
-    reward_reason: str | None = None
-    """What a judge said of the run, where a judge scored it."""
-    judgement: str | None = None
-    """Id of the judgement that gave the reward, where runs were scored by comparison with one another. Such rewards are
-    compared with those of the same judgement only. None: the reward stands for itself."""
     independent_reward_error: str | None = None
     """Why the run had no reward of its own before it was scored in its group."""
-    node_rewards: dict[str, float] | None = None
-    """Rewards by node, where the reward function returned `NodeRewards`. The first pattern that names a completion
-    counts."""
-    metrics: dict[str, float] = Field(default_factory=dict)
-    """The parts of the reward."""
-    reward_source: str | None = None
-    """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
-    evaluation: bool = False
-    """The run evaluates a version. No training step takes it."""
-    hints: dict[str, str] = Field(default_factory=dict)
-    """By policy, the text that the trainer server put into its prompts. No training step takes a run with hints."""
     imported: str | None = None
     """The system that recorded the run, such as "langsmith", where it was imported. No training step takes it, because
     the tokens of its completions are not known."""
     temperature: float | None = None
-    """Temperature that the rollout asked for; None: that of the graph or the policy."""
+    """Temperature of the rollout's requests; None: that of the graph or the policy."""
     requested_version: int | dict[str, VersionRef] | None = None
-    """Version that the rollout asked for, for all policies or by policy; None: what their names meant. See
-    `versions`."""
+    """Version of the rollout's requests, for all policies or by policy; None: the version that their names mean.
+    `versions` has those that answered."""
     rollout_id: str | None = None
     """Name of the run at the gateway: the completions' `rollout` in the ledger."""
-    graph_id: str | None = None
-    """Name of the graph, by the LangGraph server or by the graph itself."""
     assistant_id: str | None = None
     """Id of the assistant on a LangGraph server."""
-    thread_id: str | None = None
-    """Id of LangGraph's thread."""
     resumes: Literal["newest", "checkpoint"] | None = None
     """From which state of its thread the run went on, where it had no input of its own but the answer to an interrupt,
     or none: from the newest, or from a checkpoint that its config named. None: it had an input."""
     run_id: str | None = None
     """LangGraph's id of the root run; on a LangGraph server, the id of the run."""
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    """The user's data: the `metadata` of `rollout`, or under `install` the metadata of the run's config."""
     started: float = Field(default_factory=time.time)
-    seconds: float = 0.0
     traceparent: str | None = Field(default=None, exclude=True)
     """The span of the rollout, while traces are on and the run is of this process. It is not stored."""
 
@@ -258,9 +195,9 @@ class Trajectory(BaseModel):
     def messages(self) -> list[BaseMessage]:
         """The conversation: the `messages` of the final state.
 
-        Of a run whose final state has none, or that has no final state (it raised, or has not ended): what its last
-        answered model call was given, and that answer. Empty where there is neither. The same for live, stored and
-        imported runs.
+        Of a run whose final state has none, or that has no final state (it raised, or has not ended): the request of
+        its last model call that has an answer, and the answer. Empty where there is neither. The same for live, stored
+        and imported runs.
         """
         if messages := messages_of(self.output):
             return messages
@@ -281,11 +218,11 @@ class Trajectory(BaseModel):
         A rollout gets the same version of a policy in all its calls. Other runs may get several, when the policy is
         trained meanwhile.
         """
-        answered: dict[str, set[int]] = {}
+        numbers: dict[str, set[int]] = {}
         for call in self.completions:
             if call.policy is not None and call.version is not None:
-                answered.setdefault(call.policy, set()).add(call.version)
-        return {policy: sorted(versions) for policy, versions in answered.items()}
+                numbers.setdefault(call.policy, set()).add(call.version)
+        return {policy: sorted(versions) for policy, versions in numbers.items()}
 
     @property
     def waiting(self) -> set[str]:
@@ -294,10 +231,10 @@ class Trajectory(BaseModel):
         Of nodes in subgraphs it has the outermost, which waits with them.
         """
         outermost = [node for node in self.nodes if node.parent is None]
-        repeated = Attempts(self.nodes).supersessions
+        supersessions = Attempts(self.nodes).supersessions
         last = max((node.step or 0 for node in outermost), default=0)  # a graph that went on waits no longer
-        stopped = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
-        return {node.namespace for node in stopped if node.attempt not in repeated}
+        stops = [node for node in outermost if node.interrupted and (node.step or 0) >= last]
+        return {node.namespace for node in stops if node.attempt not in supersessions}
 
     def resumed_by(self, later: Trajectory) -> Trajectory:
         """This run and the run that went on with its thread, as a single one.
@@ -317,8 +254,11 @@ class Trajectory(BaseModel):
             calls = [call.model_copy() for call in part.completions]
             remark(calls, Attempts(part.nodes).supersessions, whole)
             completions += calls
-        scored = later.reward is not None or later.reward_error or any(c.reward is not None for c in later.completions)
-        rewards = {name: getattr(later, name) for name in _OF_THE_REWARD} if scored else {}
+        rewards = (
+            {name: getattr(later, name) for name in (*REWARD_FIELDS, "metrics")}
+            if later.scored or later.reward_error
+            else {}
+        )
         return self.model_copy(
             update={
                 **rewards,

@@ -78,10 +78,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(autouse=True, scope="module")
 def forgotten_servers() -> Iterator[None]:
     """Servers that the tests of a file met have ended when another file begins."""
-    before = dict(servers._met)
+    before = dict(servers._registry)
     yield
-    servers._met.clear()
-    servers._met.update(before)
+    servers._registry.clear()
+    servers._registry.update(before)
 
 
 @pytest.fixture(scope="session")

@@ -1,1 +1,1 @@
-"""What is done beside the event loop: versions that rollouts held are given back, and servers hear what runs did."""
+"""Work beside the event loop: versions of ended rollouts are released, and reports of runs are sent to servers."""

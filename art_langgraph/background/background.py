@@ -48,30 +48,30 @@ class Background(Generic[T]):
         pause: float,
         again: float = 1.0,
     ) -> None:
-        self._name, self._opened, self._pause, self._again = name, worker_context, pause, again
+        self._name, self._worker_context, self._pause, self._again = name, worker_context, pause, again
         self._begin()
         _all.add(self)
 
     def _begin(self) -> None:
-        """The state of a process in which nothing was put yet."""
+        """Sets the state of a process that has no items yet."""
         self._changed = threading.Condition(threading.Lock())
         self._items: list[T] = []
         self._done = 0
-        self._worked = 0.0
+        self._last_work = 0.0
         self._thread: threading.Thread | None = None
-        self._hungry = self._failing = self._closing = False
+        self._idle = self._failing = self._closing = False
         self._halts = 0
 
     def put(self, item: T) -> None:
         """Hands over an item. Never waits for work."""
         with self._changed:
             self._items.append(item)
-            if self._hungry:
+            if self._idle:
                 self._changed.notify_all()
             self._start()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until all that was put until now is done.
+        """Waits until all items that are there now are done.
 
         Args:
             timeout: Seconds to wait at most; None: until it is done.
@@ -85,7 +85,7 @@ class Background(Generic[T]):
             return self._changed.wait_for(lambda: self._done >= last, timeout)
 
     def close(self, timeout: float = _DRAIN) -> list[T]:
-        """Does what is left, and ends the thread. What failed before is tried once more.
+        """Does the remaining items, and ends the thread. What failed before is tried once more.
 
         Args:
             timeout: Seconds to wait at most for work that neither succeeds nor fails, as on a disk that hangs.
@@ -97,15 +97,15 @@ class Background(Generic[T]):
             self._closing = True
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._thread is None, timeout)
-            own = self._thread is None and bool(self._items) and not self._failing
-            if own:  # a process that is about to end starts no more threads
+            takes_over = self._thread is None and bool(self._items) and not self._failing
+            if takes_over:  # a process that is about to end starts no more threads
                 self._thread = threading.current_thread()
-        if own:
+        if takes_over:
             self._run()
         with self._changed:
-            left, self._items = self._items, []
+            rest, self._items = self._items, []
             self._closing = self._failing = False
-        return left
+        return rest
 
     def waiting(self) -> int:
         """How many items are not done."""
@@ -125,7 +125,7 @@ class Background(Generic[T]):
     def _run(self) -> None:
         while True:
             try:
-                with self._opened() as work:
+                with self._worker_context() as work:
                     while batch := self._next():
                         if not self._note(len(batch), self._attempt(work, batch)):
                             break
@@ -148,12 +148,12 @@ class Background(Generic[T]):
     def _next(self) -> list[T]:
         """All that waits; empty when the thread shall end."""
         with self._changed:
-            self._hungry = True
+            self._idle = True
             self._changed.wait_for(lambda: self._items or self._halts or self._closing, _IDLE)
-            self._hungry = False
+            self._idle = False
             if self._items:
                 self._changed.wait_for(
-                    lambda: self._halts or self._closing, max(0.0, self._worked + self._pause - time.monotonic())
+                    lambda: self._halts or self._closing, max(0.0, self._last_work + self._pause - time.monotonic())
                 )
             return [] if self._halts else list(self._items)
 
@@ -163,7 +163,7 @@ class Background(Generic[T]):
             del self._items[:done_count]
             self._done += done_count
             self._failing = done_count < count
-            self._worked = time.monotonic()
+            self._last_work = time.monotonic()
             self._changed.notify_all()
             if self._failing and not self._closing:
                 self._changed.wait_for(lambda: self._halts or self._closing, self._again)

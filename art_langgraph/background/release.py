@@ -1,4 +1,4 @@
-"""Gives policy versions back when rollouts end: in the background, all that wait in one request."""
+"""Releases the policy versions of ended rollouts: in the background, all that wait in one request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from art_langgraph.client.proxies import ProxyTransport
 log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = 2.0
-"""Seconds for one request. Best effort: a hold that is not given back expires by itself."""
+"""Seconds for one request. Best effort: a version that is not released is released when its lease expires."""
 
 Key = str | Callable[[], str | Awaitable[str]]
 """A key, or a function that gives it when a request is sent."""
@@ -26,22 +26,22 @@ Server = tuple[str, Key]
 
 
 def release(rollout: str, servers: Iterable[Server]) -> None:
-    """Gives back, soon, what an ended rollout holds. Never blocks.
+    """Releases, soon, the versions that an ended rollout holds. Never blocks.
 
     Args:
         rollout: Its id.
-        servers: The servers that it has asked.
+        servers: The servers that it has used.
     """
     for server in servers:
         _releases.put((server, rollout))
 
 
-def _last() -> None:
+def _close() -> None:
     _releases.close(_TIMEOUT)
 
 
 def flush(timeout: float = _TIMEOUT) -> None:
-    """Waits until all that was released by now is given back, for `timeout` seconds at most."""
+    """Waits until all requests of releases are sent, for `timeout` seconds at most."""
     _releases.flush(timeout)
 
 
@@ -66,10 +66,10 @@ def _open_worker() -> Iterator[Callable[[list[tuple[Server, str]]], int]]:
 
 def token_of(key: Key) -> str:
     """A key as it is sent."""
-    given = key() if callable(key) else key
-    if inspect.isawaitable(given):
-        return asyncio.run(_await_value(given))
-    return given
+    value = key() if callable(key) else key
+    if inspect.isawaitable(value):
+        return asyncio.run(_await_value(value))
+    return value
 
 
 async def _await_value(awaitable: Awaitable[str]) -> str:
@@ -77,4 +77,4 @@ async def _await_value(awaitable: Awaitable[str]) -> str:
 
 
 _releases = Background("art-release", _open_worker, pause=0.01)
-at_exit(_last)
+at_exit(_close)

@@ -1,9 +1,9 @@
-"""Tells the trainer server what a run did that has ended, for its dashboard: in the background, and never in the way.
+"""Reports ended runs to the trainer server, for its dashboard: in the background, and never in the way.
 
 The server has the tokens of a run, and knows no graph. So the client sends it the nodes, the tool calls, the rewards
 and what judges said. Runs that wait are sent together. A run that cannot be sent is not lost: it is in the trajectory
-store, and only the dashboard shows less of it. The first one is said at once, and how many there were, and why, in the
-end.
+store, and only the dashboard shows less of it. A warning names the first such run at once; when the process ends,
+another one has their number and the reasons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 
@@ -24,6 +23,7 @@ from art_langgraph.background.background import Background, at_exit
 from art_langgraph.background.release import Server, token_of
 from art_langgraph.client.outages import BUSY
 from art_langgraph.client.proxies import ProxyTransport
+from art_langgraph.messages import map_texts
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
@@ -41,9 +41,9 @@ _MOST = 5000
 """Runs that may wait to be sent to a server. Later ones are left out."""
 _MOST_IN_BATCH = 100
 """Runs in a request."""
-_REMEMBERED = 10_000
-"""Runs of which is known where they were sent."""
-_LAST = 5.0
+_MOST_ADDRESSES = 10_000
+"""Runs whose servers are remembered, to report them again."""
+_CLOSE_TIMEOUT = 5.0
 """Seconds that a process which ends waits for what is not sent yet."""
 _MOST_BYTES = 4 * 2**20
 """Size of a request with runs, as JSON. Texts of a run that is larger are cut."""
@@ -60,23 +60,23 @@ class _Report:
     since: float = field(default_factory=time.monotonic)
 
 
-def report(run: Trajectory, asked_servers: Collection[Server], otherwise: Connection | None = None) -> None:
-    """Sends what a run did to the servers that it asked. Never blocks, and never raises.
+def report(run: Trajectory, run_servers: Collection[Server], otherwise: Connection | None = None) -> None:
+    """Sends a run to the servers that it used. Never blocks, and never raises.
 
     Args:
         run: A run that has ended.
-        asked_servers: Address and key of each trainer server that the run has asked.
-        otherwise: The server that is told where the run asked none; None: none is told.
+        run_servers: Address and key of each trainer server that the run has used.
+        otherwise: The server that gets the report where the run used none; None: none.
     """
-    servers: tuple[Server, ...] = tuple(asked_servers)
+    servers: tuple[Server, ...] = tuple(run_servers)
     if not servers and otherwise is not None:
         servers = ((otherwise.url, otherwise.api_key),)
     if not servers or run.rollout_id is None or run.imported or os.environ.get(OFF) == "0":
         return
     with _lock:
-        _told[run.id] = servers
-        while len(_told) > _REMEMBERED:
-            _told.popitem(last=False)
+        _servers_of[run.id] = servers
+        while len(_servers_of) > _MOST_ADDRESSES:
+            _servers_of.popitem(last=False)
         for server in servers:
             if server[0] not in _reports:
                 _reports[server[0]] = Background("art-reports", _open_worker, pause=0.05)
@@ -90,13 +90,13 @@ def report(run: Trajectory, asked_servers: Collection[Server], otherwise: Connec
 
 
 def report_again(run: Trajectory) -> None:
-    """The same for a run that was reported and got another reward: it takes the place of what was sent before."""
+    """Reports a run that got another reward after its first report, to the same servers, which replace the first."""
     with _lock:
-        servers = _told.get(run.id, ())
+        servers = _servers_of.get(run.id, ())
     report(run, servers)
 
 
-def flush(timeout: float = _LAST) -> None:
+def flush(timeout: float = _CLOSE_TIMEOUT) -> None:
     """Waits until all runs that were reported by now are sent, for `timeout` seconds at most."""
     until = time.monotonic() + timeout
     for reports in list(_reports.values()):
@@ -104,49 +104,31 @@ def flush(timeout: float = _LAST) -> None:
 
 
 def trace_of(run: Trajectory) -> RunTrace:
-    """What is sent of a run: without the requests of completions that the server's ledger has.
+    """The part of a run that is sent: without the requests of completions that the server's ledger has.
 
     Args:
         run: A run that has ended.
     """
     calls = [call if call.id is None else call.model_copy(update={"messages": []}) for call in run.completions]
-    sent = run.model_copy(update={"completions": calls}).model_dump(mode="json")
-    sent = _escape_surrogates(sent)
-    sent["scenario"]["id"] = sent["scenario"]["id"][:200]
+    data = run.model_copy(update={"completions": calls}).model_dump(mode="json")
+    data = map_texts(data, lambda text: text if text.isascii() else writable(text), keys=True)
+    data["scenario"]["id"] = data["scenario"]["id"][:200]
     left_out: list[str] = []
-    if len(to_json(sent)) > _MOST_BYTES:
-        sent = _shorten_texts(sent)
+    if len(to_json(data)) > _MOST_BYTES:
+        data = map_texts(data, lambda text: beginning(text, _MOST_TEXT))
         left_out.append(f"texts beyond their first {_MOST_TEXT:,} characters")
-        if len(to_json(sent)) > _MOST_BYTES:
-            sent |= {"output": None, "metadata": {}}
-            sent["tool_calls"] = [
+        if len(to_json(data)) > _MOST_BYTES:
+            data |= {"output": None, "metadata": {}}
+            data["tool_calls"] = [
                 {**tool, "arguments": {}, "result": None, "structured": None, "content": []}
-                for tool in sent["tool_calls"]
+                for tool in data["tool_calls"]
             ]
             left_out.append("the final state, metadata, arguments and results of tools")
-    return RunTrace.model_validate({**sent, "left_out": left_out})
+    return RunTrace.model_validate({**data, "left_out": left_out})
 
 
-def _escape_surrogates(value: Any) -> Any:
-    """A JSON value with half surrogate pairs escaped, which no text of a trace may have."""
-    if isinstance(value, str):
-        return value if value.isascii() else writable(value)
-    if isinstance(value, dict):
-        return {_escape_surrogates(key): _escape_surrogates(inner) for key, inner in value.items()}
-    return [_escape_surrogates(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _shorten_texts(value: Any) -> Any:
-    """A JSON value with long texts cut."""
-    if isinstance(value, str):
-        return beginning(value, _MOST_TEXT)
-    if isinstance(value, dict):
-        return {key: _shorten_texts(inner) for key, inner in value.items()}
-    return [_shorten_texts(inner) for inner in value] if isinstance(value, list) else value
-
-
-_told: OrderedDict[str, tuple[Server, ...]] = OrderedDict()
-"""By run: the servers that were told of it."""
+_servers_of: OrderedDict[str, tuple[Server, ...]] = OrderedDict()
+"""By run: the servers that it was reported to."""
 _unsent: Counter[str] = Counter()
 """By reason: runs that were not sent."""
 _lock = threading.Lock()
@@ -167,11 +149,11 @@ def _send(http: httpx.Client, waiting: list[_Report]) -> int:
             continue
         part, fault = _encode_run(report.run)
         if not batch.takes(report, part):
-            if not _sent(http, batch):
+            if not _send_batch(http, batch):
                 return begin
             batch, begin = _Batch(), at
         batch.add(report, part, fault)
-    return len(waiting) if _sent(http, batch) else begin
+    return len(waiting) if _send_batch(http, batch) else begin
 
 
 @dataclass(slots=True)
@@ -207,16 +189,16 @@ def _encode_run(run: Trajectory) -> tuple[str, str | None]:
         return "", f"{type(error).__name__}: {beginning(str(error), 200)}"
 
 
-def _sent(http: httpx.Client, batch: _Batch) -> bool:
-    """Whether the server has the runs, or never will: then the log says why."""
-    if batch.runs and not _posted(http, batch):
+def _send_batch(http: httpx.Client, batch: _Batch) -> bool:
+    """Sends runs. Returns False where they have to be sent again. Those that the server will never have are logged."""
+    if batch.runs and not _post(http, batch):
         return False
     for report, fault in batch.faulty:
         _not_sent([report], "cannot be written as JSON", fault)
     return True
 
 
-def _posted(http: httpx.Client, batch: _Batch) -> bool:
+def _post(http: httpx.Client, batch: _Batch) -> bool:
     runs, (url, key) = batch.runs, batch.runs[0].server
     try:
         headers = {"Authorization": f"Bearer {token_of(key)}", "Content-Type": "application/json"}
@@ -238,7 +220,7 @@ def _posted(http: httpx.Client, batch: _Batch) -> bool:
 
 
 def _note(runs: list[_Report], url: str, receipt: TracesTaken) -> None:
-    """Says which of the runs the server has not kept."""
+    """Logs which of the runs the server has not kept."""
     for rollout in receipt.deleted:
         log.info("%s was deleted at %s, and is not told of again", rollout, url)
     for report in runs:
@@ -263,11 +245,12 @@ def unsent() -> int:
         return _unsent.total()
 
 
-def _last() -> None:
-    until = time.monotonic() + _LAST
-    left = sum(len(reports.close(max(0.0, until - time.monotonic()))) for reports in list(_reports.values()))
+def _close() -> None:
+    """Before the process ends: sends what waits, and logs how many runs were not sent."""
+    until = time.monotonic() + _CLOSE_TIMEOUT
+    rest = sum(len(reports.close(max(0.0, until - time.monotonic()))) for reports in list(_reports.values()))
     with _lock:
-        _unsent["not sent before this process ended"] += left
+        _unsent["not sent before this process ended"] += rest
         reasons = [f"{count} {reason}" for reason, count in _unsent.items() if count]
         number = _unsent.total()
     if number:
@@ -276,4 +259,4 @@ def _last() -> None:
 
 _reports: dict[str, Background[_Report]] = {}
 """By address of a server: what waits to be sent. One that does not answer must not keep others waiting."""
-at_exit(_last)
+at_exit(_close)

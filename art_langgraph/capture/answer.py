@@ -1,4 +1,4 @@
-"""What answers say of themselves: of a chat model, who gave it and under which id; of a tool, its message."""
+"""What answers contain: of a chat model, its id at the gateway and its model; of a tool, its message."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ def completion_id(message: BaseMessage) -> str | None:
     """The id under which our gateway recorded an answer; None for answers of other servers.
 
     Our gateway repeats the id as `system_fingerprint`, which every LangChain version keeps, streaming or not. The
-    Responses API and Anthropic's have no such field: there the answer's own id tells.
+    Responses API and Anthropic's have no such field: there it is the answer's own id.
     """
-    if known := gateway_id(message.response_metadata.get("system_fingerprint")):
-        return known
-    given = (str(message.response_metadata.get("id")), str(message.id))
-    others = (ledger_id(given_id) for given_id in given if not given_id.startswith(CHAT))
-    return next(filter(None, others), None)
+    if fingerprint := gateway_id(message.response_metadata.get("system_fingerprint")):
+        return fingerprint
+    own_ids = (str(message.response_metadata.get("id")), str(message.id))
+    return next(filter(None, (ledger_id(own_id) for own_id in own_ids if not own_id.startswith(CHAT))), None)
 
 
 def answer_of(response: LLMResult) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is known of a graph's run as a whole: which graph, on which input, with which result."""
+"""The facts of a graph's run as a whole: which graph, on which input, with which result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class GraphRun:
         self._header = Trajectory(scenario=Scenario(input=None), rollout_id=scope.rollout_id)
         self._roots: set[UUID] = set()
         self._lock = threading.Lock()
-        self._began = time.monotonic()
+        self._start = time.monotonic()
 
     def note_start(
         self,
@@ -45,29 +45,29 @@ class GraphRun:
         metadata: Mapping[str, Any],
         *,
         scenario: str | None = None,
-        **asked: Any,
+        **facts: Any,
     ) -> None:
-        """A run that nothing encloses has begun.
+        """Notes that a run has begun which nothing encloses.
 
         Args:
             run_id: LangChain's id of the run.
             inputs: What the graph was invoked with.
             name: Name of the run.
             metadata: Of the run.
-            scenario: Id of its scenario, where a rollout of another process says so; None: by the input.
-            asked: What else such a rollout wants of the run.
+            scenario: Id of its scenario, where a rollout of another process has one; None: by the input.
+            facts: Other fields of its trajectory, from such a rollout.
         """
         with self._lock:
             first = self.root is None
             self.root = self.root or run_id
             self._roots.add(run_id)
         if first:
-            self._began = time.monotonic()
-            update = {**_facts_of(run_id, inputs, name, metadata, scenario), **asked, "started": time.time()}
+            self._start = time.monotonic()
+            update = {**_facts_of(run_id, inputs, name, metadata, scenario), **facts, "started": time.time()}
             self._header = self._header.model_copy(update=update)
 
-    def ended(self, run_id: UUID, output: Any, error: str | None) -> bool:
-        """A run has ended.
+    def note_end(self, run_id: UUID, output: Any, error: str | None) -> bool:
+        """Notes that a run has ended.
 
         Args:
             run_id: Its id.
@@ -79,19 +79,22 @@ class GraphRun:
         """
         if run_id not in self._roots:
             return False
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - self._start
         self._header = self._header.model_copy(update={"output": output, "error": error, "seconds": seconds})
         return True
 
     def trajectory(
         self, scenario: Scenario | Any, reward: float | Mapping[str, float] | RewardFunction | None, output: Any
     ) -> Trajectory:
-        """See `ARTCallbackHandler.trajectory`.
+        """The run as a trajectory: the facts of the graph, and what the recorder has.
 
         Args:
             scenario: The task; None: the graph's input.
             reward: The reward, its named parts, or a function that gives them; None: not scored.
             output: The graph's final state; None: what the run returned.
+
+        Raises:
+            ConfigError: The reward function is async.
         """
         recorder = self._scope.recorder
         update: dict[str, Any] = {
@@ -113,7 +116,7 @@ class GraphRun:
 def _facts_of(
     run_id: UUID, inputs: Any, name: str | None, metadata: Mapping[str, Any], scenario: str | None
 ) -> dict[str, Any]:
-    """What a root run says of itself, as fields of a `Trajectory`.
+    """The facts of a root run, as fields of a `Trajectory`.
 
     Args:
         run_id: LangChain's id of the run; a LangGraph server's own takes its place.
@@ -146,9 +149,9 @@ def resumed_state(inputs: Any, facts: Mapping[str, Any]) -> Literal["newest", "c
 
 
 def error_text(error: BaseException) -> str:
-    """What a record says of an error."""
-    what = "the stream of the run was left before the run ended" if isinstance(error, GeneratorExit) else error
-    return f"{type(error).__name__}: {what}"
+    """An error as text for a record."""
+    text = "the stream of the run was left before the run ended" if isinstance(error, GeneratorExit) else error
+    return f"{type(error).__name__}: {text}"
 
 
 def _score(trajectory: Trajectory, reward: RewardFunction) -> None:

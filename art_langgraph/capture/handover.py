@@ -1,7 +1,10 @@
-"""Hands a rollout over to the process that runs a remote graph: by the metadata of the run's config.
+"""What the processes of a rollout and of its remote graphs send each other: the rollout there, the records back.
 
-A `RemoteGraph` sends the metadata along. The capture of the other process (`install`, `art_langgraph.dev`) takes the
-rollout up, so that its models ask for the same version at the same temperature.
+The rollout is handed over by the metadata of the run's config.
+
+A `RemoteGraph` sends the metadata. The capture of the other process (`install`, `art_langgraph.dev`) takes the
+rollout up, so that its models ask for the same version at the same temperature, and sends the records of its runs to
+the trainer server, where the rollout fetches them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, ValidationError
 
 from art_langgraph.capture.scope import Scope
+from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ROLLOUT_PATTERN, VersionRef
 
 log = logging.getLogger("art_langgraph")
@@ -23,7 +27,8 @@ _Id = Annotated[str, Field(pattern=ROLLOUT_PATTERN)]
 
 
 class Handover(BaseModel):
-    """What the other process has to know of a rollout. Whoever may set the metadata of a run may have written it."""
+    """A rollout, as the other process needs it. Each field is checked: anyone who may set a run's metadata may write
+    it."""
 
     id: _Id
     call: _Id | None = None
@@ -35,48 +40,44 @@ class Handover(BaseModel):
     evaluation: bool = False
 
 
-def handed_over(scope: Scope, scenario_id: str | None, *, evaluation: bool) -> dict[str, str]:
+def handover_metadata(
+    scope: Scope, scenario_id: str | None, *, evaluation: bool, call: str | None = None
+) -> dict[str, str]:
     """A rollout as metadata of a config.
 
     Args:
         scope: The rollout.
         scenario_id: Of its scenario. None: unknown.
         evaluation: Whether the run evaluates a version. Such a run is never trained on.
+        call: Id of the call of a remote graph; None: all its calls.
     """
     version = dict(scope.version) if isinstance(scope.version, Mapping) else scope.version
-    sent = Handover(
+    handover = Handover(
         id=scope.rollout_id,
+        call=call,
         scenario=scenario_id,
         temperature=scope.temperature,
         version=version,
         evaluation=evaluation,
     )
-    return {KEY: sent.model_dump_json(exclude_defaults=True)}
+    return {KEY: handover.model_dump_json(exclude_defaults=True)}
 
 
-def for_call(metadata: Mapping[str, Any], call: str) -> dict[str, str]:
-    """The handover in the metadata of a config, for one call of a remote graph; empty where there is none.
-
-    Args:
-        metadata: Has what `handed_over` gave.
-        call: Id of the call.
-    """
+def read_handover(metadata: Mapping[str, Any]) -> Handover | None:
+    """The handover in the metadata of a config, of a run or of a checkpoint; None where no rollout wrote it."""
     try:
-        sent = Handover.model_validate_json(metadata[KEY])
-    except (KeyError, ValidationError):
-        return {}
-    return {KEY: sent.model_copy(update={"call": call}).model_dump_json(exclude_defaults=True)}
-
-
-def scenario_of(metadata: Mapping[str, Any]) -> str | None:
-    """Id of the scenario of the rollout that wrote a checkpoint's metadata; None where no rollout did."""
-    try:
-        return Handover.model_validate_json(metadata[KEY]).scenario
+        return Handover.model_validate_json(metadata[KEY])
     except (KeyError, ValidationError):
         return None
 
 
-def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
+def scenario_of(metadata: Mapping[str, Any]) -> str | None:
+    """Id of the scenario of the rollout that wrote a checkpoint's metadata; None where no rollout did."""
+    handover = read_handover(metadata)
+    return handover.scenario if handover else None
+
+
+def take_up_rollout(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
     """The rollout that a run belongs to.
 
     Args:
@@ -89,14 +90,36 @@ def taken_up(metadata: Mapping[str, Any]) -> tuple[Scope, dict[str, Any]]:
     if KEY not in metadata:
         return Scope(), {}
     try:
-        sent = Handover.model_validate_json(metadata[KEY])
+        handover = Handover.model_validate_json(metadata[KEY])
     except ValidationError as error:
         log.warning("the metadata %r of a run is no rollout, and is not taken up: %s", KEY, error)
         return Scope(), {}
-    scope = Scope(rollout_id=sent.id, temperature=sent.temperature, version=sent.version, call=sent.call)
-    return scope, {
-        "scenario": sent.scenario,
-        "temperature": sent.temperature,
-        "requested_version": sent.version,
-        "evaluation": sent.evaluation,
-    }
+    temperature, version = handover.temperature, handover.version
+    facts = {"temperature": temperature, "requested_version": version, "evaluation": handover.evaluation}
+    scope = Scope(rollout_id=handover.id, temperature=temperature, version=version, call=handover.call)
+    return scope, {"scenario": handover.scenario, **facts}
+
+
+class RemoteRecord(BaseModel):
+    """A run of a remote graph."""
+
+    trajectory: Trajectory
+    """The run, without input and output, which the caller has."""
+    marked: int = 0
+    """How many of its requests to a trainer server carried the rollout's id."""
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, mark_count: int) -> RemoteRecord:
+        """The record of a run that has ended."""
+        scenario = trajectory.scenario.model_copy(update={"input": None, "metadata": {}})
+        update: dict[str, Any] = {"scenario": scenario, "output": None, "metadata": {}}
+        return cls(trajectory=trajectory.model_copy(update=update), marked=mark_count)
+
+
+class RemoteRecords(BaseModel):
+    """What the trainer server has of the runs that answered one call of a remote graph."""
+
+    ended: bool = False
+    """Whether all runs that have begun have ended."""
+    records: list[RemoteRecord] = Field(default_factory=list)
+    """The runs that have ended, in the order in which they began."""

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -29,13 +29,12 @@ from art_langgraph.background.release import release
 from art_langgraph.capture.answer import completion_id
 from art_langgraph.capture.graph_run import error_text
 from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.handover import taken_up
+from art_langgraph.capture.handover import take_up_rollout
 from art_langgraph.capture.remote.outbox import Outbox
 from art_langgraph.capture.scope import Scope, enclosing_run, explicit
 from art_langgraph.capture.writer import Writer
 from art_langgraph.notices import warn_once
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import ARTError
 
 log = logging.getLogger("art_langgraph")
@@ -54,6 +53,10 @@ class _Root:
     taken_up: bool
     """Whether the run belongs to a rollout of another process, which may still call when this run has ended."""
     members: set[UUID] = field(default_factory=set)
+    writer: Writer | None = None
+    """Of the store that has the beginning of the run."""
+    stored_count: int = 0
+    """Completions of the run that this store has."""
 
 
 class _ProcessHandler(BaseCallbackHandler):
@@ -98,11 +101,6 @@ class _ProcessHandler(BaseCallbackHandler):
             root.handler.on_chain_end(outputs, run_id=run_id, **kwargs)
             self._finish(run_id, outputs, None)
 
-    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        if root := self._root(run_id):
-            root.handler.on_chain_error(error, run_id=run_id, **kwargs)
-            self._finish(run_id, None, error_text(error))
-
     def on_chat_model_start(
         self,
         serialized: dict[str, Any],
@@ -130,11 +128,6 @@ class _ProcessHandler(BaseCallbackHandler):
                 "Call `install()` before the first run, and wait in the graph for all model calls",
             )
 
-    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        if root := self._root(run_id):
-            root.handler.on_llm_error(error, run_id=run_id, **kwargs)
-            self._finish(run_id, None, error_text(error))
-
     def on_tool_start(
         self,
         serialized: dict[str, Any],
@@ -150,10 +143,6 @@ class _ProcessHandler(BaseCallbackHandler):
     def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
         if root := self._root(run_id):
             root.handler.on_tool_end(output, run_id=run_id, **kwargs)
-
-    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
-        if root := self._root(run_id):
-            root.handler.on_tool_error(error, run_id=run_id, **kwargs)
 
     def on_retriever_start(
         self,
@@ -172,9 +161,23 @@ class _ProcessHandler(BaseCallbackHandler):
             root.handler.on_retriever_end(documents, run_id=run_id, **kwargs)
             self._finish(run_id, documents, None)
 
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._fail(ARTCallbackHandler.on_chain_error, error, run_id, kwargs)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._fail(ARTCallbackHandler.on_llm_error, error, run_id, kwargs)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._fail(ARTCallbackHandler.on_tool_error, error, run_id, kwargs)
+
     def on_retriever_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        self._fail(ARTCallbackHandler.on_retriever_error, error, run_id, kwargs)
+
+    def _fail(
+        self, on_error: Callable[..., None], error: BaseException, run_id: UUID, kwargs: Mapping[str, Any]
+    ) -> None:
         if root := self._root(run_id):
-            root.handler.on_retriever_error(error, run_id=run_id, **kwargs)
+            on_error(root.handler, error, run_id=run_id, **kwargs)
             self._finish(run_id, None, error_text(error))
 
     def _adopt(
@@ -205,29 +208,25 @@ class _ProcessHandler(BaseCallbackHandler):
 
     def _begin(self, run_id: UUID, inputs: Any, kwargs: dict[str, Any]) -> _Root:
         metadata = kwargs.get("metadata") or {}
-        scope, asked = taken_up(metadata)
-        handler = ARTCallbackHandler(scope)
-        handler.graph.note_start(run_id, inputs, kwargs.get("name"), metadata, **asked)
+        scope, facts = take_up_rollout(metadata)
+        root = _Root(ARTCallbackHandler(scope), bool(facts), {run_id})
+        root.handler.graph.note_start(run_id, inputs, kwargs.get("name"), metadata, **facts)
+        root.handler.recorder.on_completion = lambda: self._store_completions(root)
+        self.outbox.note_start(scope, root.handler.trajectory().id)
+        return root
 
-        told: Writer | None = None
-        kept = 0
-
-        def keep(_: CompletionCall) -> None:
-            nonlocal told, kept
-            trajectory = handler.trajectory()
-            with self._lock:
-                if self.writer is None:
-                    return
-                if self.writer is not told:
-                    self.writer.note_start(trajectory)
-                    told, kept = self.writer, 0
-                for call in trajectory.completions[kept:]:
-                    self.writer.completion(trajectory, call)
-                    kept += 1
-
-        handler.recorder.on_completion = keep
-        self.outbox.note_start(scope, handler.trajectory().id)
-        return _Root(handler, bool(asked), {run_id})
+    def _store_completions(self, root: _Root) -> None:
+        """Stores the answers of a run that are not in the store yet; after a change of the store, all of them."""
+        trajectory = root.handler.trajectory()
+        with self._lock:
+            if self.writer is None:
+                return
+            if self.writer is not root.writer:
+                self.writer.note_start(trajectory)
+                root.writer, root.stored_count = self.writer, 0
+            for call in trajectory.completions[root.stored_count :]:
+                self.writer.note_completion(trajectory, call)
+                root.stored_count += 1
 
     def _root(self, run_id: UUID | None) -> _Root | None:
         with self._lock:
@@ -242,14 +241,15 @@ class _ProcessHandler(BaseCallbackHandler):
             self._bare.pop(run_id, None)
             for member in root.members:
                 self._root_of.pop(member, None)
-        root.handler.graph.ended(run_id, output, error)
+        root.handler.graph.note_end(run_id, output, error)
         root.handler.close()
         trajectory = root.handler.trajectory()
         if not root.taken_up:
             release(root.handler.scope.rollout_id, root.handler.scope.servers)
-        asked = trajectory.completions or trajectory.resumes or trajectory.waiting
+        # A chain that called no model, and waits for no person, is no run of an agent.
+        is_agent = trajectory.completions or trajectory.resumes or trajectory.waiting
         with self._lock:
-            writer = self.writer if asked else None  # a chain that asked no model, and no person, is no run of an agent
+            writer = self.writer if is_agent else None
             if writer:
                 writer.note_end(trajectory)
         if writer and not root.taken_up:  # the rollout that waits for it reports all of its parts
@@ -259,8 +259,8 @@ class _ProcessHandler(BaseCallbackHandler):
     def give_up(self, before: float) -> None:
         """Ends model calls and retrievers that nothing encloses, and that began before a time."""
         with self._lock:
-            over = list(takewhile(lambda run_id: self._bare[run_id] < before, self._bare))
-        for run_id in over:
+            stale_runs = list(takewhile(lambda run_id: self._bare[run_id] < before, self._bare))
+        for run_id in stale_runs:
             self._finish(run_id, None, "no end was reported: it was cancelled, or the process ended")
 
     def write_to(self, store: TrajectoryStore | None) -> None:
@@ -270,8 +270,8 @@ class _ProcessHandler(BaseCallbackHandler):
             if before is not None and store is not None and before.store.name == store.name:
                 return
             self.writer = None if store is None else Writer(store)
-        if before and (wrong := before.close()):
-            log.error("%s", wrong)
+        if before and (problem := before.close()):
+            log.error("%s", problem)
 
 
 _handler = _ProcessHandler()
@@ -279,7 +279,8 @@ if sys.platform != "win32":  # which has no fork
     os.register_at_fork(after_in_child=_handler.reset_after_fork)
 # The default is what reaches every task of a server; a plain `.set()` would be lost in them.
 _hook: ContextVar[BaseCallbackHandler | None] = ContextVar("art_capture", default=_handler)
-_registered = False
+_in_hooks = False
+"""Whether LangChain has the handler, which is never taken out again."""
 
 
 def install(store: TrajectoryStore | None = None) -> None:
@@ -292,12 +293,12 @@ def install(store: TrajectoryStore | None = None) -> None:
     Args:
         store: Where the runs go; None: `trajectories.sqlite` under ART_HOME.
     """
-    global _registered
+    global _in_hooks
     _handler.write_to(TrajectoryStore() if store is None else store)
-    if not _registered:
+    if not _in_hooks:
         register_configure_hook(_hook, inheritable=True)
-        at_exit(_last)
-        _registered = True
+        at_exit(_close)
+        _in_hooks = True
 
 
 def uninstall() -> None:
@@ -319,12 +320,12 @@ def flush(timeout: float = 30.0) -> None:
         _handler.outbox.flush(timeout)
 
 
-def _last() -> None:
-    """Before the process ends: says on standard error what could not be written, whatever becomes of log messages."""
+def _close() -> None:
+    """Before the process ends: prints to standard error what could not be written; log handlers may be closed."""
     _handler.give_up(float("inf"))
     _handler.outbox.close(_PATIENCE)
-    if _handler.writer and (wrong := _handler.writer.close()):
-        print(f"art-langgraph: {wrong}", file=sys.stderr)
+    if _handler.writer and (problem := _handler.writer.close()):
+        print(f"art-langgraph: {problem}", file=sys.stderr)
 
 
 if os.environ.get("ART_CAPTURE") == "1":

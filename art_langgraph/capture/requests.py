@@ -1,8 +1,8 @@
-"""Requests of chat models say which rollout they are made in, and what that rollout asks for.
+"""Requests of chat models carry the rollout that they are made in, with its temperature and its version.
 
 LangChain's OpenAI models make all their requests in one method, which takes no hook, and so do its Anthropic models.
-`attach` wraps it. A model that asks a trainer server - its key tells - then sends the rollout's id, its temperature and
-its version, whether it is a ChatART, a ChatOpenAI, a ChatAnthropic, or what `init_chat_model` made of one.
+`attach` wraps it. A model with the key of a trainer server then sends the rollout's id, its temperature and its
+version, whether it is a ChatART, a ChatOpenAI, a ChatAnthropic, or what `init_chat_model` made of one.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from art_langgraph.client.proxies import HTTP_LIBRARIES, exempt_clients
 from art_langgraph.client.servers import server_of, server_url
 from art_langgraph.client.transport import LoopTransport
 
-RECORDED = "X-ART-Recorded"
+REPORTED_HEADER = "X-ART-Recorded"
 """Header of requests that LangChain's callbacks report. `tie_clients` takes it off, and counts all others."""
 
 _lock = threading.Lock()
 
 
 def attach() -> None:
-    """Makes the requests of LangChain's OpenAI and Anthropic models say which rollout they are made in, and not go by a
-    proxy to this machine.
+    """Has the requests of LangChain's OpenAI and Anthropic models carry their rollout, and not go by a proxy to this
+    machine.
 
     Each class is wrapped once per process; that for Anthropic's API when it has been imported.
     """
     exempt_clients()
     anthropic = sys.modules.get("langchain_anthropic.chat_models")
     with _lock:
-        _say_rollouts(BaseChatOpenAI)
-        if anthropic is not None and _say_rollouts(anthropic.ChatAnthropic):
+        _wrap_payloads(BaseChatOpenAI)
+        if anthropic is not None and _wrap_payloads(anthropic.ChatAnthropic):
             _keep_ids(anthropic.ChatAnthropic)
 
 
-def _say_rollouts(kind: Any) -> bool:
+def _wrap_payloads(kind: Any) -> bool:
     """Wraps a class of chat models. Returns whether it was not wrapped yet."""
     plain = kind._get_request_payload
-    if getattr(plain, "_says_rollout", False):
+    if getattr(plain, "_carries_rollout", False):
         return False
 
     @functools.wraps(plain)
@@ -60,7 +60,7 @@ def _say_rollouts(kind: Any) -> bool:
                 _keep_loops_apart(self)
         return payload
 
-    payload_in_rollout._says_rollout = True  # type: ignore[attr-defined]
+    payload_in_rollout._carries_rollout = True  # type: ignore[attr-defined]
     kind._get_request_payload = payload_in_rollout
     return True
 
@@ -77,26 +77,28 @@ def _keep_ids(kind: Any) -> None:
 
     @functools.wraps(plain)
     def chunk_with_id(self: Any, event: Any, **kwargs: Any) -> Any:
-        made, block = plain(self, event, **kwargs)
-        if made is not None and event.type == "message_start":
-            made.response_metadata["id"] = event.message.id
-        return made, block
+        chunk, block = plain(self, event, **kwargs)
+        if chunk is not None and event.type == "message_start":
+            chunk.response_metadata["id"] = event.message.id
+        return chunk, block
 
     kind._make_message_chunk_from_anthropic_event = chunk_with_id
 
 
 def _server_of(model: Any) -> Server | None:
-    """The trainer server that a model asks; None for other servers."""
-    if not isinstance(model, BaseChatOpenAI):
-        server = server_of(model.anthropic_api_url, model.anthropic_api_key.get_secret_value())
-        return None if server is None else (server.url, server.api_key)
-    key = model.openai_api_key
+    """The trainer server that a model's requests go to; None for other servers."""
+    is_openai = isinstance(model, BaseChatOpenAI)
+    url, key = (
+        (model.openai_api_base, model.openai_api_key)
+        if is_openai
+        else (model.anthropic_api_url, model.anthropic_api_key)
+    )
     if isinstance(key, SecretStr):
-        server = server_of(model.openai_api_base, key.get_secret_value())
+        server = server_of(url, key.get_secret_value())
         return None if server is None else (server.url, server.api_key)
-    if key is None or model._llm_type != "art-chat" or not model.openai_api_base:
+    if key is None or model._llm_type != "art-chat" or not url:
         return None
-    return server_url(model.openai_api_base), key  # a ChatART, whose key a function gives
+    return server_url(url), key  # a ChatART, whose key a function gives
 
 
 def _keep_loops_apart(model: BaseChatOpenAI) -> None:
@@ -115,6 +117,6 @@ def _keep_loops_apart(model: BaseChatOpenAI) -> None:
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:
     """Adds what the gateway has to know of the rollout to a request."""
-    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **scope.headers, RECORDED: "1"}
+    payload["extra_headers"] = {**(payload.get("extra_headers") or {}), **scope.headers, REPORTED_HEADER: "1"}
     scope.servers.add(server)
     scope.mark_count += 1

@@ -47,14 +47,14 @@ class Runs:
     def __contains__(self, run_id: UUID | None) -> bool:
         return run_id in self._runs
 
-    def chain(
+    def add_chain(
         self,
         run_id: UUID,
         parent: UUID | None,
         metadata: dict[str, Any],
         resumes: Literal["newest", "checkpoint"] | None = None,
     ) -> bool:
-        """A chain starts.
+        """Adds a chain that starts.
 
         Args:
             run_id: Its id.
@@ -73,14 +73,14 @@ class Runs:
         return bool(namespace) and (above is None or above.namespace != namespace)
 
     def repeat(self, run_id: UUID, parent: UUID | None) -> None:
-        """A run is another attempt at what its parent tried before and what failed, which is repeated thereby. What
-        succeeded beside it, such as another input of a batch, is not."""
+        """Marks the failed runs of the same parent as repeated, because a run is another attempt at them. What
+        succeeded beside it, such as another input of a batch, is not repeated."""
         with self._lock:
-            siblings = {known for known, run in self._runs.items() if run.parent == parent and known != run_id}
+            siblings = {other for other, run in self._runs.items() if run.parent == parent and other != run_id}
             self._repeated |= siblings & self._failed
 
     def fail(self, run_id: UUID) -> None:
-        """A run ended with an error."""
+        """Notes that a run ended with an error."""
         with self._lock:
             self._failed.add(run_id)
 
@@ -88,13 +88,12 @@ class Runs:
         """Whether a run ended with an error."""
         return run_id in self._failed
 
-    def parent(self, run_id: UUID | None) -> UUID | None:
-        """The run that a run was started in."""
-        run = self._runs.get(run_id) if run_id else None
-        return run.parent if run else None
+    def get(self, run_id: UUID | None) -> Run:
+        """A run by its id; an empty one where the id is unknown."""
+        return self._runs.get(run_id, Run(None)) if run_id else Run(None)
 
-    def again(self, run_id: UUID) -> None:
-        """A run was repeated."""
+    def mark_repeated(self, run_id: UUID) -> None:
+        """Notes that a run was repeated."""
         with self._lock:
             self._repeated.add(run_id)
 
@@ -108,26 +107,11 @@ class Runs:
                 run_id = run.parent if run else None
         return False
 
-    def other(self, run_id: UUID, parent: UUID | None) -> None:
-        """A tool or a retriever starts, which may run chains and graphs."""
+    def add_inner(self, run_id: UUID, parent: UUID | None) -> None:
+        """Adds a tool or a retriever that starts, which may run chains and graphs."""
         with self._lock:
             above = self._runs.get(parent) if parent else None
             self._runs[run_id] = Run(parent, above.namespace if above else "")
-
-    def node(self, run_id: UUID) -> NodeRun | None:
-        """The node run of that id."""
-        run = self._runs.get(run_id)
-        return run.node if run else None
-
-    def resumes(self, run_id: UUID | None) -> Literal["newest", "checkpoint"] | None:
-        """From which state of its thread a chain goes on."""
-        run = self._runs.get(run_id) if run_id else None
-        return run.resumes if run else None
-
-    def set_node(self, run_id: UUID, node: NodeRun) -> None:
-        """A run is that of a node."""
-        with self._lock:
-            self._runs[run_id].node = node
 
     def place(self, parent: UUID | None, metadata: dict[str, Any]) -> dict[str, Any]:
         """Where something under `parent` runs: in the nearest node run above, which is inside the one above that.

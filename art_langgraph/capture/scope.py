@@ -42,16 +42,16 @@ class Scope:
     """What everything inside a rollout may want to know.
 
     Args:
-        rollout_id: What models tell the gateway, so that all completions of the rollout come from one version.
+        rollout_id: Sent to the gateway with each request, so that all completions of the rollout come from one version.
         recorder: What has happened so far.
-        temperature: Overrides what the graph's models ask for; None: leave them.
-        version: Of the policies that the graph asks, for all or by name; None: what their names mean.
+        temperature: Overrides that of the graph's models; None: theirs.
+        version: Of the graph's policies, for all or by name; None: what their names mean.
         hints: By policy, what the server puts into its prompts; empty: nothing.
-        servers: Address and key of every trainer server that was asked, so that the rollout's hold on a policy version
-            can be released.
-        mark_count: How many requests to a trainer server said that they belong to the rollout.
-        outside: Whether LangChain may not have heard all requests of the rollout: another client made some, or has the
-            rollout's own base URL.
+        servers: Address and key of every trainer server that got a request, so that the rollout's hold on a policy
+            version can be released.
+        mark_count: How many requests to a trainer server carried the rollout's id.
+        outside: Whether LangChain may not have reported all requests of the rollout: another client made some, or has
+            the rollout's own base URL.
         refusals: By their bodies, requests of such clients that the trainer server refused.
         reported_ids: Ids of completions whose requests LangChain's callbacks report.
         streamed_answers: By id of a completion that another client streamed in this process: whether it read all of the
@@ -104,7 +104,7 @@ class Scope:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request to a trainer server says of the rollout that it is made in."""
+        """The headers of a request to a trainer server that is made in the rollout."""
         headers = {ROLLOUT: self.rollout_id}
         if self.temperature is not None:
             headers[TEMPERATURE] = str(self.temperature)
@@ -124,7 +124,7 @@ _current: ContextVar[Scope | None] = ContextVar("art_rollout", default=None)
 
 
 def current() -> Scope | None:
-    """The rollout that is running here: an explicit one, or the one whose handler hears the enclosing run; or None."""
+    """The rollout that is running here: an explicit one, or that of the handler of the enclosing run; or None."""
     return _current.get() or _enclosing()
 
 
@@ -137,8 +137,8 @@ _handler: ContextVar[BaseCallbackHandler | None] = ContextVar("art_rollout_handl
 register_configure_hook(_handler, inheritable=True)
 
 
-def listener() -> BaseCallbackHandler | None:
-    """The handler that hears the rollout which `recording` opened around here."""
+def current_handler() -> BaseCallbackHandler | None:
+    """The handler that records the rollout which `recording` opened around here."""
     return _handler.get()
 
 
@@ -146,16 +146,16 @@ def listener() -> BaseCallbackHandler | None:
 def recording(scope: Scope, handler: BaseCallbackHandler) -> Iterator[Scope]:
     """Makes `scope` the current rollout inside the `with` block, in this task and those it starts.
 
-    The handler hears every LangChain run in there, whatever callbacks the run is given. A run that goes on around the
-    block, such as that of the node which calls it, encloses none of them: its handlers do not hear them. At the end of
-    the block, the policy versions that the rollout holds are given back.
+    The handler records every LangChain run in there, whatever callbacks the run has. A run that goes on around the
+    block, such as that of the node which calls it, encloses none of them: its handlers do not get their events. At the
+    end of the block, the policy versions that the rollout holds are given back.
     """
-    token, heard, config = _current.set(scope), _handler.set(handler), var_child_runnable_config.set(None)
+    token, handler_token, config = _current.set(scope), _handler.set(handler), var_child_runnable_config.set(None)
     try:
         yield scope
     finally:
         var_child_runnable_config.reset(config)
-        _handler.reset(heard)
+        _handler.reset(handler_token)
         _current.reset(token)
         release(scope.rollout_id, scope.servers)
 
@@ -176,7 +176,7 @@ def enclosing_run() -> tuple[UUID | None, dict[str, Any]]:
 
 
 def _enclosing() -> Scope | None:
-    """By the callbacks of the node or tool that runs here; a stream gets no run manager that could tell."""
+    """The rollout of the callbacks of the node or tool that runs here; a stream gets no run manager that has one."""
     if manager := _enclosing_manager():
         for handler in manager.handlers:
             if isinstance(handler, ScopeSource) and (scope := handler.scope_of(manager.parent_run_id)):

@@ -29,14 +29,13 @@ _AGAIN = 1.0
 """Seconds after which a write that failed is tried again."""
 _MOST = 5000
 """Writes that may wait for a store that cannot be written. Above that, ended runs go to a file."""
-_SAY_AGAIN = 60.0
+_MESSAGE_INTERVAL = 60.0
 """Seconds between two messages that the store cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """What became known of a run: that it has begun (`header`), an answer in it (`call`), or all of it
-    (`ended_run`)."""
+    """One write for a run: its beginning (`header`), an answer in it (`call`), or all of it (`ended_run`)."""
 
     run: str
     header: Trajectory | None = None
@@ -65,27 +64,28 @@ class Writer:
     def __init__(self, store: TrajectoryStore) -> None:
         self.store = store
         self._writes: Background[_Write] = Background("art-capture", self._open_worker, _PAUSE, _AGAIN)
-        self._wrong: str | None = None
+        self._problem: str | None = None
         """Why the store cannot be written; None: the last write succeeded."""
-        self._said = 0.0
-        self._aside: dict[Path, Path] = {}
+        self._last_message = 0.0
+        """Time of the last log message about it, by `time.monotonic`."""
+        self._overflow_files: dict[Path, Path] = {}
         """By directory, the file for runs that cannot be stored."""
 
     def note_start(self, trajectory: Trajectory) -> None:
-        """A run has begun."""
+        """Writes that a run has begun."""
         header = trajectory.model_copy(update={"completions": [], "tool_calls": [], "nodes": []})
         self._writes.put(_Write(trajectory.id, header=header))
 
-    def completion(self, trajectory: Trajectory, call: CompletionCall) -> None:
-        """A run that has begun got an answer."""
+    def note_completion(self, trajectory: Trajectory, call: CompletionCall) -> None:
+        """Writes an answer in a run that has begun."""
         self._writes.put(_Write(trajectory.id, call=call))
 
     def note_end(self, trajectory: Trajectory) -> None:
-        """A run has ended."""
+        """Writes a run that has ended."""
         self._writes.put(_Write(trajectory.id, ended_run=trajectory))
 
     def flush(self, timeout: float) -> None:
-        """Returns when all that was given is on disk.
+        """Waits until all writes are on disk.
 
         Args:
             timeout: Seconds to wait at most.
@@ -94,7 +94,7 @@ class Writer:
             ARTError: It is not there after `timeout` seconds.
         """
         if not self._writes.flush(timeout):
-            why = f" ({self._wrong})" if self._wrong else ""
+            why = f" ({self._problem})" if self._problem else ""
             raise ARTError(
                 f"{self._writes.waiting()} records of captured runs are not in {self.store.name} after {timeout:g} "
                 f"s{why}. They are tried again until the process ends"
@@ -106,70 +106,74 @@ class Writer:
         Returns:
             What could not be written, and where it is instead; None: all is in the store.
         """
-        left = self._writes.close()
-        return self._set_aside(left) if left else None
+        rest = self._writes.close()
+        return self._write_overflow(rest) if rest else None
 
     @contextmanager
     def _open_worker(self) -> Iterator[Callable[[list[_Write]], int]]:
         with ExitStack() as stack:
-            opened: list[Session] = []
+            session: Session | None = None
 
             def work(writes: list[_Write]) -> int:
-                done = 0
+                nonlocal session
+                count = 0
                 try:
-                    if not opened:
-                        opened.append(stack.enter_context(self.store.session(patience=_PATIENCE)))
-                    if _all_at_once(opened[0], writes):
-                        done = len(writes)
-                    for write in writes[done:]:
-                        _alone(opened[0], write)
-                        done += 1
-                    self._wrong = None
-                    return done
+                    session = session or stack.enter_context(self.store.session(patience=_PATIENCE))
+                    if _write_all(session, writes):
+                        count = len(writes)
+                    for write in writes[count:]:
+                        _write_one(session, write)
+                        count += 1
+                    self._problem = None
+                    return count
                 except StoreUnavailable as error:  # a full disk, a lock, a broken file, no database
-                    opened.clear()
+                    session = None
                     stack.close()
-                    return done + self._handle_failure(error, writes[done:])
+                    return count + self._handle_failure(error, writes[count:])
 
             yield work
 
     def _handle_failure(self, error: StoreUnavailable, writes: Sequence[_Write]) -> int:
-        """The store cannot be written. Returns how many of the writes are dealt with all the same."""
+        """Logs that the store cannot be written. Where too many writes wait, their runs go to a file.
+
+        Returns:
+            How many of the writes need not be tried again.
+        """
         now = time.monotonic()
-        if self._wrong is None or now > self._said + _SAY_AGAIN:
+        if self._problem is None or now > self._last_message + _MESSAGE_INTERVAL:
             log.error("captured runs wait: %s cannot be written: %s", self.store.name, error.reason)
-            self._said = now
-        self._wrong = error.reason
+            self._last_message = now
+        self._problem = error.reason
         if len(writes) <= _MOST:
             return 0
-        log.error("%s", self._set_aside(writes))
+        log.error("%s", self._write_overflow(writes))
         return len(writes)
 
-    def _set_aside(self, writes: Sequence[_Write]) -> str:
+    def _write_overflow(self, writes: Sequence[_Write]) -> str:
         """Saves ended runs in a file. Returns what became of all runs."""
-        ended = [write.ended_run for write in writes if write.ended_run]
-        others = {write.run for write in writes} - {run.id for run in ended}
-        said = [f"the trajectory store {self.store.name} cannot be written ({self._wrong or 'it does not answer'})"]
-        if ended:
-            number = "1 captured run" if len(ended) == 1 else f"{len(ended)} captured runs"
-            wrong = ""
+        runs = [write.ended_run for write in writes if write.ended_run]
+        others = {write.run for write in writes} - {run.id for run in runs}
+        parts = [f"the trajectory store {self.store.name} cannot be written ({self._problem or 'it does not answer'})"]
+        if runs:
+            number = "1 captured run" if len(runs) == 1 else f"{len(runs)} captured runs"
+            problem = ""
             beside = self.store.path or Home.find().store
             for directory in (beside.parent, Path(tempfile.gettempdir())):
                 try:
-                    if directory not in self._aside:
-                        self._aside[directory] = _new_file(directory, f"{beside.stem}.not-stored-")
-                    file = self._aside[directory]
-                    append_jsonl(file, map(redact, ended))
+                    if directory not in self._overflow_files:
+                        self._overflow_files[directory] = _new_file(directory, f"{beside.stem}.not-stored-")
+                    file = self._overflow_files[directory]
+                    append_jsonl(file, map(redact, runs))
                 except OSError as error:
-                    wrong = f"{directory}: {error.strerror}"
+                    problem = f"{directory}: {error.strerror}"
                 else:
-                    said.append(f"{number} can be read from {file} by `art-langgraph trajectories import {file}`")
+                    parts.append(f"{number} can be read from {file} by `art-langgraph trajectories import {file}`")
                     break
             else:
-                said.append(f"lost: {number}, since there is no place for a file either ({wrong})")
+                parts.append(f"lost: {number}, since there is no place for a file either ({problem})")
         if others:
-            said.append(f"nothing more is kept of {len(others)} that had not ended")
-        return "; ".join(said)
+            parts.append(f"nothing more is kept of {len(others)} that had not ended")
+        return "; ".join(parts)
 
 
 def _new_file(directory: Path, prefix: str) -> Path:
@@ -179,7 +183,7 @@ def _new_file(directory: Path, prefix: str) -> Path:
     return Path(name)
 
 
-def _all_at_once(session: Session, writes: Sequence[_Write]) -> bool:
+def _write_all(session: Session, writes: Sequence[_Write]) -> bool:
     """Writes all in a transaction, or nothing where one of them cannot be written. Returns whether it wrote."""
     try:
         with session.batch() as batch:
@@ -192,7 +196,7 @@ def _all_at_once(session: Session, writes: Sequence[_Write]) -> bool:
     return True
 
 
-def _alone(session: Session, write: _Write) -> None:
+def _write_one(session: Session, write: _Write) -> None:
     try:
         with session.batch() as batch:
             write.into(batch)

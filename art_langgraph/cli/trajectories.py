@@ -25,7 +25,7 @@ from art_langgraph.cli.options import (
 )
 from art_langgraph.cli.printing.lists import print_json, print_table, shorten
 from art_langgraph.cli.watching.show import show_command
-from art_langgraph.exports.names import TrainerFormat
+from art_langgraph.exports import TrainerFormat
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable

@@ -8,12 +8,12 @@ from typing import Any
 from art_langgraph.client.jobs import JobAPI
 from art_langgraph.client.policies import PolicyAPI
 from art_langgraph.client.rollouts import RolloutAPI
-from trainer_server.common.jsonl import from_json, to_json
+from trainer_server.common.jsonl import to_json
 from trainer_server.common.status import ServerStatus
 from trainer_server.wire import Added, Completion, Completions, ServerError
 from trainer_server.wire.bounds import ANSWER_TOO_LARGE
 
-_FOUND = 100
+_PAGE = 100
 """Completions that one request asks for; fewer where the answer would be too large."""
 _BODY = 8 * 2**20
 """Bytes of completions that one request brings, about."""
@@ -46,28 +46,26 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
     async def status(self) -> ServerStatus:
         """What the server works on now: engines, the line, open jobs by phase, policies with their last results, tokens
         per second, memory, and problems with their remedies."""
-        return from_json(ServerStatus, (await self._request("GET", "/api/status")).text)
+        return await self._read(ServerStatus, "GET", "/api/status")
 
     async def completion(self, completion_id: str) -> Completion:
         """The ledger's record of a completion: exact tokens, log-probabilities, version."""
-        return from_json(Completion, (await self._request("GET", f"/api/completions/{completion_id}")).text)
+        return await self._read(Completion, "GET", f"/api/completions/{completion_id}")
 
     async def completions(self, ids: Sequence[str]) -> dict[str, Completion]:
         """The same for many completions, by id. Those that the ledger does not have are left out."""
-        wanted, completions, most = list(dict.fromkeys(ids)), dict[str, Completion](), _FOUND
-        while wanted:
-            part = wanted[:most]
+        rest, completions, most = list(dict.fromkeys(ids)), dict[str, Completion](), _PAGE
+        while rest:
+            page = rest[:most]
             try:
-                answer = await self._request("POST", "/api/completions/find", json={"ids": part}, timeout=600)
+                answer = await self._read(Completions, "POST", "/api/completions/find", json={"ids": page}, timeout=600)
             except ServerError as error:
-                if error.code != ANSWER_TOO_LARGE or len(part) == 1:
+                if error.code != ANSWER_TOO_LARGE or len(page) == 1:
                     raise
-                most = len(part) // 2
+                most = len(page) // 2
                 continue
-            wanted = wanted[most:]
-            completions.update(
-                {completion.id: completion for completion in from_json(Completions, answer.text).completions}
-            )
+            rest = rest[most:]
+            completions |= {completion.id: completion for completion in answer.completions}
         return completions
 
     async def add_completions(self, completions: Sequence[Completion]) -> Added:
@@ -85,21 +83,14 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
         Raises:
             ServerError: The server has another base model or tokenizer, or another row of the same id.
         """
-        added = known = 0
-        part, size = list[str](), 0
+        total = Added(added=0, known=0)
+        rows, size = list[str](), 0
         for at, completion in enumerate(completions, start=1):
-            part.append(to_json(completion))
-            size += len(part[-1])
+            rows.append(to_json(completion))
+            size += len(rows[-1])
             if size >= _BODY or at == len(completions):
-                body = f'{{"completions": [{", ".join(part)}]}}'
-                answer = await self._request(
-                    "POST",
-                    "/api/completions",
-                    content=body,
-                    headers={"Content-Type": "application/json"},
-                    timeout=600,
-                )
-                outcome = from_json(Added, answer.text)
-                added, known = added + outcome.added, known + outcome.known
-                part, size = [], 0
-        return Added(added=added, known=known)
+                body = f'{{"completions": [{", ".join(rows)}]}}'
+                counts = await self._read(Added, "POST", "/api/completions", record=body, timeout=600)
+                total = Added(added=total.added + counts.added, known=total.known + counts.known)
+                rows, size = [], 0
+        return total

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from pydantic import ValidationError
 
@@ -36,38 +36,50 @@ def load_conversations(path: str | Path) -> list[Conversation]:
     return conversations
 
 
+class SFTOptions(TypedDict, total=False):
+    """Keywords of `sft_request` and `TrainerClient.sft`.
+
+    Attributes:
+        validation: Demonstrations to measure, in any form that is imitated; or the share of the demonstrations to set
+            aside for it, drawn by `config.seed`, such as 0.1. None: nothing is measured, and the last weights are kept.
+        nodes: Patterns of the node paths whose completions are imitated; None: all.
+        idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: a new
+            key.
+        time_limit: Seconds that the trainer may take; a warm start that takes longer fails. None: the server's limit.
+    """
+
+    validation: Demonstrations | float | None
+    nodes: Sequence[str] | None
+    idempotency_key: str | None
+    time_limit: float | None
+
+
 def sft_request(
-    demonstrations: Demonstrations,
-    config: SFTConfig | None = None,
-    *,
-    validation: Demonstrations | float | None = None,
-    nodes: Sequence[str] | None = None,
-    idempotency_key: str | None = None,
+    demonstrations: Demonstrations, config: SFTConfig | None = None, **options: Unpack[SFTOptions]
 ) -> SFTRequest:
     """The request of a warm start. Of runs it has what a training step takes: no evaluations, no superseded attempts.
 
     Args:
         demonstrations: What to imitate: a JSONL file of conversations, or conversations and recorded runs.
         config: Learning rate, epochs and other settings of the warm start; None: the defaults.
-        validation: Demonstrations to measure, or the share of `demonstrations` to set aside for it, such as 0.1. None:
-            nothing is measured.
-        nodes: Patterns of the node paths whose completions are imitated; None: all.
-        idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: no key.
+        options: Fields of `SFTOptions`.
 
     Raises:
         ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with conversations, or
             `validation` leaves nothing to imitate or to measure.
     """
+    check_keywords(options, SFTOptions)
+    validation, nodes = options.get("validation"), options.get("nodes")
     config = config or SFTConfig()
-    imitated, measured = _read(demonstrations), list[Demonstration]()
+    training_set, held_out_set = _read(demonstrations), list[Demonstration]()
     if isinstance(validation, (int, float)):
-        imitated, measured = divide(imitated, validation, seed=config.seed)
+        training_set, held_out_set = divide(training_set, validation, seed=config.seed)
     elif validation is not None:
-        measured = _read(validation)
-        if not measured:
+        held_out_set = _read(validation)
+        if not held_out_set:
             raise ConfigError("validation is empty: give demonstrations to measure, or leave validation= out")
-    conversations, trajectories = _of_kinds(imitated, "demonstration", nodes)
-    held_out, held_out_trajectories = _of_kinds(measured, "demonstration of the validation", nodes)
+    conversations, trajectories = _of_kinds(training_set, "demonstration", nodes)
+    held_out, held_out_trajectories = _of_kinds(held_out_set, "demonstration of the validation", nodes)
     if not conversations and not trajectories:
         raise ConfigError("there is nothing to imitate: the demonstrations are empty")
     if (conversations or held_out) and nodes is not None:
@@ -90,8 +102,17 @@ def sft_request(
         validation=held_out,
         validation_trajectories=held_out_trajectories,
         config=config,
-        idempotency_key=idempotency_key,
+        idempotency_key=options.get("idempotency_key"),
+        time_limit=options.get("time_limit"),
     )
+
+
+def check_keywords(keywords: Mapping[str, Any], options: type) -> None:
+    """Raises TypeError for keywords that are none of the fields of a TypedDict: type checkers refuse them too."""
+    fields = options.__annotations__
+    for name in keywords:
+        if name not in fields:
+            raise TypeError(f"unexpected keyword argument {name!r}: expected {', '.join(fields)}")
 
 
 def divide(
@@ -118,10 +139,10 @@ def divide(
             f"validation={share:g} would measure all of the {len(demonstrations)} demonstrations and imitate none: "
             "give a smaller share, or more demonstrations"
         )
-    drawn = set(random.Random(seed).sample(range(len(demonstrations)), count))
+    sample = set(random.Random(seed).sample(range(len(demonstrations)), count))
     return (
-        [demonstration for at, demonstration in enumerate(demonstrations) if at not in drawn],
-        [demonstration for at, demonstration in enumerate(demonstrations) if at in drawn],
+        [demonstration for at, demonstration in enumerate(demonstrations) if at not in sample],
+        [demonstration for at, demonstration in enumerate(demonstrations) if at in sample],
     )
 
 
@@ -144,9 +165,9 @@ def _of_kinds(
             group = demonstration
             if isinstance(group, Trajectory):
                 group = TrajectoryGroup(scenario=group.scenario, trajectories=[group])
-            if imported := next((run for run in group.trajectories if run.imported), None):
+            if foreign := next((run for run in group.trajectories if run.imported), None):
                 raise ConfigError(
-                    f"{imported.id} was imported from {imported.imported}: the tokens of its answers are not known. "
+                    f"{foreign.id} was imported from {foreign.imported}: the tokens of its answers are not known. "
                     "Imitate the file of demonstrations that the import wrote (--demonstrations)"
                 )
             trajectories += [ref for refs in group_refs([group], nodes=nodes) for ref in refs.trajectories]

@@ -99,9 +99,9 @@ def _unpack(aside: Path, directory: Path) -> None:
             _extract(archive, member, source)
     (aside / "all.tar").unlink()
     files = [file.relative_to(source) for file in source.rglob("*") if not file.is_dir()]
-    if blocked := [directory / file for file in files if (directory / file).is_dir()]:
+    if folders := [directory / file for file in files if (directory / file).is_dir()]:
         raise ConfigError(
-            f"{blocked[0]} is a folder, and the export has a file of that name: remove it, or give another directory; "
+            f"{folders[0]} is a folder, and the export has a file of that name: remove it, or give another directory; "
             "nothing was written"
         )
     for file in files:

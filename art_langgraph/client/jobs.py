@@ -1,4 +1,4 @@
-"""Training steps and warm starts, as TrainerClient has them."""
+"""Training steps and warm starts. A part of TrainerClient."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
+from typing import TypedDict, Unpack
 
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.client.api import ServerAPI
-from art_langgraph.client.demonstrations import Demonstrations, sft_request
+from art_langgraph.client.demonstrations import Demonstrations, SFTOptions, check_keywords, sft_request
 from art_langgraph.credit import RetryCredit, find_repeats, group_refs
 from art_langgraph.progress import losses, progress_bar
 from art_langgraph.trajectory import TrajectoryGroup, traces_of
 from trainer_server.common import tracing
-from trainer_server.common.jsonl import to_json
 from trainer_server.wire import (
     ConfigError,
     GroupRef,
@@ -32,29 +32,43 @@ from trainer_server.wire import (
 
 log = logging.getLogger("art_langgraph")
 
-_JSON = {"Content-Type": "application/json"}
-"""For what `to_json` writes: httpx's own `json=` fails on half surrogate pairs."""
 _WAIT = 20
 """Seconds of a long poll for a job."""
 _POLL_INTERVAL = 1.0
 """Seconds of a long poll while a progress bar is shown."""
 
 
+class StepOptions(TypedDict, total=False):
+    """Keywords of `TrainerClient.submit` and `TrainerClient.train_step`, besides policy, groups and config.
+
+    Attributes:
+        nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
+        retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
+        hints: By id of a trajectory: what the policy would have needed to know. The policy that reads it in its
+            prompts is then the teacher of this run; the weight is that of `config.distill`.
+        from_version: The version that the step goes on from; None: the newest. The new version is the newest in any
+            case.
+        idempotency_key: Name of the step, which the server takes once, however often it is sent. None: a new key.
+        time_limit: Seconds that the trainer may take; a step that takes longer fails. None: the server's limit.
+    """
+
+    nodes: Sequence[str] | None
+    retry_credit: RetryCredit
+    hints: Mapping[str, str] | None
+    from_version: int | None
+    idempotency_key: str | None
+    time_limit: float | None
+
+
 class JobAPI(ServerAPI):
-    """Steps and warm starts are queued, waited for, listed and cancelled."""
+    """The methods of `TrainerClient` for steps and warm starts: they are queued, waited for, listed and cancelled."""
 
     async def submit(
         self,
         policy: str,
         groups: Sequence[TrajectoryGroup | GroupRef],
         config: GRPOConfig | None = None,
-        *,
-        nodes: Sequence[str] | None = None,
-        retry_credit: RetryCredit = "drop",
-        hints: Mapping[str, str] | None = None,
-        from_version: int | None = None,
-        idempotency_key: str | None = None,
-        time_limit: float | None = None,
+        **options: Unpack[StepOptions],
     ) -> Job:
         """Queues a training step and returns at once. Calling it again with the same key returns the same job.
 
@@ -62,31 +76,26 @@ class JobAPI(ServerAPI):
             policy: The policy to train.
             groups: Runs to compare: groups of `gather`, or references to completions.
             config: Learning rate, loss and other settings of the step; None: the defaults.
-            nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
-            retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
-            hints: By id of a trajectory, what the policy would have needed to know; None: no hints.
-            from_version: The version that the step goes on from; None: the newest.
-            idempotency_key: Names the step. The server takes a step once, however often it is sent. None: a new key.
-            time_limit: Seconds that the trainer may take; a job that takes longer fails. None: the server's limit.
+            options: Fields of `StepOptions`.
 
         Raises:
-            ConfigError: As `train_step`.
+            ConfigError: An element of `groups` is no group; or `nodes` or `retry_credit` is given with a `GroupRef`,
+                whose completions do not say where they were made.
         """
+        check_keywords(options, StepOptions)
         request = StepRequest(
-            groups=_references(policy, groups, nodes, retry_credit, hints),
+            groups=_references(policy, groups, options),
             config=config or GRPOConfig(),
-            from_version=from_version,
-            idempotency_key=idempotency_key or uuid.uuid4().hex,
-            time_limit=time_limit,
+            from_version=options.get("from_version"),
+            idempotency_key=options.get("idempotency_key") or uuid.uuid4().hex,
+            time_limit=options.get("time_limit"),
         )
         runs = [run for group in groups if isinstance(group, TrajectoryGroup) for run in group.trajectories]
         with tracing.span(f"submit step {policy}", {"art.policy": policy}, kind="producer", links=traces_of(runs)):
-            path = f"/api/policies/{policy}/steps"
-            answer = await self._request("POST", path, content=to_json(request), headers=_JSON)
-        return Job.model_validate_json(answer.content)
+            return await self._read(Job, "POST", f"/api/policies/{policy}/steps", record=request)
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
-        """The job of a step that the server has accepted: after a crash, tells whether the step must be sent again.
+        """The job of a step that the server has accepted: after a crash, it shows whether the step must be sent again.
 
         Args:
             policy: Name of the policy.
@@ -97,12 +106,11 @@ class JobAPI(ServerAPI):
         """
         try:
             params = {"idempotency_key": idempotency_key}
-            answer = await self._request("GET", f"/api/policies/{policy}/steps", params=params)
+            return await self._read(Job, "GET", f"/api/policies/{policy}/steps", params=params)
         except ServerError as error:
             if error.status == 404:
                 return None
             raise
-        return Job.model_validate_json(answer.content)
 
     async def job(self, job_id: str, *, wait: float = 0.0) -> Job:
         """A job by its id.
@@ -111,8 +119,7 @@ class JobAPI(ServerAPI):
             job_id: Id of the job.
             wait: Seconds to wait for the job to end, 60 at most; 0 returns its present state at once.
         """
-        answer = await self._request("GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
-        return Job.model_validate_json(answer.content)
+        return await self._read(Job, "GET", f"/api/jobs/{job_id}", params={"wait": wait}, timeout=wait + 30)
 
     async def jobs(self, *, limit: int = 100, status: JobStatus | None = None) -> list[Job]:
         """Jobs of all policies, newest first.
@@ -122,7 +129,7 @@ class JobAPI(ServerAPI):
             status: Only jobs with this status; None: all.
         """
         params: dict[str, str | int] = {"limit": limit, **({"status": status.value} if status else {})}
-        return JobList.model_validate_json((await self._request("GET", "/api/jobs", params=params)).content).jobs
+        return (await self._read(JobList, "GET", "/api/jobs", params=params)).jobs
 
     async def cancel(self, job_id: str) -> Job:
         """Cancels a queued or running step or warm start. Cancelling it again returns the same job.
@@ -136,7 +143,7 @@ class JobAPI(ServerAPI):
         Raises:
             ServerError: 404 where there is no such job, 409 where it has ended or made its version.
         """
-        return Job.model_validate_json((await self._request("POST", f"/api/jobs/{job_id}/cancel")).content)
+        return await self._read(Job, "POST", f"/api/jobs/{job_id}/cancel")
 
     async def wait(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> Job:
         """Waits until a job has ended. When the waiting is cancelled, the job goes on at the server; a warning says so.
@@ -195,13 +202,8 @@ class JobAPI(ServerAPI):
         groups: Sequence[TrajectoryGroup | GroupRef],
         config: GRPOConfig | None = None,
         *,
-        nodes: Sequence[str] | None = None,
-        retry_credit: RetryCredit = "drop",
-        hints: Mapping[str, str] | None = None,
-        from_version: int | None = None,
-        idempotency_key: str | None = None,
-        time_limit: float | None = None,
         timeout: float | None = None,
+        **options: Unpack[StepOptions],
     ) -> StepResult:
         """Takes a training step on the policy's own completions. Returns when the gateway serves the new version.
 
@@ -209,15 +211,8 @@ class JobAPI(ServerAPI):
             policy: The policy to train.
             groups: Runs to compare: groups of `gather`, or references to completions.
             config: Learning rate, loss and other settings of the step; None: the defaults.
-            nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
-            retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
-            hints: By id of a trajectory: what the policy would have needed to know. The policy that reads it in its
-                prompts is then the teacher of this run; the weight is that of `config.distill`.
-            from_version: The version that the step goes on from; None: the newest. The new version is the newest in any
-                case.
-            idempotency_key: Name of the step, which the server takes once, however often it is sent. None: a new key.
-            time_limit: Seconds that the trainer may take; a step that takes longer fails. None: the server's limit.
             timeout: Seconds to wait for the step; None: as long as it takes.
+            options: Fields of `StepOptions`.
 
         Returns:
             The new version, the step's metrics, and in `trajectories` the ids of those that were trained, as `groups`
@@ -225,23 +220,11 @@ class JobAPI(ServerAPI):
             `metrics["job"]` has the job's id and its seconds by phase.
 
         Raises:
-            ConfigError: An element of `groups` is no group; or `nodes` or `retry_credit` is given with a `GroupRef`,
-                whose completions do not say where they were made.
+            ConfigError: `submit` refuses the groups.
             JobFailed: The step failed or was cancelled; the policy stays at the version it had.
-            TimeoutError: As `wait`.
+            TimeoutError: The step has not ended in time. It goes on: wait for it again, or cancel it.
         """
-        job = await self.submit(
-            policy,
-            groups,
-            config,
-            nodes=nodes,
-            retry_credit=retry_credit,
-            hints=hints,
-            from_version=from_version,
-            idempotency_key=idempotency_key,
-            time_limit=time_limit,
-        )
-        return await self.result(job, timeout=timeout)
+        return await self.result(await self.submit(policy, groups, config, **options), timeout=timeout)
 
     async def sft(
         self,
@@ -249,12 +232,9 @@ class JobAPI(ServerAPI):
         demonstrations: Demonstrations,
         config: SFTConfig | None = None,
         *,
-        validation: Demonstrations | float | None = None,
-        nodes: Sequence[str] | None = None,
-        idempotency_key: str | None = None,
-        time_limit: float | None = None,
         progress: bool = True,
         timeout: float | None = None,
+        **options: Unpack[SFTOptions],
     ) -> StepResult:
         """Warm start: the next version of a policy imitates demonstrations, by supervised fine-tuning.
 
@@ -268,38 +248,26 @@ class JobAPI(ServerAPI):
                 conversations of that form, or trajectories. For trajectories, the sampled tokens are trained.
             config: Learning rate, epochs, `max_seconds` and other settings. With `min_reward`, only runs with at least
                 that reward are used.
-            validation: Demonstrations to measure, in any of these forms; or the share of `demonstrations` to set aside
-                for it, drawn by `config.seed`, such as 0.1. None: nothing is measured, and the last weights are kept.
-            nodes: Patterns of the node paths whose completions are imitated; None: all.
-            idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: a new
-                key.
-            time_limit: Seconds that the trainer may take; a warm start that takes longer fails. None: the server's
-                limit.
             progress: Shows a bar on a terminal.
             timeout: Seconds to wait for the warm start; None: as long as it takes.
+            options: Fields of `SFTOptions`.
 
         Returns:
-            As `train_step`. `metrics["stopped"]` says what ended the training: "epochs", "patience" or "max_seconds";
-            `metrics["validation_losses"]` has the held-out losses, the first one before training. When no weights had a
-            smaller held-out loss than the version that there was, the version stays and `metrics["skipped"]` says so.
+            What `train_step` returns. `metrics["stopped"]` says what ended the training: "epochs", "patience" or
+            "max_seconds"; `metrics["validation_losses"]` has the held-out losses, the first one before training. When
+            no weights had a smaller held-out loss than the version that there was, the version stays and
+            `metrics["skipped"]` says so.
 
         Raises:
             ConfigError: A demonstration is no conversation, or there are none, or `nodes` is given with
                 conversations, or `validation` leaves nothing to imitate or to measure.
             JobFailed: The warm start failed; the policy stays at the version it had.
-            TimeoutError: As `wait`.
+            TimeoutError: The warm start has not ended in time. It goes on: wait for it again, or cancel it.
         """
-        request = sft_request(
-            demonstrations,
-            config,
-            validation=validation,
-            nodes=nodes,
-            idempotency_key=idempotency_key or uuid.uuid4().hex,
-        )
-        request.time_limit = time_limit
-        answer = await self._request("POST", f"/api/policies/{policy}/sft", content=to_json(request), headers=_JSON)
-        label = f"warm start of {policy}" if progress else None
-        return await self.result(Job.model_validate_json(answer.content), progress=label, timeout=timeout)
+        options["idempotency_key"] = options.get("idempotency_key") or uuid.uuid4().hex
+        request = sft_request(demonstrations, config, **options)
+        job = await self._read(Job, "POST", f"/api/policies/{policy}/sft", record=request)
+        return await self.result(job, progress=f"warm start of {policy}" if progress else None, timeout=timeout)
 
     async def result(self, job: Job, *, progress: str | None = None, timeout: float | None = None) -> StepResult:
         """Waits for a submitted step or warm start.
@@ -310,11 +278,11 @@ class JobAPI(ServerAPI):
             timeout: Seconds to wait; None: as long as the job takes.
 
         Returns:
-            As `train_step`.
+            The result of the job, with `metrics["job"]`: the job's id and its seconds by phase.
 
         Raises:
             JobFailed: The step failed; the policy stays at the version it had.
-            TimeoutError: As `wait`.
+            TimeoutError: The job has not ended in time. It goes on.
         """
         job = await self.wait(job, progress=progress, timeout=timeout)
         assert job.result is not None
@@ -322,14 +290,9 @@ class JobAPI(ServerAPI):
         return job.result
 
 
-def _references(
-    policy: str,
-    groups: Sequence[TrajectoryGroup | GroupRef],
-    nodes: Sequence[str] | None,
-    retry_credit: RetryCredit,
-    hints: Mapping[str, str] | None,
-) -> list[GroupRef]:
-    """The groups of a step, as completions and rewards. Raises ConfigError as `train_step`."""
+def _references(policy: str, groups: Sequence[TrajectoryGroup | GroupRef], options: StepOptions) -> list[GroupRef]:
+    """The groups of a step, as completions and rewards. Raises ConfigError as `submit` says."""
+    nodes, retry_credit = options.get("nodes"), options.get("retry_credit", "drop")
     for number, group in enumerate(groups):
         if not isinstance(group, TrajectoryGroup | GroupRef):
             raise ConfigError(
@@ -343,14 +306,14 @@ def _references(
             )
     refs = [group for group in groups if isinstance(group, GroupRef)]
     whole = [group for group in groups if isinstance(group, TrajectoryGroup)]
-    if mixed := [group.scenario.id for group in whole if len(group.judgements) > 1]:
+    if several := [group.scenario.id for group in whole if len(group.judgements) > 1]:
         log.warning(
             "%d groups have rewards of several judgements, or of a judge beside others, which are compared apart: "
             "score all runs of a group together; the first: %s",
-            len(mixed),
-            mixed[0],
+            len(several),
+            several[0],
         )
-    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit, hints=hints)
+    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit, hints=options.get("hints"))
     if twice := find_repeats(refs):
         log.warning(
             "%d completions are in several references of one step, which trains them once for each run; the first: %s",

@@ -16,9 +16,9 @@ log = logging.getLogger("art_langgraph")
 
 RETRY_FOR = 120.0
 """Seconds for which a request is repeated, where neither an argument nor `ART_RETRY_FOR` says otherwise."""
-LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
+LOST_ERRORS = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ConnectTimeout)
 """Errors of a connection that was refused or cut. A server that holds the connection and is slow is not lost."""
-STALLED = (*LOST, httpx.ReadTimeout, httpx.WriteTimeout)
+STALL_ERRORS = (*LOST_ERRORS, httpx.ReadTimeout, httpx.WriteTimeout)
 """The same, and a server that does not answer in time what takes it no time: its machine may be short of memory. Not
 for requests to a model, which may take long."""
 BUSY = (429, 502, 503, 504)
@@ -87,7 +87,7 @@ class _Outage:
     began: float
     last_failure: float
     """When a request failed last."""
-    told: bool = False
+    reported: bool = False
 
 
 class Outages:
@@ -104,13 +104,13 @@ class Outages:
         self._lock = threading.Lock()
 
     def pause(self, url: httpx.URL, error: Exception, *, attempt: int, since: float, patience: float) -> float | None:
-        """A request failed because its server is gone.
+        """How long to wait after a request failed because its server is gone.
 
         Args:
             url: Where the request went.
             error: What it raised.
             attempt: How often this request was sent until now. The first failure may be a connection that was idle
-                for too long, so that the outage is told of from the second on.
+                for too long, so that the outage is reported from the second on.
             since: When this request failed first, by `time.monotonic`. A server that answers others, and cuts this one
                 off each time, is not asked for ever.
             patience: Seconds from the beginning of the outage for which requests are repeated.
@@ -127,8 +127,9 @@ class Outages:
             age = now - min(outage.began, since)
             if age >= patience:
                 return None
-            tell, outage.told = attempt > 1 and not outage.told, outage.told or attempt > 1
-        if tell:
+            first_report = attempt > 1 and not outage.reported
+            outage.reported = outage.reported or first_report
+        if first_report:
             log.warning("no trainer server answers at %s (%s): asking again for %g s", server, explain(error), patience)
         return min(max(age / 4, 0.1), _LONGEST_PAUSE, patience - age)
 
@@ -138,7 +139,7 @@ class Outages:
             return
         with self._lock:
             outage = self._outages.pop(_server(url), None)
-        if outage is not None and outage.told:
+        if outage is not None and outage.reported:
             now = self._ended[_server(url)] = time.monotonic()
             seconds = now - outage.began
             log.warning("the trainer server at %s answers again, after %.0f s", _server(url), seconds)
@@ -147,8 +148,8 @@ class Outages:
         """Whether a server was gone for a while after a moment of `time.monotonic`, or is gone now."""
         with self._lock:
             outage = self._outages.get(_server(url))
-            gone = outage is not None and outage.told and outage.last_failure >= moment
-            return gone or self._ended.get(_server(url), float("-inf")) >= moment
+            lasts = outage is not None and outage.reported and outage.last_failure >= moment
+            return lasts or self._ended.get(_server(url), float("-inf")) >= moment
 
 
 outages = Outages()

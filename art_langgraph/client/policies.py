@@ -1,4 +1,4 @@
-"""Policies and their versions, as TrainerClient has them."""
+"""Policies and their versions. A part of TrainerClient."""
 
 from __future__ import annotations
 
@@ -42,13 +42,14 @@ class PolicyAPI(ServerAPI):
             seed: Seeds the initial A matrices; B starts at 0 (default 0).
             temperature: Sampling temperature of requests without a temperature header. It overrides what a graph
                 hard-codes.
-            fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes; see `fork`.
+            fork_of: Start from a version of another policy, whose rank, alpha, targets and seed it takes, as `fork`
+                does.
 
         Raises:
             ConfigError: A value is out of its range.
             ServerError: 409 when the policy exists with other values.
         """
-        given = {
+        values = {
             "rank": rank,
             "alpha": alpha,
             "targets": targets,
@@ -57,13 +58,13 @@ class PolicyAPI(ServerAPI):
             "fork_of": fork_of,
         }
         try:
-            spec = PolicySpec(name=name, **{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
+            spec = PolicySpec.model_validate(
+                {"name": name} | {key: value for key, value in values.items() if value is not None}
+            )
         except ValidationError as error:
             raise ConfigError(f"create_policy({name!r}): {explain(error)}") from None
         body = spec.model_dump(mode="json", exclude_unset=True)
-        return Policy.model_validate_json(
-            (await self._request("POST", "/api/policies", json=body, timeout=600)).content
-        )
+        return await self._read(Policy, "POST", "/api/policies", json=body, timeout=600)
 
     async def fork(self, policy: str, version: int, name: str, *, optimizer: bool = True) -> Policy:
         """Creates a policy whose version 0 is a version of another policy. Calling it again returns the same policy.
@@ -86,7 +87,7 @@ class PolicyAPI(ServerAPI):
 
     async def policy(self, name: str) -> Policy:
         """A policy by its name. Raises ServerError 404 where there is none."""
-        return Policy.model_validate_json((await self._request("GET", f"/api/policies/{name}")).content)
+        return await self._read(Policy, "GET", f"/api/policies/{name}")
 
     async def versions(self, policy: str) -> list[Version]:
         """Versions of a policy, oldest first. Raises ServerError 404 where there is no such policy."""
@@ -104,8 +105,8 @@ class PolicyAPI(ServerAPI):
         Raises:
             ServerError: 404, there is no such policy.
         """
-        asked = {"params": {"scenario": scenario}} if scenario else {}
-        answer = (await self._request("GET", f"/api/policies/{policy}/curves", **asked)).json()
+        params = {"scenario": scenario} if scenario else {}
+        answer = (await self._request("GET", f"/api/policies/{policy}/curves", params=params)).json()
         return {name: Curve.model_validate(curve) for name, curve in answer.items()}
 
     async def delete_policy(self, name: str) -> Erased:
@@ -115,7 +116,7 @@ class PolicyAPI(ServerAPI):
         Raises:
             ServerError: 404, there is none; 409, a job, a rollout or an export needs it.
         """
-        return Erased.model_validate_json((await self._request("DELETE", f"/api/policies/{name}", timeout=600)).content)
+        return await self._read(Erased, "DELETE", f"/api/policies/{name}", timeout=600)
 
     async def delete_version(self, policy: str, version: int) -> None:
         """Deletes a version. Raises ServerError 409 for the newest version and for a version in use."""
@@ -161,8 +162,7 @@ class PolicyAPI(ServerAPI):
                 while the engines cannot load it.
         """
         body = {"version": version, "after": after}
-        answer = await self._request("PUT", f"/api/policies/{policy}/promotion", json=body, timeout=600)
-        return Policy.model_validate_json(answer.content)
+        return await self._read(Policy, "PUT", f"/api/policies/{policy}/promotion", json=body, timeout=600)
 
     async def serve_candidate(
         self, policy: str, version: int, share: float, *, after: int | None = None
@@ -187,14 +187,11 @@ class PolicyAPI(ServerAPI):
                 has promoted meanwhile (`after`), 503 while the engines cannot load it.
         """
         body = {"version": version, "share": share, "after": after}
-        answer = await self._request("PUT", f"/api/policies/{policy}/candidate", json=body, timeout=600)
-        return CanaryCounts.model_validate_json(answer.content)
+        return await self._read(CanaryCounts, "PUT", f"/api/policies/{policy}/candidate", json=body, timeout=600)
 
     async def candidate(self, policy: str) -> CanaryCounts:
         """The version that is tried beside the promoted one, and how many rollouts it has got."""
-        return CanaryCounts.model_validate_json(
-            (await self._request("GET", f"/api/policies/{policy}/candidate")).content
-        )
+        return await self._read(CanaryCounts, "GET", f"/api/policies/{policy}/candidate")
 
     async def end_candidate(self, policy: str, version: int | None = None) -> None:
         """Ends the trial of a candidate. Rollouts that began with it keep it.

@@ -1,7 +1,7 @@
 """Transports of httpx that ask an address by the proxy of the environment, or directly where it needs none.
 
-httpx reads the proxies when a client is made, for all addresses: loopback would be asked by them too, and a proxy that
-cannot be used (`socks5://` without socksio) would fail the client of a server that needs no proxy.
+httpx reads the proxies when a client is made, for all addresses: requests to loopback would go by them too, and a proxy
+that cannot be used (`socks5://` without socksio) would fail the client of a server that needs no proxy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("art_langgraph")
 HTTP_LIBRARIES = ("httpx", "httpx2")
 """What the clients of model providers are made with. httpx2 goes on from httpx, with the same names and with
 classes of its own."""
-_REFUSED = ("403", "407", "511")
+_REFUSAL_STATUSES = ("403", "407", "511")
 """Statuses by which a proxy refuses a request to an http address. To an https address httpx raises ProxyError."""
 _NOT_REACHED = ("502", "503", "504")
 """Statuses by which a proxy says that it does not reach the server, which may be restarting."""
@@ -37,7 +37,7 @@ _OF_SERVERS = (REQUEST, "Retry-After")
 """Headers of answers that a server gave itself: the first one of a trainer server, the second one of any."""
 
 _lock = threading.Lock()
-_exempted = False
+_clients_exempt = False
 
 
 def certificates() -> ssl.SSLContext:
@@ -86,8 +86,8 @@ class _Pools:
     def clear(self) -> list[Any]:
         """Forgets all transports, and returns them."""
         with self._lock:
-            left, self._transports = list(self._transports.values()), {}
-        return left
+            transports, self._transports = list(self._transports.values()), {}
+        return transports
 
     @contextmanager
     def name_proxy(self, proxy: Proxy | None, url: str) -> Iterator[None]:
@@ -106,7 +106,7 @@ class _Pools:
         """The error for an answer of a proxy that did not pass the request on; None for an answer of the server."""
         if proxy is None or not url.startswith("http:") or any(name in answer.headers for name in _OF_SERVERS):
             return None
-        if str(answer.status_code) not in (*_REFUSED, *_NOT_REACHED) or "json" in answer.headers.get(
+        if str(answer.status_code) not in (*_REFUSAL_STATUSES, *_NOT_REACHED) or "json" in answer.headers.get(
             "Content-Type", ""
         ):
             return None
@@ -194,14 +194,14 @@ def exempt_clients() -> None:
     `openai`, `anthropic`, LangChain and LangGraph's SDK make clients of httpx or httpx2, which have the proxies that
     the environment named then. A proxy or transport that somebody gave to a client himself still counts.
     """
-    global _exempted
+    global _clients_exempt
     with _lock:
-        if _exempted:
+        if _clients_exempt:
             return
         for library in http_libraries():
             _exempt(library.Client)
             _exempt(library.AsyncClient)
-        _exempted = True
+        _clients_exempt = True
 
 
 def _exempt(kind: Any) -> None:

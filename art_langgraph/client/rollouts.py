@@ -1,4 +1,4 @@
-"""Rollouts at the trainer server: registered, read, listed, rewarded. A part of TrainerClient."""
+"""Rollouts at the trainer server: register, read, list and reward them. A part of TrainerClient."""
 
 from __future__ import annotations
 
@@ -8,28 +8,26 @@ from typing import Any
 from art_langgraph.client.api import ServerAPI
 from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
-from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace
 from trainer_server.wire.rollouts import rollout_api_path
 
-_JSON = {"Content-Type": "application/json"}
 _PAGE = 500
-_ERASED = 1000
+_ROLLOUTS_OF_A_REQUEST = 1000
 """Rollouts that one request deletes."""
 
 
 class RolloutAPI(ServerAPI):
-    """Rollouts. See `TrainerClient`."""
+    """The methods of `TrainerClient` for rollouts."""
 
     async def register_rollout(self, rollout_id: str, spec: RolloutSpec) -> None:
-        """Says what holds for all requests of a rollout, before its first one.
+        """Registers what holds for all requests of a rollout, before its first one.
 
         Args:
             rollout_id: Your id of it: 1 to 200 letters, digits, `.`, `_`, `:`, `~` and `-`. Its base URL is
                 `<server>/rollouts/<id>/v1`.
             spec: Its scenario, version and temperature.
         """
-        await self._request("PUT", rollout_api_path(rollout_id), content=to_json(redact(spec)), headers=_JSON)
+        await self._request("PUT", rollout_api_path(rollout_id), record=redact(spec))
 
     async def rollout(self, rollout_id: str, *, messages: bool = True) -> Trajectory:
         """What a rollout did, by the ledger: its completions, its tool calls and their results, its reward.
@@ -41,19 +39,19 @@ class RolloutAPI(ServerAPI):
         Raises:
             ServerError: 413, the messages are too large for one answer (64 MiB).
         """
-        asked = {} if messages else {"messages": False}
-        return from_json(Trajectory, (await self._request("GET", rollout_api_path(rollout_id), params=asked)).text)
+        params = {} if messages else {"messages": False}
+        return await self._read(Trajectory, "GET", rollout_api_path(rollout_id), params=params)
 
     async def trace(self, rollout_id: str) -> RunTrace:
-        """What a client told the server of a run that has ended: its nodes, calls and rewards.
+        """What a client reported to the server of a run that has ended: its nodes, calls and rewards.
 
         Args:
             rollout_id: Id of the rollout, or of its trajectory.
 
         Raises:
-            ServerError: 404 where no client told it.
+            ServerError: 404 where no client reported it.
         """
-        return from_json(RunTrace, (await self._request("GET", f"{rollout_api_path(rollout_id)}/trace")).text)
+        return await self._read(RunTrace, "GET", f"{rollout_api_path(rollout_id)}/trace")
 
     async def reward_rollout(
         self, rollout_id: str, reward: float, metrics: Mapping[str, float] | None = None, **more: Any
@@ -72,9 +70,8 @@ class RolloutAPI(ServerAPI):
         Raises:
             ValueError: The reward is not finite.
         """
-        body = to_json(Reward(reward=reward, metrics=dict(metrics or {}), **more))
-        answer = await self._request("POST", f"{rollout_api_path(rollout_id)}/reward", content=body, headers=_JSON)
-        return from_json(Trajectory, answer.text)
+        record = Reward(reward=reward, metrics=dict(metrics or {}), **more)
+        return await self._read(Trajectory, "POST", f"{rollout_api_path(rollout_id)}/reward", record=record)
 
     async def erase(self, rollout_ids: Sequence[str], completion_ids: Sequence[str] = ()) -> Erased:
         """Deletes rollouts with all that the server has of them: requests, answers, tokens, rewards, traces, and files
@@ -88,17 +85,15 @@ class RolloutAPI(ServerAPI):
             ServerError: 409, an open job needs one of them.
         """
         rest, total = list(completion_ids), Erased()
-        for start in range(0, max(len(rollout_ids), 1), _ERASED):
-            body = Erase(rollouts=list(rollout_ids[start : start + _ERASED]), completions=rest)
-            answer = await self._request(
-                "POST", "/api/rollouts/erase", content=to_json(body), headers=_JSON, timeout=600
-            )
-            erased, rest = Erased.model_validate_json(answer.content), []
+        for start in range(0, max(len(rollout_ids), 1), _ROLLOUTS_OF_A_REQUEST):
+            body = Erase(rollouts=list(rollout_ids[start : start + _ROLLOUTS_OF_A_REQUEST]), completions=rest)
+            counts = await self._read(Erased, "POST", "/api/rollouts/erase", record=body, timeout=600)
+            rest = []
             total = Erased(
-                rollouts=total.rollouts + erased.rollouts,
-                completions=total.completions + erased.completions,
-                jobs=total.jobs + erased.jobs,
-                rewritten=total.rewritten and erased.rewritten,
+                rollouts=total.rollouts + counts.rollouts,
+                completions=total.completions + counts.completions,
+                jobs=total.jobs + counts.jobs,
+                rewritten=total.rewritten and counts.rewritten,
             )
         return total
 
@@ -114,8 +109,8 @@ class RolloutAPI(ServerAPI):
         after: int | None = 0
         while after is not None:
             query = {"policy": policy, "rewarded": rewarded, "after": after, "limit": _PAGE}
-            asked = {name: value for name, value in query.items() if value is not None}
-            page = RolloutList.model_validate_json((await self._request("GET", "/api/rollouts", params=asked)).content)
-            for listed in page.rollouts:
-                yield listed
+            params = {name: value for name, value in query.items() if value is not None}
+            page = await self._read(RolloutList, "GET", "/api/rollouts", params=params)
+            for entry in page.rollouts:
+                yield entry
             after = page.next

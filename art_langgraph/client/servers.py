@@ -1,4 +1,4 @@
-"""The trainer servers that this process knows. Whoever asks with the key of such a server asks a trainer server."""
+"""The trainer servers that this process knows. The key of a request tells whether it goes to one of them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from trainer_server.common import Connection
 from trainer_server.wire import ConfigError
 
 _BASE_PATH = re.compile(r"(/rollouts/[^/]+)?(/v1)?/*$")
-_met: dict[Connection, None] = {}
+_registry: dict[Connection, None] = {}
 _lock = threading.Lock()
 
 
 def register_server(connection: Connection) -> None:
     """Makes a server known. ChatART and TrainerClient do so when they are made."""
     with _lock:
-        _met[Connection(server_url(connection.url), connection.api_key)] = None
+        _registry[Connection(server_url(connection.url), connection.api_key)] = None
 
 
 def known_servers() -> list[Connection]:
-    """The server that clients find by default, and then those that were met."""
+    """The server that clients find by default, and then those of `register_server`."""
     with _lock:
-        met = list(_met)
+        servers = list(_registry)
     try:
         default = Connection.find()
     except (ConfigError, OSError, ValueError, KeyError):  # no server here, or a file of it that cannot be read
-        return met
-    return list(dict.fromkeys([default, *met]))
+        return servers
+    return list(dict.fromkeys([default, *servers]))
 
 
 def server_of(base_url: str | None, key: str) -> Connection | None:
@@ -38,10 +38,11 @@ def server_of(base_url: str | None, key: str) -> Connection | None:
         key: The model's. The key decides, because one server has several addresses.
     """
     with _lock:
-        known = next((server for server in _met if server.api_key == key), None)
-    known = known or next((server for server in known_servers() if server.api_key == key), None)
-    if known is None or not base_url:
-        return known
+        servers = list(_registry)
+    server = next((server for server in servers if server.api_key == key), None)
+    server = server or next((server for server in known_servers() if server.api_key == key), None)
+    if server is None or not base_url:
+        return server
     return Connection(server_url(base_url), key)
 
 

@@ -24,7 +24,7 @@ class StepMarks:
         store: Where the runs are; None: nothing is marked.
         policy: Name of the trained policy.
         step: The idempotency key that the step is sent with.
-        runs: The runs that the step is given. Empty: they were marked before, by a process that was interrupted.
+        runs: The runs that the step trains. Empty: they were marked before, by a process that was interrupted.
     """
 
     def __init__(self, store: TrajectoryStore | None, policy: str, step: str, runs: Iterable[Trajectory]) -> None:
@@ -66,8 +66,8 @@ async def settle(
         if job is not None and not job.status.final:
             running.append(job)
         elif job is not None or step != sending:
-            made = _created_version(job.result if job is not None else None)
-            await asyncio.to_thread(store.end_step, policy, step, made)
+            version = _created_version(job.result if job is not None else None)
+            await asyncio.to_thread(store.end_step, policy, step, version)
     return running
 
 

@@ -12,12 +12,41 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.client.outages import AWAY_STATUSES, LOST, ServerAway, outages, raise_if_away
+from art_langgraph.client.outages import AWAY_STATUSES, LOST_ERRORS, ServerAway, outages, raise_if_away
 from art_langgraph.client.proxies import AsyncProxyTransport, ProxyTransport
 
 
+class _Retries:
+    """The attempts of one request.
+
+    Args:
+        url: Where the request goes.
+        patience: Seconds for which it is repeated, from the beginning of an outage.
+    """
+
+    def __init__(self, url: httpx.URL, patience: float) -> None:
+        self._url, self._patience = url, patience
+        self._attempts, self._first_failure = 0, math.inf
+
+    def pause(self, error: httpx.TransportError) -> float | httpx.Response:
+        """Seconds to wait before the next attempt, after one that raised an error.
+
+        Where the time is over: the answer by which the server refused the request. Without one, the error is raised.
+        """
+        self._attempts += 1
+        self._first_failure = min(self._first_failure, time.monotonic())
+        pause = outages.pause(
+            self._url, error, attempt=self._attempts, since=self._first_failure, patience=self._patience
+        )
+        if pause is not None:
+            return pause
+        if isinstance(error, ServerAway):
+            return error.answer
+        raise error
+
+
 class PatientAsyncClient(httpx.AsyncClient):
-    """An httpx client that sends a request again while its server is gone. See `outages.Outages`.
+    """An httpx client that sends a request again while its server is gone (`outages.Outages`).
 
     A request whose answer was cut off is sent again too: all requests to the trainer server may be repeated. So is a
     request that the server refuses because it stops or has no place (`ServerAway`); when the time is over, its refusal
@@ -29,26 +58,23 @@ class PatientAsyncClient(httpx.AsyncClient):
         options: Those of httpx.
     """
 
-    def __init__(self, retry_for: float, lost_errors: tuple[type[Exception], ...] = LOST, **options: Any) -> None:
+    def __init__(
+        self, retry_for: float, lost_errors: tuple[type[httpx.TransportError], ...] = LOST_ERRORS, **options: Any
+    ) -> None:
         super().__init__(**{"transport": AsyncProxyTransport(), **options})
-        self.retry_for, self._lost = retry_for, lost_errors
+        self.retry_for, self._lost_errors = retry_for, lost_errors
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        attempt, since = 0, math.inf
+        retries = _Retries(request.url, self.retry_for)
         while True:
-            attempt += 1
             try:
                 answer = await super().send(request, **options)
                 if answer.status_code in AWAY_STATUSES:
                     await answer.aread()
                     raise_if_away(answer)
-            except self._lost as error:
-                since = min(since, time.monotonic())
-                pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
-                if pause is None and isinstance(error, ServerAway):
-                    return error.answer
-                if pause is None:
-                    raise
+            except self._lost_errors as error:
+                if isinstance(pause := retries.pause(error), httpx.Response):
+                    return pause
                 await asyncio.sleep(pause)
             else:
                 outages.note_answer(request.url)
@@ -68,21 +94,16 @@ class PatientClient(httpx.Client):
         self.retry_for = retry_for
 
     def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        attempt, since = 0, math.inf
+        retries = _Retries(request.url, self.retry_for)
         while True:
-            attempt += 1
             try:
                 answer = super().send(request, **options)
                 if answer.status_code in AWAY_STATUSES:
                     answer.read()
                     raise_if_away(answer)
-            except LOST as error:
-                since = min(since, time.monotonic())
-                pause = outages.pause(request.url, error, attempt=attempt, since=since, patience=self.retry_for)
-                if pause is None and isinstance(error, ServerAway):
-                    return error.answer
-                if pause is None:
-                    raise
+            except LOST_ERRORS as error:
+                if isinstance(pause := retries.pause(error), httpx.Response):
+                    return pause
                 time.sleep(pause)
             else:
                 outages.note_answer(request.url)
@@ -112,8 +133,8 @@ class LoopTransport(httpx.AsyncBaseTransport):
         loop, guard = asyncio.get_running_loop(), None
         with self._lock:
             if loop not in self._pools:
-                for ended in [known for known in self._pools if known.is_closed()]:  # one that nobody shut down
-                    del self._pools[ended]
+                for other in [other for other in self._pools if other.is_closed()]:  # one that nobody shut down
+                    del self._pools[other]
                 guard = self._until_the_end_of(loop)
                 self._pools[loop] = (AsyncProxyTransport(self._library, limits=self._limits), guard)
             pool, _ = self._pools[loop]
@@ -124,9 +145,9 @@ class LoopTransport(httpx.AsyncBaseTransport):
     async def aclose(self) -> None:
         """Closes the connections of the running event loop."""
         with self._lock:
-            known = self._pools.get(asyncio.get_running_loop())
-        if known:
-            await known[1].aclose()
+            entry = self._pools.get(asyncio.get_running_loop())
+        if entry:
+            await entry[1].aclose()
 
     async def _until_the_end_of(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
         """Closes the pool of a loop. A loop that ends closes the asynchronous generators that were begun in it."""

@@ -1,4 +1,4 @@
-"""The answers of a run that other trainers get, and their messages in the forms that these read."""
+"""The answers of a run that other trainers get: as rows for TRL, as conversations for OpenAI."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from art_langgraph.credit import matches
+from art_langgraph.exports.ledger_rows import Rows
+from art_langgraph.traces.run import ForeignRun, ModelCall
 from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion, CompletionStatus
 from trainer_server.wire.tool_arguments import arguments_object
@@ -52,3 +54,60 @@ def _parse_arguments(call: dict[str, Any]) -> dict[str, Any]:
     function = call.get("function") or {}
     arguments = arguments_object(function.get("arguments"))
     return call if arguments is None else {**call, "function": {**function, "arguments": arguments}}
+
+
+def trl_rows(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
+    """Rows for TRL, in its conversational prompt-completion form: one for each answer that counts.
+
+    `SFTTrainer` imitates `completion`. `prompt_ids`, `completion_ids` and `logprobs`, as TRL's own rollout functions
+    call them, are the tokens that were sampled. Answers that failed, were superseded or came from a cache are left out.
+
+    Args:
+        run: The run.
+        rows: Its rows of the ledger. An answer without one has no tools and no tokens, since the run alone does not
+            tell them.
+    """
+    for call, message in answers(run):
+        row = rows.get(call.id or "")
+        tokens = exact(row)
+        yield {
+            "prompt": [parsed_arguments(earlier) for earlier in call.messages],
+            "completion": [parsed_arguments(message)],
+            "tools": (row.request.get("tools") if row else None) or None,
+            "reward": reward_of(run, call),
+            "prompt_ids": tokens.prompt_token_ids if tokens else None,
+            "completion_ids": tokens.token_ids if tokens else None,
+            "logprobs": tokens.logprobs if tokens else None,
+            "model": model_of(call),
+            "scenario": run.scenario.id,
+            "trajectory": run.id,
+        }
+
+
+_OPENAI_FIELDS = ("role", "content", "name", "tool_calls", "tool_call_id", "weight", "refusal")
+"""What a message of OpenAI's fine-tuning format has. Others, such as the reasoning of open models, are left out."""
+
+
+def openai_conversations(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
+    """Lines for fine-tuning at OpenAI, conversations with their tools: those of which no other is a continuation.
+    Answers of other runs have weight 0.
+
+    Args:
+        run: The run.
+        rows: Its rows of the ledger. A conversation without one has no tools, which the run alone does not have.
+
+    Raises:
+        Unreadable: A conversation has a part that cannot be imitated.
+    """
+    calls = []
+    for call, message in answers(run):
+        row = rows.get(call.id or "")
+        tools = (row.request.get("tools") if row else None) or None
+        messages = [_select_fields(earlier) for earlier in call.messages]
+        calls.append(ModelCall(messages=messages, answer=_select_fields(message), tools=tools))
+    for conversation in ForeignRun("art-langgraph", run.id, calls).demonstrations():
+        yield conversation.model_dump(mode="json", exclude_none=True)
+
+
+def _select_fields(message: dict[str, Any]) -> dict[str, Any]:
+    return {name: message[name] for name in _OPENAI_FIELDS if message.get(name) is not None or name == "content"}

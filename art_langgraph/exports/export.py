@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from art_langgraph.client.outages import retry_seconds
-from art_langgraph.exports import openai_sft, trl, verifiers
+from art_langgraph.exports import TrainerFormat
+from art_langgraph.exports.answers import openai_conversations, trl_rows
 from art_langgraph.exports.ledger_rows import LedgerRows, Rows, with_tokens
-from art_langgraph.exports.names import TrainerFormat
+from art_langgraph.exports.verifiers import verifiers_episodes
 from art_langgraph.traces.problems import Skips, Unreadable
 from art_langgraph.trajectory import Trajectory
 from trainer_server.common.jsonl import write_jsonl
@@ -17,16 +18,16 @@ from trainer_server.common.jsonl import write_jsonl
 Records = Callable[[Trajectory, Rows], Iterator[dict[str, Any]]]
 
 FORMATS: Mapping[TrainerFormat, tuple[str, Records]] = {
-    TrainerFormat.trl: ("answers", trl.records),
-    TrainerFormat.openai_sft: ("conversations", openai_sft.records),
-    TrainerFormat.verifiers: ("episodes", verifiers.records),
+    TrainerFormat.trl: ("answers", trl_rows),
+    TrainerFormat.openai_sft: ("conversations", openai_conversations),
+    TrainerFormat.verifiers: ("episodes", verifiers_episodes),
 }
 """What a line is, and the function that makes a run's lines from the run and its rows of the ledger."""
 
 _EVALUATES = Unreadable("runs that evaluate a version", "another trainer would learn what it is measured by")
-_HINTED = Unreadable("runs with hints", "the hints are in their tokens, and not in their messages")
+_HAS_HINTS = Unreadable("runs with hints", "the hints are in their tokens, and not in their messages")
 _PATIENCE = 5.0
-"""Seconds for which a server that is gone is asked again: somebody waits for the file."""
+"""Seconds for which requests are repeated to a server that is gone: somebody waits for the file."""
 
 
 class Export:
@@ -34,7 +35,7 @@ class Export:
 
     Args:
         format: Of another trainer; None: the runs as this project keeps them, with their tokens.
-        tokens: It is an error if no server can be asked for tokens. Otherwise a note tells what the file lacks.
+        tokens: It is an error if no server has the tokens. Otherwise a note says what the file lacks.
 
     Attributes:
         notes: What the file lacks, and why, with the remedy.
@@ -68,35 +69,35 @@ class Export:
 
     def _records(self, server: LedgerRows, runs: Iterable[Trajectory]) -> Iterator[dict[str, Any]]:
         kind, make = FORMATS[self._format] if self._format else ("", _whole)
-        skips, written, lines, sampled, others = Skips(), 0, 0, 0, 0
+        skips, run_count, lines, completion_count, others = Skips(), 0, 0, 0, 0
         runs = _trainable(runs, skips) if self._format else runs
         for run, rows in server.of(runs, without=None if self._tokens else self._lacks):
             others += sum(call.id is None for call in run.completions)
             try:
-                made = list(make(run, rows))
+                records = list(make(run, rows))
             except Unreadable as problem:
                 skips.note(problem, None)
                 continue
-            written, lines, sampled = written + 1, lines + len(made), sampled + len(rows)
-            yield from made
+            run_count, lines, completion_count = run_count + 1, lines + len(records), completion_count + len(rows)
+            yield from records
         self.notes += [f"left out: {problem}" for problem in skips]
         if others:
             self.notes.append(
                 f"{others} answers of other models have neither tokens nor tools in the file: this project's gateway "
                 "did not see them"
             )
-        self.summary = f"{written} trajectories" + (f" as {lines} {kind}" if kind else "")
-        self.summary += f", with the tokens of {sampled} completions"
+        self.summary = f"{run_count} trajectories" + (f" as {lines} {kind}" if kind else "")
+        self.summary += f", with the tokens of {completion_count} completions"
 
     def _lacks(self, why: str) -> None:
         self.notes.append(f"the file has no tokens and no tools, which only the trainer server knows: {why}")
 
 
 def _trainable(runs: Iterable[Trajectory], skips: Skips) -> Iterator[Trajectory]:
-    """The runs that another trainer may be given."""
+    """The runs that another trainer may have."""
     for run in runs:
         if run.evaluation or run.hints:
-            skips.note(_EVALUATES if run.evaluation else _HINTED, None)
+            skips.note(_EVALUATES if run.evaluation else _HAS_HINTS, None)
         else:
             yield run
 

@@ -26,7 +26,7 @@ class LedgerRows:
     """Asks the trainer server for rows, or brings rows to it, from code that is not asynchronous. Use by `with`.
 
     Args:
-        retry_for: Seconds for which a server that is gone is asked again.
+        retry_for: Seconds for which requests are repeated to a server that is gone.
 
     Attributes:
         missing: Ids of completions of which the server had no row.
@@ -61,25 +61,25 @@ class LedgerRows:
 
         Args:
             runs: The runs.
-            without: Is told, once, why no server could be asked; runs have no rows then. None: that is an error.
+            without: Called once with the reason why no server answers; runs have no rows then. None: that is an error.
 
         Raises:
             ConfigError: There is no key of a server.
             ServerUnreachable: No server answers.
             ServerError: The server refuses.
         """
-        runs, gone = iter(runs), False
+        runs, unreachable = iter(runs), False
         while part := list(itertools.islice(runs, _RUNS)):
             ids = [call.id for run in part for call in run.completions if call.id is not None]
             rows: dict[str, Completion] = {}
-            if ids and not gone:
+            if ids and not unreachable:
                 try:
                     rows = self._loop.run(self._trainer.completions(ids))
                 except (ConfigError, ServerUnreachable) as error:
                     if without is None:
                         raise
                     without(str(error))
-                    gone = True
+                    unreachable = True
                 else:
                     self.missing += [completion_id for completion_id in dict.fromkeys(ids) if completion_id not in rows]
             for run in part:

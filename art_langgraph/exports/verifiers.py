@@ -16,10 +16,10 @@ from art_langgraph.trajectory import CompletionCall, Trajectory
 from trainer_server.wire import Completion
 from trainer_server.wire.tool_arguments import arguments_text
 
-_FINISHED = ("stop", "length", "tool_calls")
+_FINISH_REASONS = ("stop", "length", "tool_calls")
 
 
-def records(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
+def verifiers_episodes(run: Trajectory, rows: Rows) -> Iterator[dict[str, Any]]:
     """A run as one episode, with a trace for each agent of it.
 
     Args:
@@ -80,36 +80,36 @@ class _Graph:
         self.nodes: list[dict[str, Any]] = []
         self.calls: list[dict[str, Any]] = []
         self.tools: list[dict[str, Any]] = []
-        self._said: list[str] = []
-        """What the message of each node says, to compare it."""
+        self._keys: list[str] = []
+        """The content of each node's message, to compare it."""
         self._through: list[tuple[int, ...]] = []
         """Tokens along the path to each node, with its own."""
 
     def add(self, call: CompletionCall, message: dict[str, Any]) -> None:
         """Adds an answer below the longest path of which its prompt is a continuation, in messages and in tokens."""
         row = self._rows.get(call.id or "")
-        sampled = exact(row)
-        prompt = tuple(sampled.prompt_token_ids) if sampled else ()
+        tokens = exact(row)
+        prompt = tuple(tokens.prompt_token_ids) if tokens else ()
         parent: int | None = None
         tools = _tools(row)
-        left = 0
+        depth = 0
         for earlier in call.messages:
-            if (below := self._child(parent, _content_key(earlier), tools, prompt if sampled else None)) is None:
+            if (below := self._child(parent, _content_key(earlier), tools, prompt if tokens else None)) is None:
                 break
-            parent, left = below, left + 1
+            parent, depth = below, depth + 1
         self.tools += [tool for tool in tools if tool not in self.tools]
-        for earlier in call.messages[left:]:
+        for earlier in call.messages[depth:]:
             parent = self._node(parent, earlier, call.started, tools)
         before = self._through[parent] if parent is not None else ()
         scaffold = prompt[len(before) :]
         answer = self._node(parent, message, call.started + call.seconds, tools)
         node = self.nodes[answer]
         node["sampled"] = True
-        if sampled is not None:
-            node["token_ids"] = [*scaffold, *sampled.token_ids]
-            node["mask"] = [False] * len(scaffold) + [True] * len(sampled.token_ids)
-            node["logprobs"] = list(sampled.logprobs)
-            self._through[answer] = (*prompt, *sampled.token_ids)
+        if tokens is not None:
+            node["token_ids"] = [*scaffold, *tokens.token_ids]
+            node["mask"] = [False] * len(scaffold) + [True] * len(tokens.token_ids)
+            node["logprobs"] = list(tokens.logprobs)
+            self._through[answer] = (*prompt, *tokens.token_ids)
         self.calls.append(_call(call, row, answer))
 
     def _child(
@@ -120,7 +120,7 @@ class _Graph:
         A conversation with other tools has another root. prompt: None: its tokens are not known.
         """
         for number, node in enumerate(self.nodes):
-            if node["parent"] != parent or self._said[number] != content_key:
+            if node["parent"] != parent or self._keys[number] != content_key:
                 continue
             if parent is None and node.get("tools", []) != tools:
                 continue
@@ -134,34 +134,34 @@ class _Graph:
         if parent is None and tools:
             node["tools"] = tools
         self.nodes.append(node)
-        self._said.append(_content_key(message))
+        self._keys.append(_content_key(message))
         self._through.append(() if parent is None else self._through[parent])
         return len(self.nodes) - 1
 
 
 def _call(call: CompletionCall, row: Completion | None, node: int) -> dict[str, Any]:
-    known: dict[str, Any] = {
+    record: dict[str, Any] = {
         "node": node,
         "model": model_of(call),
         "endpoint": "/chat/completions",
         "time": {"start": call.started, "end": call.started + call.seconds},
     }
     if row is not None:
-        known["sampling"] = {"temperature": row.sampling.temperature, "top_p": row.sampling.top_p}
-        known["finish_reason"] = row.finish_reason if row.finish_reason in _FINISHED else None
-        known["usage"] = {"prompt_tokens": len(row.prompt_token_ids), "completion_tokens": len(row.token_ids)}
-    return known
+        record["sampling"] = {"temperature": row.sampling.temperature, "top_p": row.sampling.top_p}
+        record["finish_reason"] = row.finish_reason if row.finish_reason in _FINISH_REASONS else None
+        record["usage"] = {"prompt_tokens": len(row.prompt_token_ids), "completion_tokens": len(row.token_ids)}
+    return record
 
 
 def _task(run: Trajectory) -> dict[str, Any]:
     """The scenario as the data of a task: its prompt, where it is text or messages, and its metadata."""
-    given = run.scenario.model_dump(mode="json")["input"]
+    task_input = run.scenario.model_dump(mode="json")["input"]
     first = next((call.messages for call in run.completions if call.messages), [])
-    prompt: Any = given if isinstance(given, str) else None
+    prompt: Any = task_input if isinstance(task_input, str) else None
     if prompt is None:
         users = [_text_of(message.get("content")) for message in first if message.get("role") == "user"]
         prompt = "\n\n".join(users[:1]) or None
-    return {"name": run.scenario.id, "prompt": prompt, "input": given, "metadata": run.scenario.metadata}
+    return {"name": run.scenario.id, "prompt": prompt, "input": task_input, "metadata": run.scenario.metadata}
 
 
 def _tools(row: Completion | None) -> list[dict[str, Any]]:

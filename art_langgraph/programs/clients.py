@@ -1,11 +1,11 @@
-"""Requests of any client that is made with httpx say which rollout they are made in.
+"""Requests of any client that is made with httpx carry the rollout that they are made in.
 
 `openai`, `anthropic` and `litellm` send their requests by httpx or httpx2, whoever made the client and when.
 `tie_clients` wraps the method that sends. A request from inside a rollout to the API of a trainer server under `/v1`,
 with the server's key, then has the rollout's id, its temperature and its version. No other request is changed. A client
 may send the rollout's id itself; one that sends another id is left alone.
 
-It also holds what an async client sends by until the client is gone; see `_hold_connections`.
+It also keeps the connections of an async client until the client is gone (`_hold_connections`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-from art_langgraph.capture.requests import RECORDED
+from art_langgraph.capture.requests import REPORTED_HEADER
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
@@ -35,8 +35,8 @@ the answer's text are escaped."""
 _LONGEST_END = 40
 
 _lock = threading.Lock()
-_tied = False
-_held: weakref.WeakSet[Any] = weakref.WeakSet()
+_in_clients = False
+_clients: weakref.WeakSet[Any] = weakref.WeakSet()
 """Async clients whose connections are held."""
 _WORDS = 2000
 """Characters of a refusal that are recorded."""
@@ -45,15 +45,15 @@ _REFUSALS = 100
 
 
 def tie_clients() -> None:
-    """Makes the requests of httpx's clients say which rollout they are made in. Once per process."""
-    global _tied
+    """Has the requests of httpx's clients carry their rollout. Once per process."""
+    global _in_clients
     with _lock:
-        if _tied:
+        if _in_clients:
             return
         for library in http_libraries():
             _tie(library.Client)
             _tie_async(library.AsyncClient)
-        _tied = True
+        _in_clients = True
 
 
 def _tie(kind: Any) -> None:
@@ -61,13 +61,13 @@ def _tie(kind: Any) -> None:
 
     @functools.wraps(plain)
     def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
-        recorded = request.headers.pop(RECORDED, None) is not None
-        scope = current() if recorded else _mark(request)
+        is_reported = request.headers.pop(REPORTED_HEADER, None) is not None
+        scope = current() if is_reported else _mark(request)
         answer = plain(self, request, *args, **options)
-        if scope is not None and not recorded and answer.is_client_error:
+        if scope is not None and not is_reported and answer.is_client_error:
             answer.read()
             _note_refusal(scope, request, answer)
-        _count(scope, request, answer, recorded=recorded)
+        _count(scope, request, answer, is_reported=is_reported)
         return answer
 
     kind.send = send
@@ -79,13 +79,13 @@ def _tie_async(kind: Any) -> None:
     @functools.wraps(plain)
     async def send(self: Any, request: Any, *args: Any, **options: Any) -> Any:
         _hold_connections(self)
-        recorded = request.headers.pop(RECORDED, None) is not None
-        scope = current() if recorded else _mark(request)
+        is_reported = request.headers.pop(REPORTED_HEADER, None) is not None
+        scope = current() if is_reported else _mark(request)
         answer = await plain(self, request, *args, **options)
-        if scope is not None and not recorded and answer.is_client_error:
+        if scope is not None and not is_reported and answer.is_client_error:
             await answer.aread()
             _note_refusal(scope, request, answer)
-        _count(scope, request, answer, recorded=recorded)
+        _count(scope, request, answer, is_reported=is_reported)
         return answer
 
     kind.send = send
@@ -100,8 +100,8 @@ def _hold_connections(client: Any) -> None:
     client in each run do not close it as a rule. The finalizer holds the connections, so that they are not collected
     together with their client; it has nothing else to do.
     """
-    if client not in _held:
-        _held.add(client)
+    if client not in _clients:
+        _clients.add(client)
         connections = [getattr(client, "_transport", None), *getattr(client, "_mounts", {}).values()]
         weakref.finalize(client, _forget, connections).atexit = False
 
@@ -111,7 +111,7 @@ def _forget(connections: list[Any]) -> None:
 
 
 def _mark(request: Any) -> Scope | None:
-    """Adds what the gateway has to know of the rollout to a request.
+    """Adds the headers of the rollout to a request.
 
     Returns:
         The rollout; None for a request that was not changed.
@@ -123,7 +123,7 @@ def _mark(request: Any) -> Scope | None:
     own = path.startswith(f"{rollout_path(scope.rollout_id)}/v1/")  # a client with the rollout's own base URL
     if not own and (not path.startswith("/v1/") or request.headers.get(ROLLOUT, scope.rollout_id) != scope.rollout_id):
         return None
-    server = _server_asked(request)
+    server = _server_of(request)
     if server is None:
         return None
     for name, value in scope.headers.items():
@@ -132,12 +132,12 @@ def _mark(request: Any) -> Scope | None:
     return scope
 
 
-def _count(scope: Scope | None, request: Any, answer: Any, *, recorded: bool) -> None:
-    """Notes an answer in its rollout. recorded: LangChain's callbacks report the request."""
+def _count(scope: Scope | None, request: Any, answer: Any, *, is_reported: bool) -> None:
+    """Notes an answer in its rollout. is_reported: LangChain's callbacks report the request."""
     if scope is None or not answer.is_success:
         return
     completion = answer.headers.get(COMPLETION)
-    if recorded:
+    if is_reported:
         scope.reported_ids |= {completion} if completion else set()
         return
     scope.mark_count += 1
@@ -150,31 +150,31 @@ def _count(scope: Scope | None, request: Any, answer: Any, *, recorded: bool) ->
 
 
 def _note_refusal(scope: Scope, request: Any, answer: Any) -> None:
-    """Records that a request got an error in place of an answer. LangChain hears of those of its own models.
+    """Records that a request got an error in place of an answer. LangChain reports those of its own models.
 
     The ledger has the requests that an engine refused, but not those that the server itself did, such as one with a
     parameter that it does not know. What a client sends again counts once.
     """
     if COMPLETION in answer.headers:
-        scope.outside = True  # so that the ledger is asked
+        scope.outside = True  # so that the ledger is read
         return
     content = _content(request)
-    asked, refusal = _object(content), _object(answer.content).get("error")
-    words = refusal.get("message") if isinstance(refusal, dict) else None
-    given = asked.get("messages") or asked.get("input") or asked.get("prompt")
-    messages = given if isinstance(given, list) else [{"role": "user", "content": given}]
+    body, refusal = _object(content), _object(answer.content).get("error")
+    text = refusal.get("message") if isinstance(refusal, dict) else None
+    prompt = body.get("messages") or body.get("input") or body.get("prompt")
+    messages = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
     call = CompletionCall(
         id=None,
-        model=str(asked.get("model")),
+        model=str(body.get("model")),
         messages=[message for message in messages if isinstance(message, dict)],
-        error=f"refused: {words or answer.text}"[:_WORDS],
+        error=f"refused: {text or answer.text}"[:_WORDS],
         started=time.time(),
     )
     if earlier := scope.refusals.pop(content, None):
         earlier.superseded = "retry"
     if len(scope.refusals) < _REFUSALS:
         scope.refusals[content] = call
-    scope.recorder.completion(call)
+    scope.recorder.add_completion(call)
 
 
 def _content(request: Any) -> bytes:
@@ -198,7 +198,7 @@ def _watch(answer: Any, on_end: Callable[[], None]) -> None:
     """Calls `on_end` when a client has read the end of a streamed answer. The bytes behind it, it may leave."""
     plain, plain_async, tail = answer.iter_raw, answer.aiter_raw, b""
 
-    def look(part: bytes) -> None:
+    def search_end(part: bytes) -> None:
         nonlocal tail
         if _END.search(tail + part):
             on_end()
@@ -206,21 +206,22 @@ def _watch(answer: Any, on_end: Callable[[], None]) -> None:
 
     def iter_raw(*args: Any, **options: Any) -> Iterator[bytes]:
         for part in plain(*args, **options):
-            look(part)
+            search_end(part)
             yield part
         on_end()
 
     async def aiter_raw(*args: Any, **options: Any) -> AsyncIterator[bytes]:
         async for part in plain_async(*args, **options):
-            look(part)
+            search_end(part)
             yield part
         on_end()
 
     answer.iter_raw, answer.aiter_raw = iter_raw, aiter_raw
 
 
-def _server_asked(request: Any) -> Connection | None:
+def _server_of(request: Any) -> Connection | None:
     """The trainer server of this process that a request goes to, with its key."""
-    asked = origin(str(request.url))
-    given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip(), request.headers.get("X-API-Key")
-    return next((server for server in known_servers() if server.api_key in given and origin(server.url) == asked), None)
+    address = origin(str(request.url))
+    keys = request.headers.get("Authorization", "").removeprefix("Bearer ").strip(), request.headers.get("X-API-Key")
+    servers = (server for server in known_servers() if server.api_key in keys and origin(server.url) == address)
+    return next(servers, None)

@@ -67,13 +67,13 @@ def found_by_clients(server: Connection | None) -> Iterator[None]:
 
 
 def _begin(server: Connection) -> None:
-    wanted = {
+    variables = {
         "OPENAI": {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": server.api_key},
         "ANTHROPIC": {"ANTHROPIC_BASE_URL": server.url, "ANTHROPIC_API_KEY": server.api_key},
     }
     for family, names in _FAMILIES.items():
         if not any(os.environ.get(name) for name in names):
-            _set.update(wanted[family])
+            _set.update(variables[family])
     if is_local(server.url):
         _set.update(loopback_exemption(os.environ))
     _before.update({name: os.environ[name] for name in _set if name in os.environ})
@@ -114,9 +114,9 @@ def _of_the_run(env: Mapping[Any, Any] | None) -> dict[Any, Any] | None:
     Returns:
         The environment; None where nothing has to be changed.
     """
-    given = os.environ if env is None else env
-    names = [name for name in _BASE_URLS if name in _set and given.get(name) == _set[name]]
+    environment = os.environ if env is None else env
+    names = [name for name in _BASE_URLS if name in _set and environment.get(name) == _set[name]]
     if not names or (run := run_here()) is None or run.server is None:
         return None
     own = run.environment
-    return {**given, **{name: own[name] for name in (*names, "ART_ROLLOUT")}}
+    return {**environment, **{name: own[name] for name in (*names, "ART_ROLLOUT")}}

@@ -1,4 +1,5 @@
-"""Functions that a rollout calls: agents, and factories of graphs; told apart without a call where that is possible."""
+"""Functions that a rollout calls: agents, and factories of graphs. Where possible, they are distinguished without a
+call."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from art_langgraph.programs.run import Run
 from art_langgraph.trajectory import Scenario
 from trainer_server.wire import ConfigError
 
-Makes = Literal["graph", "output", "either"]
+ResultKind = Literal["graph", "output", "either"]
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_POSITION = (*_POSITIONAL, inspect.Parameter.VAR_POSITIONAL)
@@ -30,7 +31,7 @@ class Function:
 
     Attributes:
         makes: `graph` for a factory that says so by its return annotation or by @asynccontextmanager, and for a class;
-            `output` for an agent that says so, or that is async; `either` where only a call can tell: what comes back
+            `output` for an agent that says so, or that is async; `either` where only a call shows it: its result
             decides.
         name: Its name, for messages.
 
@@ -51,12 +52,12 @@ class Function:
                 "return a result"
             )
         self._sync = not inspect.iscoroutinefunction(inner)
-        returned = _return_annotation(inner)
+        annotation = _return_annotation(inner)
         yields = inspect.isasyncgenfunction(inspect.unwrap(inner))  # under @asynccontextmanager
-        if inspect.isclass(inner) or yields or names_graph(returned):
-            self.result_kind: Makes = "graph"
+        if inspect.isclass(inner) or yields or names_graph(annotation):
+            self.result_kind: ResultKind = "graph"
         else:
-            self.result_kind = "output" if not self._sync or says_no_graph(returned) else "either"
+            self.result_kind = "output" if not self._sync or says_no_graph(annotation) else "either"
         try:
             self._parameters = list(inspect.signature(function).parameters.values())
         except (TypeError, ValueError):
@@ -66,28 +67,32 @@ class Function:
     async def call(self, scenario: Scenario, run: Run) -> Any:
         """Calls the function, and awaits what it returns. A sync function is called in a thread of its own, with this
         context; a factory of graphs is called here."""
-        given, named = self._arguments(scenario, run)
-        call = functools.partial(self._function, *given, **named)
-        made = await in_thread(call) if self._sync and self.result_kind != "graph" else call()
-        return await made if inspect.isawaitable(made) else made
+        positional, keywords = self._arguments(scenario, run)
+        call = functools.partial(self._function, *positional, **keywords)
+        result = await in_thread(call) if self._sync and self.result_kind != "graph" else call()
+        return await result if inspect.isawaitable(result) else result
 
     def _check_parameters(self) -> None:
-        wanted = (
+        expectation = (
             "a graph factory takes the scenario or nothing, and returns a compiled graph"
             if self.result_kind == "graph"
             else "a function takes the scenario's input and the run, or the first of them, or nothing"
         )
-        needed = [
+        required_parameters = [
             parameter
             for parameter in self._parameters
             if parameter.default is parameter.empty and parameter.kind not in _VARIABLE
         ]
         most = 1 if self.result_kind == "graph" else 2
         strangers = [
-            parameter for parameter in needed if parameter.kind not in _POSITIONAL and _meaning(parameter) is None
+            parameter
+            for parameter in required_parameters
+            if parameter.kind not in _POSITIONAL and _meaning(parameter) is None
         ]
-        if len(needed) > most or strangers:
-            raise ConfigError(f"{self.name} needs {', '.join(parameter.name for parameter in needed)}: {wanted}")
+        if len(required_parameters) > most or strangers:
+            raise ConfigError(
+                f"{self.name} needs {', '.join(parameter.name for parameter in required_parameters)}: {expectation}"
+            )
 
     def _arguments(self, scenario: Scenario, run: Run) -> tuple[list[Any], dict[str, Any]]:
         """What it is called with.
@@ -95,31 +100,31 @@ class Function:
         A parameter that is named `scenario` or `run`, or annotated so, gets that. Of the others that have no default,
         the first gets the scenario's input, and the second the run. A factory's first parameter gets the scenario.
         """
-        meant: dict[str, Any] = {"scenario": scenario, "run": run}
+        values: dict[str, Any] = {"scenario": scenario, "run": run}
         rest: list[Any] = [scenario] if self.result_kind == "graph" else [scenario.input, run]
-        given: list[Any] = []
-        named: dict[str, Any] = {}
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
         by_name = False
         for parameter in self._parameters:
             meaning = _meaning(parameter)
             if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-                if not given and not by_name:
-                    given.append(scenario)
+                if not positional and not by_name:
+                    positional.append(scenario)
             elif parameter.kind is inspect.Parameter.VAR_KEYWORD or (
                 meaning is None and parameter.default is not parameter.empty
             ):
-                by_name = True  # a parameter that is left out: those behind it are given by their names
+                by_name = True  # a parameter that is left out: those behind it are passed by their names
             else:
-                value = meant[meaning] if meaning else rest.pop(0)
+                value = values[meaning] if meaning else rest.pop(0)
                 if meaning == "scenario" and rest and rest[0] is not run:
                     rest.pop(0)
                 if parameter.kind is inspect.Parameter.POSITIONAL_ONLY or (
                     parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD and not by_name
                 ):
-                    given.append(value)
+                    positional.append(value)
                 else:
-                    named[parameter.name] = value
-        return given, named
+                    keywords[parameter.name] = value
+        return positional, keywords
 
 
 async def in_thread(call: Callable[[], Any]) -> Any:

@@ -1,4 +1,4 @@
-"""What the trainer server is told of a rollout before it runs, and what its ledger has of it afterwards."""
+"""Registers a rollout at the trainer server before it runs, and adds the ledger's record of it afterwards."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from trainer_server.wire import ARTError, Registration, RolloutScenario, Rollout
 log = logging.getLogger("art_langgraph")
 
 _TIMEOUT = httpx.Timeout(60.0, connect=5.0)
-_LEFT = "left: the client closed the stream before the end of the answer"
+_STREAM_CLOSED = "left: the client closed the stream before the end of the answer"
 _BRIEFLY = 0.3
-"""Seconds for which a server is asked again that a run may not need. A connection that was kept may have been cut."""
+"""Seconds for which a request is repeated to a server that a run may not need: an idle connection may have been cut."""
 
 
 @lru_cache
@@ -101,10 +101,10 @@ def _read_content(answer: httpx.Response) -> bytes:
 
 
 async def register(run: Run, *, evaluation: bool, metadata: Mapping[str, Any], certain: bool = True) -> None:
-    """Tells the trainer server what holds for the requests of a run: its version, temperature, hints, scenario.
+    """Registers at the trainer server what holds for the requests of a run: its version, temperature, hints, scenario.
 
-    A server that is away, or none at all, ends no run: the run may need none. Whether it was answered as it asked for
-    is looked at when it has ended.
+    A server that is away, or none at all, ends no run: the run may need none. When the run has ended, its answers are
+    compared with its version and temperature.
 
     Args:
         run: The run, before it begins.
@@ -137,15 +137,14 @@ def register_now(run: Run, *, evaluation: bool, metadata: Mapping[str, Any]) -> 
         return
     ledger = LedgerClient(run.server, retry_seconds() if run.scope.pinned else _BRIEFLY)
     try:
-        _note_registration(
-            run, ledger.send_now("PUT", run.rollout_id, _registration(run, evaluation=evaluation, metadata=metadata))
-        )
+        body = _registration(run, evaluation=evaluation, metadata=metadata)
+        _note_registration(run, ledger.send_now("PUT", run.rollout_id, body))
     except (ServerUnreachable, ServerError) as error:
         _not_registered(error, certain=True)
 
 
 async def add_ledger(run: Run, trajectory: Trajectory) -> None:
-    """Adds to a trajectory what the ledger has of its run, and LangChain's callbacks did not hear.
+    """Adds to a trajectory what the ledger has of its run, and LangChain's callbacks did not report.
 
     Raises:
         ServerUnreachable: The server stays away.
@@ -203,15 +202,15 @@ def _not_registered(error: ARTError, *, certain: bool) -> None:
 
 def _find_servers(run: Run) -> list[Connection]:
     """The trainer servers whose ledgers may have completions of a run."""
-    asked = dict.fromkeys([run.server] if run.server is not None and run.registered else [])
+    servers = dict.fromkeys([run.server] if run.server is not None and run.registered else [])
     for url, key in run.scope.servers:
         if isinstance(key, str):
-            asked[Connection(url, key)] = None
-    return list(asked)
+            servers[Connection(url, key)] = None
+    return list(servers)
 
 
 def _raise_unless_unknown(error: ServerError) -> None:
-    if error.status != 404:  # a server that never heard of the run has nothing of it
+    if error.status != 404:  # a server that does not know the run has nothing of it
         raise error
 
 
@@ -221,21 +220,21 @@ def _add(trajectory: Trajectory, record: Trajectory, scope: Scope) -> None:
     An answer that they report without an id is there already: the agent left its stream, or stopped waiting. What
     another client left of a stream counts as little, although the ledger may have all of it.
     """
-    heard = {call.id for call in trajectory.completions}
+    reported_ids = {call.id for call in trajectory.completions}
     missing = []
     for call in record.completions:
         answer = str(call.id).partition(".")[0]  # choices of one answer: `<id>`, `<id>.1`, …
-        if call.id in heard or answer in scope.reported_ids:
+        if call.id in reported_ids or answer in scope.reported_ids:
             continue
         if not scope.streamed_answers.get(answer, True):
-            call.error = call.error or _LEFT
+            call.error = call.error or _STREAM_CLOSED
         missing.append(call)
     trajectory.completions = sorted([*trajectory.completions, *missing], key=lambda call: call.started)
-    known = Counter(call.tool_call_id for call in trajectory.tool_calls if call.tool_call_id is not None)
+    reported_tools = Counter(call.tool_call_id for call in trajectory.tool_calls if call.tool_call_id is not None)
     tools = list(trajectory.tool_calls)
     for tool in record.tool_calls:
-        if tool.tool_call_id is not None and known[tool.tool_call_id]:
-            known[tool.tool_call_id] -= 1
+        if tool.tool_call_id is not None and reported_tools[tool.tool_call_id]:
+            reported_tools[tool.tool_call_id] -= 1
         else:
             tools.append(tool)
     trajectory.tool_calls = sorted(tools, key=lambda call: call.started)

@@ -81,9 +81,9 @@ class Run:
             return self._policy
         if len(self.policies) == 1:
             return self.policies[0]
-        known = ", ".join(self.policies) or "none"
+        names = ", ".join(self.policies) or "none"
         raise ConfigError(
-            f"the run cannot tell which policy you mean; the trainer server has: {known}. Name it yourself"
+            f"the run cannot tell which policy you mean; the trainer server has: {names}. Name it yourself"
         )
 
     @property

@@ -32,7 +32,7 @@ log = logging.getLogger("art_langgraph")
 class session:
     """Records what code does in a `with` block as a rollout: `async with session("2 + 2?") as run: …`, or `with`.
 
-    Clients inside of the block are tied to the rollout as inside of a function that `rollout` runs; see `Run`. Set
+    Clients inside of the block are tied to the rollout as inside of a function that `rollout` runs (`Run`). Set
     `run.reward` in the block. After the block, `run.trajectory` has what was done. The reward is also given to the
     rollout at the trainer server, so that `art-langgraph train --from-ledger` can train on it. What the block raises is
     the trajectory's `error`, and is raised.
@@ -116,7 +116,7 @@ class session:
         return self._run
 
     def _end_block(self, error: BaseException | None) -> Trajectory:
-        """The block has ended. Returns what was heard of it in this process."""
+        """Ends the block. Returns what this process recorded of it."""
         self._block.close()
         self._handler.close()
         self._run.ended = True
@@ -152,7 +152,7 @@ class session:
         return f"{self._run.rollout_id}/reward", to_json(body)
 
     def _incomplete(self, trajectory: Trajectory, problem: ARTError, error: BaseException | None) -> None:
-        """The ledger could not be asked. Raises the problem, unless the block has raised: then that is raised."""
+        """Notes that the ledger could not be read. Raises the problem, unless the block has raised an error itself."""
         trajectory.error = trajectory.error or f"{type(problem).__name__}: {problem}"
         if error is None:
             raise problem

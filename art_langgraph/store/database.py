@@ -1,6 +1,6 @@
 """The database of a trajectory store.
 
-The store is written in SQL that SQLite and PostgreSQL share; `?` stands for a value. What differs is here.
+The store is written in SQL that SQLite and PostgreSQL share; `?` stands for a value. What differs is behind `Database`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,44 @@ PATIENCE = 30.0
 """Seconds for which a connection waits while another process writes."""
 
 
+FIRST_TABLES = """
+CREATE TABLE IF NOT EXISTS trajectories (
+    {rowid}id {text} PRIMARY KEY, started {real} NOT NULL, scenario {text} NOT NULL, graph {text}, thread {text},
+    run {text}, error TEXT, record TEXT NOT NULL
+){strict};
+CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
+CREATE INDEX IF NOT EXISTS trajectories_scenario ON trajectories {by_hash}(scenario);
+CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
+CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories {by_hash}(thread);
+CREATE TABLE IF NOT EXISTS begun (id {text} PRIMARY KEY, started {real} NOT NULL, record TEXT NOT NULL){strict};
+CREATE TABLE IF NOT EXISTS completions ({rowid}trajectory {text} NOT NULL, record TEXT NOT NULL){strict};
+CREATE INDEX IF NOT EXISTS completions_trajectory ON completions (trajectory);
+CREATE TABLE IF NOT EXISTS resumed ({rowid}trajectory {text} PRIMARY KEY, first {text} NOT NULL){strict};
+CREATE INDEX IF NOT EXISTS resumed_first ON resumed (first);
+CREATE TABLE IF NOT EXISTS scores (
+    {rowid}trajectory {text} NOT NULL, time {real} NOT NULL, record TEXT NOT NULL
+){strict};
+CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
+CREATE TABLE IF NOT EXISTS steps (
+    {rowid}policy {text} NOT NULL, step {text} NOT NULL, trajectory {text} NOT NULL,
+    ended INTEGER NOT NULL DEFAULT 0, version INTEGER, PRIMARY KEY (policy, step, trajectory)
+){strict};
+CREATE TABLE IF NOT EXISTS evaluations (
+    {rowid}key {text} NOT NULL, version INTEGER NOT NULL, trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
+){strict};
+CREATE TABLE IF NOT EXISTS autopilots (policy {text} PRIMARY KEY, record TEXT NOT NULL){strict};
+CREATE TABLE IF NOT EXISTS autopilot_history ({rowid}policy {text} NOT NULL, record TEXT NOT NULL){strict};
+"""
+"""The tables of the first release, those of the autopilot's memory (`auto_pilot/state_store.py`) included. `text` and
+`real` are types; `rowid` is the column that SQLite has by itself. Never change them: a database adds migrations."""
+
+
 class StoreUnavailable(ConfigError):
     """The trajectory store cannot be used: a full disk, a lock, a database that does not answer.
 
     Args:
         name: The store, as messages name it.
-        reason: What the database said.
+        reason: Message of the database.
     """
 
     def __init__(self, name: str, reason: str) -> None:
@@ -78,7 +110,7 @@ class Database(Protocol):
     """The bytes that a record takes in the database, as an expression."""
 
     def texts(self, array: str) -> str:
-        """A table whose column `value` has the texts of a JSON array; see `json_array`.
+        """A table whose column `value` has the texts of a JSON array (`json_array`).
 
         Args:
             array: An expression for the array: `?`, or a column.

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from art_langgraph.store.database import PATIENCE, StoreUnavailable
+from art_langgraph.store.database import FIRST_TABLES, PATIENCE, StoreUnavailable
 from trainer_server.common.postgres_files import rewrite
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
@@ -26,56 +26,22 @@ from trainer_server.wire.text import storable
 _Db: TypeAlias = psycopg.Connection[tuple[Any, ...]]
 
 _SCHEMA = "art_langgraph_store"
-_FIRST_TABLES = """
-CREATE TABLE trajectories (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE,
-    id TEXT COLLATE "C" PRIMARY KEY,
-    started DOUBLE PRECISION NOT NULL,
-    scenario TEXT COLLATE "C" NOT NULL,
-    graph TEXT COLLATE "C",
-    thread TEXT COLLATE "C",
-    run TEXT COLLATE "C",
-    error TEXT,
-    record TEXT NOT NULL
-);
-CREATE INDEX trajectories_started ON trajectories (started);
-CREATE INDEX trajectories_scenario ON trajectories USING hash (scenario);
-CREATE INDEX trajectories_run ON trajectories (run);
-CREATE INDEX trajectories_thread ON trajectories USING hash (thread);
-CREATE TABLE begun (id TEXT COLLATE "C" PRIMARY KEY, started DOUBLE PRECISION NOT NULL, record TEXT NOT NULL);
-CREATE TABLE completions (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, trajectory TEXT COLLATE "C" NOT NULL, record TEXT NOT NULL
-);
-CREATE INDEX completions_trajectory ON completions (trajectory);
-CREATE TABLE resumed (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, trajectory TEXT COLLATE "C" PRIMARY KEY,
-    first TEXT COLLATE "C" NOT NULL
-);
-CREATE INDEX resumed_first ON resumed (first);
-CREATE TABLE scores (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, trajectory TEXT COLLATE "C" NOT NULL,
-    time DOUBLE PRECISION NOT NULL, record TEXT NOT NULL
-);
-CREATE INDEX scores_trajectory ON scores (trajectory);
-CREATE TABLE steps (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, policy TEXT COLLATE "C" NOT NULL, step TEXT COLLATE "C" NOT NULL,
-    trajectory TEXT COLLATE "C" NOT NULL, ended INTEGER NOT NULL DEFAULT 0, version INTEGER,
-    PRIMARY KEY (policy, step, trajectory)
-);
-CREATE INDEX steps_trajectory ON steps (trajectory);
-CREATE TABLE evaluations (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, key TEXT COLLATE "C" NOT NULL, version INTEGER NOT NULL,
-    trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
-);
-CREATE TABLE autopilots (policy TEXT COLLATE "C" PRIMARY KEY, record TEXT NOT NULL);
-CREATE TABLE autopilot_history (
-    rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, policy TEXT COLLATE "C" NOT NULL, record TEXT NOT NULL
-);
+_FIRST_TABLES = (
+    FIRST_TABLES.format(
+        text='TEXT COLLATE "C"',
+        real="DOUBLE PRECISION",
+        rowid="rowid BIGINT GENERATED ALWAYS AS IDENTITY UNIQUE, ",
+        strict="",
+        by_hash="USING hash ",
+    )
+    + """
+CREATE INDEX IF NOT EXISTS steps_trajectory ON steps (trajectory);
 ALTER TABLE trajectories ALTER COLUMN error SET STATISTICS 0, ALTER COLUMN record SET STATISTICS 0;
 ALTER TABLE begun ALTER COLUMN record SET STATISTICS 0;
 ALTER TABLE completions ALTER COLUMN record SET STATISTICS 0;
 ALTER TABLE scores ALTER COLUMN record SET STATISTICS 0;
 """
+)
 """Without statistics, the planner's catalogue has no texts of runs, which `overwrite` could not delete. A hash index
 takes texts of any length."""
 _WRITE_LOCK = """
@@ -95,8 +61,8 @@ _WITH_TEXTS = ("trajectories", "begun", "completions", "resumed", "scores", "ste
 
 _CONNECT = 10.0
 """Seconds until a database that does not answer is an error."""
-_KEPT = 4
-"""Connections that are kept for the next use."""
+_MOST_IDLE = 4
+"""Connections that stay open for the next use."""
 _KEEPALIVES: dict[str, Any] = {
     "keepalives": 1,
     "keepalives_idle": 5,
@@ -135,7 +101,7 @@ _databases: weakref.WeakSet[PostgresDatabase] = weakref.WeakSet()
 
 
 class PostgresDatabase:
-    """A PostgreSQL database; see `Database`.
+    """A PostgreSQL database as a `Database`.
 
     Args:
         url: `postgresql://…`, as libpq reads it.
@@ -150,9 +116,9 @@ class PostgresDatabase:
     def __init__(self, url: str) -> None:
         self.name, self._url = describe_address(url), url
         self._lock = threading.Lock()
-        self._kept: list[_Db] = []
+        self._idle: list[_Db] = []
         _databases.add(self)
-        weakref.finalize(self, _close, self._kept)
+        weakref.finalize(self, _close, self._idle)
         with self.connect() as db:
             _bring_up(db.db, self.name)
 
@@ -175,13 +141,13 @@ class PostgresDatabase:
 
     def overwrite(self) -> None:
         with self.connect() as db:
-            left = rewrite(db.db, _WITH_TEXTS)
-        if left:
-            told = "; ".join(f"{table}: {why}" for table, why in left.items())
-            tables = ", ".join(f"{_SCHEMA}.{table}" for table in left)
+            rest = rewrite(db.db, _WITH_TEXTS)
+        if rest:
+            reasons = "; ".join(f"{table}: {why}" for table, why in rest.items())
+            tables = ", ".join(f"{_SCHEMA}.{table}" for table in rest)
             raise StoreUnavailable(
                 self.name,
-                f"the runs are deleted, but not yet from all files. {told}; when that has ended, run VACUUM (FULL) "
+                f"the runs are deleted, but not yet from all files. {reasons}; when that has ended, run VACUUM (FULL) "
                 f"{tables}",
             )
 
@@ -192,8 +158,8 @@ class PostgresDatabase:
         try:
             with _errors(self.name):
                 query = "SELECT pg_try_advisory_lock(%s, hashtext(%s))"
-                (locked,) = db.execute(query, (_ALONE, name)).fetchone() or (False,)
-            yield (lambda: _answers(db)) if locked else None
+                (is_holder,) = db.execute(query, (_ALONE, name)).fetchone() or (False,)
+            yield (lambda: _answers(db)) if is_holder else None
         finally:
             if process == os.getpid():
                 db.close()
@@ -203,15 +169,15 @@ class PostgresDatabase:
         self._lock = threading.Lock()  # a thread of the parent may have held the other one
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # psycopg's, of connections that are not closed
-            for db in self._kept:
+            for db in self._idle:
                 with suppress(psycopg.Error, OSError):
                     os.close(db.fileno())  # `db.close()` would end the parent's session
-            self._kept.clear()
+            self._idle.clear()
 
     def _take(self) -> _Db:
-        """A connection that was kept and that still answers, or a new one."""
+        """An idle connection that still answers, or a new one."""
         with self._lock:
-            db = self._kept.pop() if self._kept else None
+            db = self._idle.pop() if self._idle else None
         if db is None:
             return self._connect()
         if _answers(db):
@@ -221,8 +187,8 @@ class PostgresDatabase:
 
     def _keep(self, db: _Db) -> None:
         with self._lock:
-            if len(self._kept) < _KEPT:
-                self._kept.append(db)
+            if len(self._idle) < _MOST_IDLE:
+                self._idle.append(db)
                 return
         db.close()
 
@@ -239,7 +205,7 @@ class PostgresDatabase:
 
 
 class _Connection:
-    """A connection to which `?` stands for a value, as to SQLite; see `Connection`."""
+    """A `Connection` to the database. `?` stands for a value, which is `%s` to psycopg."""
 
     def __init__(self, db: _Db, name: str) -> None:
         self.db, self._name = db, name

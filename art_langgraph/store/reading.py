@@ -1,4 +1,4 @@
-"""Records of runs, with what became known of them later."""
+"""Records of runs, merged with their scores and with the runs that resumed them."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ def read_runs(database: Database, db: Connection, trajectory_ids: Sequence[str])
     ids, texts = json_array(trajectory_ids), database.texts("?")
     query = f"SELECT id, record FROM trajectories WHERE id IN {texts}"
     records = dict(db.execute(query, (ids,)).fetchall())
-    resumed: defaultdict[str, list[str]] = defaultdict(list)
+    later_records: defaultdict[str, list[str]] = defaultdict(list)
     query = f"""
         SELECT first, record FROM resumed JOIN trajectories ON id = trajectory WHERE first IN {texts} ORDER BY started
     """
     for first, record in db.execute(query, (ids,)).fetchall():
-        resumed[first].append(record)
+        later_records[first].append(record)
     query = f"""
         SELECT coalesce(first, scores.trajectory), record, time
         FROM scores LEFT JOIN resumed ON resumed.trajectory = scores.trajectory
         WHERE scores.trajectory IN (
-            SELECT value FROM {texts} AS given UNION SELECT trajectory FROM resumed WHERE first IN {texts}
+            SELECT value FROM {texts} AS ids UNION SELECT trajectory FROM resumed WHERE first IN {texts}
         ) ORDER BY scores.rowid
     """
     scores = {first: (record, time) for first, record, time in db.execute(query, (ids, ids)).fetchall()}
@@ -41,14 +41,14 @@ def read_runs(database: Database, db: Connection, trajectory_ids: Sequence[str])
         if (record := records.get(trajectory_id)) is None:
             continue
         run = from_json(Trajectory, record)
-        rewarded = 0.0  # when the newest part with a reward began; a score of the first run is always newer than it
-        for part in resumed[trajectory_id]:
+        reward_time = 0.0  # when the newest part with a reward began; a score of the first run is always newer than it
+        for part in later_records[trajectory_id]:
             later = from_json(Trajectory, part)
             if later.scored or later.reward_error:
-                rewarded = later.started
+                reward_time = later.started
             run = run.resumed_by(later)
-        if (score := scores.get(trajectory_id)) and score[1] >= rewarded:
-            from_json(Score, score[0]).give(run)
+        if (score := scores.get(trajectory_id)) and score[1] >= reward_time:
+            from_json(Score, score[0]).set_rewards(run)
         runs.append(run)
     return runs
 
@@ -67,7 +67,7 @@ def ids_of_parts(database: Database, db: Connection, trajectory_ids: Sequence[st
     query = f"""
         WITH firsts AS (
             SELECT coalesce((SELECT first FROM resumed WHERE trajectory = value), value) AS id
-            FROM {database.texts("?")} AS given
+            FROM {database.texts("?")} AS ids
         )
         SELECT id FROM firsts UNION SELECT trajectory FROM resumed WHERE first IN (SELECT id FROM firsts)
     """

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from art_langgraph.notices import warn_once
 from art_langgraph.redaction import redact
 from art_langgraph.store.database import Connection
-from art_langgraph.trajectory import Trajectory
+from art_langgraph.trajectory import REWARD_FIELDS, Trajectory
 from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.wire import ConfigError, reward_problem
 
@@ -35,23 +35,13 @@ class Score(BaseModel):
     def of(cls, run: Trajectory, source: str) -> Score:
         """The rewards that a run has. source: origin of the rewards, such as "feedback"."""
         own = {call.id: call.reward for call in run.completions if call.id is not None and call.reward is not None}
-        return cls(
-            reward=run.reward,
-            reward_error=run.reward_error,
-            reward_reason=run.reward_reason,
-            reward_source=source,
-            independent_reward_error=run.independent_reward_error,
-            judgement=run.judgement,
-            node_rewards=run.node_rewards,
-            completions=own,
-            parts=run.metrics,
-        )
+        rewards = {name: getattr(run, name) for name in REWARD_FIELDS} | {"reward_source": source}
+        return cls(**rewards, completions=own, parts=run.metrics)
 
-    def give(self, run: Trajectory) -> None:
+    def set_rewards(self, run: Trajectory) -> None:
         """Gives a run these rewards and no others."""
-        run.reward, run.reward_error, run.reward_reason = self.reward, self.reward_error, self.reward_reason
-        run.reward_source, run.independent_reward_error = self.reward_source, self.independent_reward_error
-        run.judgement, run.node_rewards = self.judgement, self.node_rewards
+        for name in REWARD_FIELDS:
+            setattr(run, name, getattr(self, name))
         for call in run.completions:
             call.reward = self.completions.get(call.id or "")
         run.metrics |= self.parts
@@ -59,10 +49,9 @@ class Score(BaseModel):
 
 def add_score(db: Connection, trajectory_id: str, score: Score) -> None:
     """Stores a score. Raises KeyError for a run that has not ended, ConfigError for what is no reward."""
-    given = [score.reward, *(score.node_rewards or {}).values(), *score.completions.values()]
-    for value in given:
-        if value is not None and (wrong := reward_problem(value)):
-            problem = wrong.removeprefix("the reward is ")
+    for value in (score.reward, *(score.node_rewards or {}).values(), *score.completions.values()):
+        if value is not None and (problem := reward_problem(value)):
+            problem = problem.removeprefix("the reward is ")
             raise ConfigError(f"the reward of {trajectory_id} is {problem}; where it has none, give None and an error")
     query = "SELECT record FROM trajectories WHERE id = ? OR id IN (SELECT trajectory FROM resumed WHERE first = ?)"
     records = db.execute(query, (trajectory_id, trajectory_id)).fetchall()
@@ -81,5 +70,4 @@ def add_score(db: Connection, trajectory_id: str, score: Score) -> None:
 
 def _trainable(run: Trajectory) -> bool:
     """Whether a run has completions of the gateway, or needs none: an evaluation, an imported run, one with hints."""
-    own = any(call.id is not None for call in run.completions)
-    return own or run.evaluation or run.imported is not None or bool(run.hints)
+    return run.untrained or any(call.id is not None for call in run.completions)

@@ -83,12 +83,12 @@ class Batch:
         )
         columns = "id, started, scenario, graph, thread, run, error, record"
         query = f"INSERT INTO trajectories ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-        stored = self._db.execute(query, row).rowcount
-        if not stored and not self._has(trajectory.id, row[-1]):
+        is_new = self._db.execute(query, row).rowcount
+        if not is_new and not self._has(trajectory.id, row[-1]):
             raise DuplicateRun(trajectory.id)
         self._db.execute("DELETE FROM begun WHERE id = ?", (trajectory.id,))
         self._db.execute("DELETE FROM completions WHERE trajectory = ?", (trajectory.id,))
-        if stored and before is not None and _goes_on(before, trajectory):
+        if is_new and before is not None and _goes_on(before, trajectory):
             self._db.execute("INSERT INTO resumed (trajectory, first) VALUES (?, ?)", (trajectory.id, before.id))
 
     def remove(self, trajectory_ids: Iterable[str]) -> None:
@@ -108,9 +108,9 @@ class Batch:
         It is the newest that waits at a node which the other runs again; or else, as after a breakpoint, the newest of
         the same graph. Threads of several graphs may have the same id.
         """
-        linked = self._db.execute("SELECT first FROM resumed WHERE trajectory = ?", (trajectory.id,)).fetchone()
-        if linked:
-            return next(iter(read_runs(self._database, self._db, linked)), None)
+        link = self._db.execute("SELECT first FROM resumed WHERE trajectory = ?", (trajectory.id,)).fetchone()
+        if link:
+            return next(iter(read_runs(self._database, self._db, link)), None)
         query = f"""
             SELECT id FROM trajectories WHERE thread = ? AND started < ? AND {FIRST}
             ORDER BY coalesce(graph, '') = ? DESC, started DESC LIMIT {_LOOK_BACK}

@@ -11,49 +11,17 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from art_langgraph.store.database import PATIENCE, StoreUnavailable
+from art_langgraph.store.database import FIRST_TABLES, PATIENCE, StoreUnavailable
 from trainer_server.common.home import create_private, overwrite_deleted
 from trainer_server.common.schemas import DatabaseSchema, script
 from trainer_server.wire import ConfigError
 
-_FIRST_TABLES = """
-CREATE TABLE IF NOT EXISTS trajectories (
-    id TEXT PRIMARY KEY,
-    started REAL NOT NULL,
-    scenario TEXT NOT NULL,
-    graph TEXT,
-    thread TEXT,
-    run TEXT,
-    error TEXT,
-    record TEXT NOT NULL
-) STRICT;
-CREATE INDEX IF NOT EXISTS trajectories_started ON trajectories (started);
-CREATE INDEX IF NOT EXISTS trajectories_scenario ON trajectories (scenario);
-CREATE INDEX IF NOT EXISTS trajectories_run ON trajectories (run);
-CREATE INDEX IF NOT EXISTS trajectories_thread ON trajectories (thread);
-CREATE TABLE IF NOT EXISTS begun (id TEXT PRIMARY KEY, started REAL NOT NULL, record TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS completions (trajectory TEXT NOT NULL, record TEXT NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS completions_trajectory ON completions (trajectory);
-CREATE TABLE IF NOT EXISTS resumed (trajectory TEXT PRIMARY KEY, first TEXT NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS resumed_first ON resumed (first);
-CREATE TABLE IF NOT EXISTS scores (trajectory TEXT NOT NULL, time REAL NOT NULL, record TEXT NOT NULL) STRICT;
-CREATE INDEX IF NOT EXISTS scores_trajectory ON scores (trajectory);
-CREATE TABLE IF NOT EXISTS steps (
-    policy TEXT NOT NULL, step TEXT NOT NULL, trajectory TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0,
-    version INTEGER, PRIMARY KEY (policy, step, trajectory)
-) STRICT;
-CREATE TABLE IF NOT EXISTS evaluations (
-    key TEXT NOT NULL, version INTEGER NOT NULL, trajectories TEXT NOT NULL, PRIMARY KEY (key, version)
-) STRICT;
-CREATE TABLE IF NOT EXISTS autopilots (policy TEXT PRIMARY KEY, record TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS autopilot_history (policy TEXT NOT NULL, record TEXT NOT NULL) STRICT;
-"""
-SCHEMA = DatabaseSchema(script(_FIRST_TABLES))
-"""The file's tables, those of the autopilot's memory (`auto_pilot/state_store.py`) included."""
+SCHEMA = DatabaseSchema(script(FIRST_TABLES.format(text="TEXT", real="REAL", rowid="", strict=" STRICT", by_hash="")))
+"""The file's tables."""
 
 
 class SQLiteDatabase:
-    """A SQLite file; see `Database`.
+    """A SQLite file as a `Database`.
 
     Only the user may read the file, since it has what people and models wrote. A file that exists keeps its
     permissions.
@@ -106,7 +74,7 @@ class SQLiteDatabase:
 
 
 class _Connection:
-    """A connection that has transactions; see `Connection`."""
+    """A `Connection` to the file."""
 
     def __init__(self, db: sqlite3.Connection, name: str) -> None:
         self._db, self._name = db, name

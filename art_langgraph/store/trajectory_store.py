@@ -7,6 +7,7 @@ an interrupt and the runs that resumed its thread are read as a single trajector
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -54,13 +55,13 @@ class TrajectoryStore:
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
-        chosen = path if path is not None else os.environ.get("ART_STORE") or None
+        path = path if path is not None else os.environ.get("ART_STORE") or None
         self.database: Database
         self.path: Path | None = None
-        if isinstance(chosen, str) and (url := _address(chosen)):
+        if isinstance(path, str) and (url := _address(path)):
             self.database = _postgres(url)
         else:
-            self.path = _file_of(Home.find()) if chosen is None else Path(chosen)
+            self.path = _file_of(Home.find()) if path is None else Path(path)
             self.database = SQLiteDatabase(self.path)
         self.name = self.database.name
 
@@ -113,8 +114,7 @@ class TrajectoryStore:
             KeyError: The store has no finished run with this id.
         """
         score = Score(reward=reward, reward_error=error, parts=dict(parts or {}), reward_source=source)
-        with self.database.connect() as db, db.transaction():
-            add_score(db, trajectory_id, score)
+        self._add_scores({trajectory_id: score})
 
     def score_run(self, run: Trajectory, source: str) -> None:
         """Stores all rewards that a run has, in place of those that it had in the store; or why it has none.
@@ -127,8 +127,7 @@ class TrajectoryStore:
             ConfigError: A reward is not finite.
             KeyError: The store has no finished run with this id.
         """
-        with self.database.connect() as db, db.transaction():
-            add_score(db, run.id, Score.of(run, source))
+        self._add_scores({run.id: Score.of(run, source)})
 
     def score_group(self, group: TrajectoryGroup, source: str = "group") -> None:
         """Stores the rewards of all runs of a group, as `score_run` does: of all of them, or of none.
@@ -141,28 +140,32 @@ class TrajectoryStore:
             ConfigError: A reward is not finite.
             KeyError: The store lacks a trajectory of the group.
         """
+        self._add_scores({run.id: Score.of(run, source) for run in group.trajectories})
+
+    def _add_scores(self, scores: Mapping[str, Score]) -> None:
         with self.database.connect() as db, db.transaction():
-            for run in group.trajectories:
-                add_score(db, run.id, Score.of(run, source))
+            for trajectory_id, score in scores.items():
+                add_score(db, trajectory_id, score)
 
     def begin_step(
         self, policy: str, step: str, trajectory_ids: Iterable[str], *, again: bool = True
     ) -> frozenset[str]:
-        """Records which runs a training step is given. Call it before the step is sent, and `end_step` after it.
+        """Records which runs a training step trains. Call it before the step is sent, and `end_step` after it.
 
         A step that was begun before under the same key is replaced, because the server did not accept it.
 
         A process that is killed in between leaves the step open, and its runs count as trained: the server may have
-        accepted it. `open_steps` names such steps, `TrainerClient.find_step` tells what became of them.
+        accepted it. `open_steps` names such steps, `TrainerClient.find_step` has their jobs.
 
         Args:
             policy: Name of the trained policy.
             step: The idempotency key that the step is sent with.
             trajectory_ids: Ids of the runs.
-            again: Also those that other steps were given. False: these are left out, whoever else begins a step now.
+            again: Also those of other steps. False: these are left out, also those of a step that another process
+                begins now.
 
         Returns:
-            Ids of the runs that the step may be given.
+            Ids of the runs that the step may train.
         """
         with self.database.connect() as db, db.transaction():
             db.execute("DELETE FROM steps WHERE policy = ? AND step = ?", (policy, step))
@@ -192,7 +195,7 @@ class TrajectoryStore:
             return [step for (step,) in db.execute(query, (policy,))]
 
     def trained(self, policy: str) -> set[str]:
-        """Ids of the runs that steps of `policy` were given: steps that made a version, and open ones.
+        """Ids of the runs of the steps of `policy` that made a version, and of open steps.
 
         A run that resumed another run has the id of that one, as everywhere.
         """
@@ -231,8 +234,8 @@ class TrajectoryStore:
             first = db.execute("SELECT first FROM resumed WHERE trajectory = ?", (trajectory_id,)).fetchone()
             if runs := read_runs(self.database, db, [first[0] if first else trajectory_id]):
                 return runs[0]
-            begun = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
-            return read_unfinished(db, begun[0]) if begun else None
+            row = db.execute("SELECT record FROM begun WHERE id = ?", (trajectory_id,)).fetchone()
+            return read_unfinished(db, row[0]) if row else None
 
     def revision(self) -> tuple[int, ...]:
         """Numbers that differ whenever a run or a score was added. Cheap: nothing is parsed."""
@@ -250,14 +253,14 @@ class TrajectoryStore:
             trajectory_ids: Ids of trajectories.
         """
         query = f"""
-            SELECT value, coalesce(first, value) FROM {self.database.texts("?")} AS given
+            SELECT value, coalesce(first, value) FROM {self.database.texts("?")} AS ids
             LEFT JOIN resumed ON trajectory = value
         """
         with self.database.connect() as db:
             firsts = dict(db.execute(query, (json_array(trajectory_ids),)).fetchall())
             runs = read_runs(self.database, db, list(dict.fromkeys(firsts.values())))
         rewards = {run.id: run.reward for run in runs}
-        return {given: rewards[first] for given, first in firsts.items() if first in rewards}
+        return {run_id: rewards[first] for run_id, first in firsts.items() if first in rewards}
 
     def parts(self, trajectory_id: str) -> Sequence[Trajectory]:
         """The records of a run and of all runs that are read with it, because they resumed it; unfinished ones too.
@@ -291,16 +294,18 @@ class TrajectoryStore:
         """
         with self.database.connect() as db, db.transaction():
             ids = json_array(ids_of_parts(self.database, db, trajectory_ids))
-            named = f"IN {self.database.texts('?')}"
-            deleted = 0
+            among_ids = f"IN {self.database.texts('?')}"
+            count = 0
             for table in ("trajectories", "begun"):
-                deleted += db.execute(f"DELETE FROM {table} WHERE id {named}", (ids,)).rowcount
+                count += db.execute(f"DELETE FROM {table} WHERE id {among_ids}", (ids,)).rowcount
             for table in ("completions", "resumed", "scores", "steps"):
-                db.execute(f"DELETE FROM {table} WHERE trajectory {named}", (ids,))
-            with_one = f"EXISTS (SELECT 1 FROM {self.database.texts('trajectories')} AS run WHERE run.value {named})"
+                db.execute(f"DELETE FROM {table} WHERE trajectory {among_ids}", (ids,))
+            with_one = (
+                f"EXISTS (SELECT 1 FROM {self.database.texts('trajectories')} AS run WHERE run.value {among_ids})"
+            )
             db.execute(f"DELETE FROM evaluations WHERE {with_one}", (ids,))
         self.database.overwrite()
-        return deleted
+        return count
 
     def prune(self, *, days: float | None = None, most_bytes: int | None = None) -> int:
         """Deletes the oldest runs, as `delete` does.
@@ -313,24 +318,24 @@ class TrajectoryStore:
         Returns:
             How many records were deleted.
         """
-        deleted = 0
+        count = 0
         if days is not None:
             before = time.time() - days * 86400
             query = "SELECT id FROM trajectories WHERE started < ? UNION SELECT id FROM begun WHERE started < ?"
             with self.database.connect() as db:
                 rows = db.execute(query, (before, before)).fetchall()
-            deleted += self.delete([trajectory_id for (trajectory_id,) in rows]) if rows else 0
+            count += self.delete([trajectory_id for (trajectory_id,) in rows]) if rows else 0
         if most_bytes is not None:
             sizes = self._sizes()
             excess = sum(sizes.values()) - most_bytes
-            chosen = list[str]()
+            oldest = list[str]()
             for trajectory_id, size in sizes.items():
                 if excess <= 0:
                     break
-                chosen.append(trajectory_id)
+                oldest.append(trajectory_id)
                 excess -= size
-            deleted += self.delete(chosen) if chosen else 0
-        return deleted
+            count += self.delete(oldest) if oldest else 0
+        return count
 
     def _sizes(self) -> dict[str, int]:
         """The bytes that the records of each run take, oldest run first. Those that are read with it are counted."""
@@ -360,7 +365,7 @@ class TrajectoryStore:
             UNION SELECT id FROM begun WHERE id >= ? AND id < ? ORDER BY 1
         """
         with self.database.connect() as db:
-            return [known_id for (known_id,) in db.execute(query, (prefix, prefix + chr(0x10FFFF)) * 3)]
+            return [run_id for (run_id,) in db.execute(query, (prefix, prefix + chr(0x10FFFF)) * 3)]
 
     def list(self, *, limit: int | None = None, **filters: Any) -> list[Trajectory]:
         """Finished runs, newest first.
@@ -395,19 +400,17 @@ class TrajectoryStore:
             query += f" LIMIT {max(limit, 0):d}"
         with self.database.connect() as db:
             ids = [trajectory_id for (trajectory_id,) in db.execute(query, values)]
-        admitted = 0
+        return itertools.islice(self._read_few(ids, run_filter), None if limit is None else max(limit, 0))
+
+    def _read_few(self, ids: Sequence[str], run_filter: Filter) -> Iterator[Trajectory]:
         for start in range(0, len(ids), _AT_ONCE):
             with self.database.connect() as db:
                 runs = read_runs(self.database, db, ids[start : start + _AT_ONCE])
-            for run in filter(run_filter.admits, runs):
-                if limit is not None and admitted >= limit:
-                    return
-                admitted += 1
-                yield run
+            yield from filter(run_filter.admits, runs)
 
 
 def _find_trained_ids(db: Connection, policy: str) -> set[str]:
-    """See `TrajectoryStore.trained`."""
+    """Ids of the runs of a policy's steps that made a version, and of open steps."""
     query = """
         SELECT DISTINCT coalesce(first, steps.trajectory)
         FROM steps LEFT JOIN resumed ON resumed.trajectory = steps.trajectory
@@ -419,8 +422,8 @@ def _find_trained_ids(db: Connection, policy: str) -> set[str]:
 def _file_of(home: Home) -> Path:
     """The store's file in a home, which is made for its owner only."""
     try:
-        if told := home.make_private():
-            log.warning("%s", told)
+        if warning := home.make_private():
+            log.warning("%s", warning)
     except OSError as error:
         raise ConfigError(
             f"the trajectory store {home.store} cannot be opened: {error}. Name another directory with ART_HOME"

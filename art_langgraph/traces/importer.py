@@ -19,14 +19,13 @@ from trainer_server.wire import ConfigError, Conversation
 
 _BATCH = 200
 """Runs that are written at once."""
-_REPEATED = Unreadable("conversations that an earlier line has as well", "")
+_DUPLICATE = Unreadable("conversations that an earlier line has as well", "")
 _NO_TASK = Unreadable("runs without a task, which make no scenario", "they have no message of a user")
 _ALL_FAILED = Unreadable(
     "runs whose calls all failed, which are no demonstrations", "what a call that failed had answered is not imitated"
 )
 _SOME_FAILED = Unreadable("runs with failed calls, whose answers are in no demonstration", "")
-
-_UNDEFINED = Unreadable(
+_NO_TOOLS = Unreadable(
     "runs that call tools without their definitions, which their demonstrations lack too",
     "record the definitions of tools (gen_ai.tool.definitions, llm.tools, tools)",
 )
@@ -74,27 +73,12 @@ class ImportSummary:
         }
 
 
-def import_runs(
-    system: str,
-    *paths: str | Path,
-    store: TrajectoryStore | None = None,
-    scenarios: str | Path | None = None,
-    demonstrations: str | Path | None = None,
-    feedback: str | None = None,
-    min_reward: float | None = None,
-    system_messages: bool = True,
-    since: float | None = None,
-    limit: int | None = None,
-    dry_run: bool = False,
-    advance: Callable[[int], None] = lambda _: None,
-) -> ImportSummary:
-    """Imports the runs of an export. An export may be imported again: what is known stays as it is.
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """Keywords of `import_runs`.
 
     Args:
-        system: Which system made it: a key of `FORMATS`.
-        paths: Its files.
-        store: Gets the runs, with their feedback as rewards; None: they are not stored.
-        scenarios: JSONL file to which their tasks are appended, for `load_scenarios`; None: none.
+        scenarios: JSONL file to which the tasks of runs are appended, for `load_scenarios`; None: none.
         demonstrations: JSONL file to which their conversations are appended, for a warm start; None: none.
         feedback: Name of the feedback that is the reward; None: the only one that a run has.
         min_reward: Least reward of a demonstration; None: above 0. Runs without a reward are demonstrations.
@@ -102,30 +86,60 @@ def import_runs(
         since: Only runs that began then or later, as Unix time. Runs whose time is not known are left out.
         limit: How many runs to read at most; None: all.
         dry_run: Counts, and writes nothing.
+    """
+
+    scenarios: str | Path | None = None
+    demonstrations: str | Path | None = None
+    feedback: str | None = None
+    min_reward: float | None = None
+    system_messages: bool = True
+    since: float | None = None
+    limit: int | None = None
+    dry_run: bool = False
+
+
+def import_runs(
+    system: str,
+    *paths: str | Path,
+    store: TrajectoryStore | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+    **keywords: Any,
+) -> ImportSummary:
+    """Imports the runs of an export. An export may be imported again: what is known stays as it is.
+
+    Args:
+        system: Which system made it: a key of `FORMATS`.
+        paths: Its files.
+        store: Gets the runs, with their feedback as rewards; None: they are not stored.
         advance: Is called with the number of bytes that were read until now.
+        keywords: Fields of `ImportOptions`.
 
     Raises:
         ConfigError: A file cannot be read or written, or a file that is there is of another kind.
     """
-    summary = ImportSummary()
-    files = _Files(scenarios, demonstrations, summary, dry_run)
-    runs = itertools.islice(
-        _select_runs(read_runs(system, *paths, skips=summary.skips, advance=advance), since, summary), limit
-    )
-    while batch := list(itertools.islice(runs, _BATCH)):
-        imported: list[Trajectory] = []
+    options, summary = ImportOptions(**keywords), ImportSummary()
+    scenarios = _Output(options.scenarios, _scenario_ids, summary.scenarios)
+    demonstrations = _Output(options.demonstrations, _conversation_ids, summary.demonstrations)
+    runs = read_runs(system, *paths, skips=summary.skips, advance=advance)
+    selection = itertools.islice(_select_runs(runs, options.since, summary), options.limit)
+    while batch := list(itertools.islice(selection, _BATCH)):
+        trajectories: list[Trajectory] = []
         for run in batch:
             reward = None
             try:
-                reward = run.reward(feedback)
+                reward = run.reward(options.feedback)
             except Unreadable as problem:
                 summary.skips.note(problem, run.line)
             for line in run.repeat_lines:
-                summary.skips.note(_REPEATED, line)
-            imported.append(run.trajectory(reward, feedback))
-            files.take(run, reward, min_reward, system_messages)
-        _keep(imported, store, summary, dry_run)
-        files.write()
+                summary.skips.note(_DUPLICATE, line)
+            trajectories.append(run.trajectory(reward, options.feedback))
+            if options.scenarios is not None:
+                _add_scenario(run, scenarios, options, summary)
+            if options.demonstrations is not None:
+                _add_demonstrations(run, reward, demonstrations, options, summary)
+        _store(trajectories, store, summary, options.dry_run)
+        for output in (scenarios, demonstrations):
+            output.write(options.dry_run)
     return summary
 
 
@@ -138,113 +152,102 @@ def _select_runs(runs: Iterable[ForeignRun], since: float | None, summary: Impor
             yield run
 
 
-def _keep(runs: list[Trajectory], store: TrajectoryStore | None, summary: ImportSummary, dry_run: bool) -> None:
+def _store(runs: list[Trajectory], store: TrajectoryStore | None, summary: ImportSummary, dry_run: bool) -> None:
     """Stores the runs that are new, and rewards that are."""
     by_id = {run.id: run for run in runs}
-    known = {} if store is None else store.rewards(list(by_id))
-    fresh = [run for run in by_id.values() if run.id not in known]
+    rewards = {} if store is None else store.rewards(list(by_id))
+    fresh = [run for run in by_id.values() if run.id not in rewards]
     summary.runs.new += len(fresh)
     summary.runs.known_count += len(runs) - len(fresh)
-    changed = [run for run in by_id.values() if run.id in known and run.reward not in (None, known[run.id])]
-    rewarded = sum(run.reward is not None for run in by_id.values())
-    summary.rewards.new += (new := sum(run.reward is not None for run in fresh) + len(changed))
-    summary.rewards.known_count += rewarded - new
+    updates = [run for run in by_id.values() if run.id in rewards and run.reward not in (None, rewards[run.id])]
+    summary.rewards.new += (new := sum(run.reward is not None for run in fresh) + len(updates))
+    summary.rewards.known_count += sum(run.reward is not None for run in by_id.values()) - new
     if store is None or dry_run:
         return
     with store.session() as session, session.batch() as batch:
         for run in fresh:
             batch.add(run)
-    for run in changed:
+    for run in updates:
         store.score(run.id, run.reward, run.metrics, source=run.reward_source or "import")
 
 
-class _Files:
-    """The files of scenarios and demonstrations, and what waits to be appended to them."""
+class _Output:
+    """A JSONL file that gets the records which it does not have.
 
-    def __init__(
-        self, scenarios: str | Path | None, demonstrations: str | Path | None, summary: ImportSummary, dry_run: bool
-    ) -> None:
-        self._scenarios, self._demonstrations = scenarios, demonstrations
-        self._summary, self._dry_run = summary, dry_run
-        self._tasks = (
-            {scenario.id for scenario in load_scenarios(scenarios)}
-            if scenarios is not None and _is_file(scenarios)
-            else set()
-        )
-        conversations = (
-            read_jsonl(demonstrations, Conversation.model_validate, what="conversation")
-            if demonstrations is not None and _is_file(demonstrations)
-            else ()
-        )
-        self._conversations = set(map(digest, conversations))
-        self._waiting: tuple[list[Any], list[Any]] = ([], [])
+    Args:
+        path: The file; None: there is none.
+        read_ids: Ids of the records that a file has.
+        tally: Counts the records that are added.
+    """
 
-    def take(self, run: ForeignRun, reward: float | None, min_reward: float | None, system_messages: bool) -> None:
-        """Takes what a run gives."""
-        if self._scenarios is not None:
-            scenario = run.scenario(system=system_messages)
-            if scenario is None:
-                self._summary.skips.note(_NO_TASK, run.line)
-            elif scenario.id in self._tasks:
-                self._summary.scenarios.known_count += 1
-            else:
-                self._summary.scenarios.new += 1
-                self._tasks.add(scenario.id)
-                self._waiting[0].append(scenario)
-        if self._demonstrations is None or not self._imitated(run, reward, min_reward):
+    def __init__(self, path: str | Path | None, read_ids: Callable[[str | Path], Iterable[str]], tally: Tally) -> None:
+        self._path, self._tally = path, tally
+        self._ids = set(read_ids(path)) if path is not None and Path(path).is_file() else set()
+        self._records: list[Any] = []
+
+    def add(self, record_id: str, record: Any) -> None:
+        """Adds a record, unless the file has it."""
+        if record_id in self._ids:
+            self._tally.known_count += 1
             return
-        try:
-            conversations = run.demonstrations()
-        except Unreadable as problem:
-            self._summary.skips.note(problem, run.line)
-            return
-        if run.undefined:
-            self._summary.gaps.note(_UNDEFINED, run.line)
-        for conversation in conversations:
-            if (name := digest(conversation)) in self._conversations:
-                self._summary.demonstrations.known_count += 1
-            else:
-                self._summary.demonstrations.new += 1
-                self._conversations.add(name)
-                self._waiting[1].append(conversation.model_dump(mode="json", exclude_none=True))
+        self._tally.new += 1
+        self._ids.add(record_id)
+        self._records.append(record)
 
-    def write(self) -> None:
-        """Appends what waits.
-
-        Raises:
-            ConfigError: A file cannot be written.
-        """
-        for path, waiting in zip((self._scenarios, self._demonstrations), self._waiting, strict=True):
-            if path is not None and waiting and not self._dry_run:
-                try:
-                    append_jsonl(path, waiting)
-                except OSError as error:
-                    raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
-            waiting.clear()
-
-    def _imitated(self, run: ForeignRun, reward: float | None, min_reward: float | None) -> bool:
-        """Whether a run is a demonstration. Says why where it is none."""
-        if run.error is not None:
-            self._summary.skips.note(Unreadable("failed runs, which are no demonstrations", ""), run.line)
-            return False
-        failed = [call.error is not None for call in run.calls if call.answer]
-        if not failed:
-            self._summary.skips.note(Unreadable("runs without an answer, which are no demonstrations", ""), run.line)
-            return False
-        if all(failed):
-            self._summary.skips.note(_ALL_FAILED, run.line)
-            return False
-        if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):
-            limit = "above 0" if min_reward is None else f"of {min_reward:g} or more"
-            why = Unreadable(
-                f"runs without a reward {limit}, which are no demonstrations", "--min-reward sets the limit"
-            )
-            self._summary.skips.note(why, run.line)
-            return False
-        if any(failed):
-            self._summary.gaps.note(_SOME_FAILED, run.line)
-        return True
+    def write(self, dry_run: bool) -> None:
+        """Appends the records that were added since the last time. Raises ConfigError where that is not possible."""
+        if self._path is not None and self._records and not dry_run:
+            try:
+                append_jsonl(self._path, self._records)
+            except OSError as error:
+                raise ConfigError(f"{self._path} cannot be written: {error.strerror}") from None
+        self._records.clear()
 
 
-def _is_file(path: str | Path | None) -> bool:
-    return path is not None and Path(path).is_file()
+def _scenario_ids(path: str | Path) -> Iterator[str]:
+    return (scenario.id for scenario in load_scenarios(path))
+
+
+def _conversation_ids(path: str | Path) -> Iterator[str]:
+    return map(digest, read_jsonl(path, Conversation.model_validate, what="conversation"))
+
+
+def _add_scenario(run: ForeignRun, output: _Output, options: ImportOptions, summary: ImportSummary) -> None:
+    if (scenario := run.scenario(system=options.system_messages)) is None:
+        summary.skips.note(_NO_TASK, run.line)
+    else:
+        output.add(scenario.id, scenario)
+
+
+def _add_demonstrations(
+    run: ForeignRun, reward: float | None, output: _Output, options: ImportOptions, summary: ImportSummary
+) -> None:
+    if (problem := _imitation_problem(run, reward, options.min_reward)) is not None:
+        summary.skips.note(problem, run.line)
+        return
+    if any(call.error is not None for call in run.calls if call.answer):
+        summary.gaps.note(_SOME_FAILED, run.line)
+    try:
+        conversations = run.demonstrations()
+    except Unreadable as error:
+        summary.skips.note(error, run.line)
+        return
+    if run.lacks_tools:
+        summary.gaps.note(_NO_TOOLS, run.line)
+    for conversation in conversations:
+        output.add(digest(conversation), conversation.model_dump(mode="json", exclude_none=True))
+
+
+def _imitation_problem(run: ForeignRun, reward: float | None, min_reward: float | None) -> Unreadable | None:
+    """Why a run is no demonstration; None: it is one."""
+    if run.error is not None:
+        return Unreadable("failed runs, which are no demonstrations", "")
+    errors = [call.error for call in run.calls if call.answer]
+    if not errors:
+        return Unreadable("runs without an answer, which are no demonstrations", "")
+    if None not in errors:
+        return _ALL_FAILED
+    if reward is not None and (reward <= 0 if min_reward is None else reward < min_reward):
+        limit = "above 0" if min_reward is None else f"of {min_reward:g} or more"
+        return Unreadable(f"runs without a reward {limit}, which are no demonstrations", "--min-reward sets the limit")
+    return None

@@ -11,28 +11,26 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from art_langgraph.traces.grouping import Parts, RunPart
 from art_langgraph.traces.messages import (
     answer_of,
-    as_text,
+    conversation_of,
     openai_messages,
     openai_tools,
     parse_json,
     parse_record,
-    system_messages,
     without_dumps,
 )
 from art_langgraph.traces.problems import Unreadable
-from art_langgraph.traces.run import ForeignRun, ModelCall
+from art_langgraph.traces.run import ForeignRun, ModelCall, parse_time, tool_record
 from art_langgraph.trajectory import ToolCall
 
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _NUMBERS = ("NUMERIC", "BOOLEAN", None)
-_UNNAMED = "without id "
+_NO_ID = "without id "
 _NO_SCORE = Unreadable("scores that are no numbers", "categories, texts and corrections are not rewards")
 
 
@@ -81,7 +79,7 @@ def _trace_of(item: Mapping[str, Any]) -> Any:
 
 def _make_trace_id(record: Mapping[str, Any]) -> str:
     """What stands for the id of a trace that has none."""
-    return _UNNAMED + hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()
+    return _NO_ID + hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
@@ -89,7 +87,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     kinds: dict[str, list[dict[str, Any]]] = {"score": [], "observation": [], "trace": []}
     for part in parts:
         kinds[part.record["is"]].append(part.record)
-    observations = sorted(kinds["observation"], key=lambda observation: _time(observation["start_time"]))
+    observations = sorted(kinds["observation"], key=lambda observation: parse_time(observation["start_time"]))
     trace = kinds["trace"][0] if kinds["trace"] else {}
     if not observations and not trace:
         raise Unreadable("scores of traces that are not in the file", "export the observations of these traces too")
@@ -97,11 +95,11 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
     whole = trace if trace.get("input") not in (None, "") else root
     foreign = ForeignRun(
         source="langfuse",
-        id=None if key.startswith(_UNNAMED) else key,
+        id=None if key.startswith(_NO_ID) else key,
         calls=[call for observation in observations if (call := _call(observation))],
         tool_calls=[_tool_call(observation) for observation in observations if observation["type"] == "TOOL"],
         error=_error(root),
-        start_time=_time(root.get("start_time") or trace["timestamp"]),
+        start_time=parse_time(root.get("start_time") or trace["timestamp"]),
         seconds=_seconds(root),
         name=trace.get("name") or root.get("trace_name") or root.get("name"),
         thread_id=trace.get("session_id") or root.get("session_id"),
@@ -120,29 +118,26 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
 
 
 def _call(observation: Mapping[str, Any]) -> ModelCall | None:
-    given = parse_record(observation.get("input"))
-    if observation["type"] != "GENERATION" or given in (None, ""):
+    request = parse_record(observation.get("input"))
+    if observation["type"] != "GENERATION" or request in (None, ""):
         return None
     tools: Any = observation.get("tool_definitions")
     if isinstance(tools, dict):
         tools = [{"name": name, **_object(tool)} for name, tool in tools.items()]
-    system: list[dict[str, Any]] = []
-    if isinstance(given, dict) and "role" not in given:
-        system = system_messages(given.get("system") or given.get("instructions"))
-        tools = given.get("tools") or _object(given.get("toolConfig")).get("tools") or tools
-        given = given.get("messages") or given.get("input") or given.get("prompt") or given
-    if isinstance(given, list):  # LangChain's handler writes the definitions of tools among the messages
-        defined = [message["content"] for message in given if _is_definition(message)]
-        tools = defined or tools
-        given = [message for message in given if not _is_definition(message)]
+    if isinstance(request, dict) and "role" not in request:
+        tools = request.get("tools") or _object(request.get("toolConfig")).get("tools") or tools
+    system, messages = conversation_of(request)
+    if isinstance(messages, list):  # LangChain's handler writes the definitions of tools among the messages
+        tools = [message["content"] for message in messages if _is_definition(message)] or tools
+        messages = [message for message in messages if not _is_definition(message)]
     answer = answer_of(observation.get("output"))
     metadata = _object(observation.get("metadata"))
     return ModelCall(
-        messages=[*system, *openai_messages(given)],
+        messages=[*system, *openai_messages(messages)],
         answer=answer,
         tools=openai_tools(tools),
         model=observation.get("provided_model_name") or observation.get("model") or observation.get("name"),
-        start_time=_time(observation["start_time"]),
+        start_time=parse_time(observation["start_time"]),
         seconds=_seconds(observation),
         error=_error(observation) or (None if answer else "the observation has no output"),
         node=metadata.get("langgraph_node"),
@@ -161,13 +156,14 @@ def _tool_call(observation: Mapping[str, Any]) -> ToolCall:
     arguments, output = parse_json(observation.get("input")), parse_json(observation.get("output"))
     if isinstance(output, dict) and "content" in output:
         output = output["content"]
-    return ToolCall(
-        tool=observation.get("name") or "",
-        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments},
-        result=_error(observation) or (None if output is None else as_text(output)),
+    return tool_record(
+        observation.get("name") or "",
+        arguments,
+        output,
+        _error(observation),
         is_error=observation.get("level") == "ERROR",
         node=_object(observation.get("metadata")).get("langgraph_node"),
-        started=_time(observation["start_time"]),
+        started=parse_time(observation["start_time"]),
         seconds=_seconds(observation),
     )
 
@@ -190,10 +186,4 @@ def _error(observation: Mapping[str, Any]) -> str | None:
 def _seconds(observation: Mapping[str, Any]) -> float:
     if not observation.get("end_time"):
         return 0.0
-    return max(_time(observation["end_time"]) - _time(observation["start_time"]), 0.0)
-
-
-def _time(text: Any) -> float:
-    """Unix time. Times without a zone are in UTC."""
-    moment = text if isinstance(text, datetime) else datetime.fromisoformat(str(text).replace("Z", "+00:00"))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return max(parse_time(observation["end_time"]) - parse_time(observation["start_time"]), 0.0)

@@ -14,9 +14,9 @@ from typing import Any
 from langsmith.schemas import FeedbackBase, Run
 
 from art_langgraph.traces.grouping import Parts, RunPart
-from art_langgraph.traces.messages import answer_of, as_text, openai_messages, openai_tools, parse_json, without_dumps
+from art_langgraph.traces.messages import answer_of, openai_messages, openai_tools, parse_json, without_dumps
 from art_langgraph.traces.problems import Unreadable
-from art_langgraph.traces.run import ForeignRun, ModelCall
+from art_langgraph.traces.run import ForeignRun, ModelCall, tool_record
 from art_langgraph.trajectory import ToolCall
 
 _JSON = ("inputs", "outputs", "extra", "serialized", "events", "feedback_stats", "tags")
@@ -39,11 +39,11 @@ def parts(value: Any) -> Parts:
     for name in _JSON:
         record[name] = parse_json(record.get(name))
     children = parse_json(record.pop("child_runs", None)) or ()
-    known = Run(**{name: item for name, item in record.items() if item is not None})
-    whole = {**known.model_dump(mode="json"), "feedback_stats": known.feedback_stats}
-    yield RunPart(whole, str(known.trace_id), str(known.id))
+    root = Run(**{name: item for name, item in record.items() if item is not None})
+    whole = {**root.model_dump(mode="json"), "feedback_stats": root.feedback_stats}
+    yield RunPart(whole, str(root.trace_id), str(root.id))
     for child in children:
-        yield partial(_child, str(known.trace_id), child)
+        yield partial(_child, str(root.trace_id), child)
 
 
 def _child(trace: str, run: Mapping[str, Any]) -> Parts:
@@ -82,10 +82,10 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
 
 def _score(foreign: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequence[FeedbackBase]) -> None:
     """Gives a run its feedback. That of the root counts before that of a run inside it."""
-    for given in sorted(feedback, key=lambda given: given.run_id != root.id):
-        score = given.score if given.score is not None else given.value
-        if isinstance(score, (bool, int, float)) and (given.run_id == root.id or given.key not in foreign.scores):
-            foreign.scores[given.key].append(float(score))
+    for item in sorted(feedback, key=lambda item: item.run_id != root.id):
+        score = item.score if item.score is not None else item.value
+        if isinstance(score, (bool, int, float)) and (item.run_id == root.id or item.key not in foreign.scores):
+            foreign.scores[item.key].append(float(score))
     if not feedback:
         for run in (root, *runs):
             for name, stats in (run.feedback_stats or {}).items():
@@ -97,13 +97,13 @@ def _score(foreign: ForeignRun, root: Run, runs: Iterable[Run], feedback: Sequen
 def _call(run: Run) -> ModelCall | None:
     """None: the run is no call of a chat model."""
     inputs, outputs = parse_json(run.inputs), parse_json(run.outputs) or {}
-    asked = inputs.get("messages", inputs.get("input"))
-    if asked is None:
+    messages = inputs.get("messages", inputs.get("input"))
+    if messages is None:
         return None
     invocation = (run.extra or {}).get("invocation_params") or {}
-    answer = _answer(outputs)
+    answer = answer_of(outputs["output"] if set(outputs) == {"output"} else outputs)
     return ModelCall(
-        messages=openai_messages(asked),
+        messages=openai_messages(messages),
         answer=answer,
         tools=openai_tools(inputs.get("tools") or invocation.get("tools")),
         model=run.metadata.get("ls_model_name") or invocation.get("model") or inputs.get("model") or run.name,
@@ -115,22 +115,16 @@ def _call(run: Run) -> ModelCall | None:
     )
 
 
-def _answer(outputs: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer of a model: by LangChain, by a wrapped client of OpenAI or of Anthropic, or as it was traced."""
-    if set(outputs) == {"output"}:
-        return answer_of(outputs["output"])
-    return answer_of(outputs)
-
-
 def _tool_call(run: Run) -> ToolCall:
     arguments = parse_json(run.inputs.get("input")) if set(run.inputs) == {"input"} else run.inputs
     output: Any = parse_json((run.outputs or {}).get("output", run.outputs or None))
     if isinstance(output, dict) and (content := without_dumps(output)) is not output and isinstance(content, dict):
         output = content.get("content")
-    return ToolCall(
-        tool=run.name,
-        arguments=arguments if isinstance(arguments, dict) else {"input": arguments},
-        result=_error(run) or (None if output is None else as_text(output)),
+    return tool_record(
+        run.name,
+        arguments if arguments is not None else {"input": None},
+        output,
+        _error(run),
         is_error=run.error is not None,
         tool_call_id=(run.extra or {}).get("tool_call_id"),
         node=run.metadata.get("langgraph_node"),

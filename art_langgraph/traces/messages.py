@@ -16,7 +16,7 @@ from trainer_server.wire.tool_arguments import arguments_text, complete_calls
 
 ROLES = {"human": "user", "ai": "assistant", "model": "assistant", "function": "tool"}
 """Roles that have another name in OpenAI's form."""
-_KEPT = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "weight")
+_FIELDS_OF_MESSAGES = ("role", "content", "tool_calls", "tool_call_id", "name", "reasoning_content", "weight")
 _PARTS = ("text", "image_url", "input_audio", "file")
 """Types of the parts that OpenAI's messages have."""
 _LANGCHAIN = {"human", "ai", "system", "tool", "function", "developer", "AIMessageChunk", "HumanMessageChunk"}
@@ -65,9 +65,9 @@ _FIELDS = re.compile(
 """The beginning of a text of messages, as JSON or as Python's dictionaries."""
 
 
-_STATED = re.compile(r"\w+=(?:'[^']*'|\"[^\"]*\"|\[.*\]) \w+=['\"\[{\w]", re.DOTALL)
+_FIELD_REPR = re.compile(r"\w+=(?:'[^']*'|\"[^\"]*\"|\[.*\]) \w+=['\"\[{\w]", re.DOTALL)
 """The beginning of Python's text of an object's fields alone."""
-_BEGUN = re.compile(r"[\[({<]|(?:\w+\.)*[A-Z]\w*(?:\[[^\]]*\])?\(")
+_OPENING = re.compile(r"[\[({<]|(?:\w+\.)*[A-Z]\w*(?:\[[^\]]*\])?\(")
 """The beginning of a text that is a list or one object as a whole."""
 _TEXTS = re.compile(r"(?<!\w)(['\"])(?:\\.|(?!\1)[^\\])*\1", re.DOTALL)
 """Texts in Python's text of an object."""
@@ -91,7 +91,7 @@ def parse_record(value: Any) -> Any:
     """A conversation or an answer as it was recorded: what a text of it holds, or the text itself.
 
     Raises:
-        Unreadable: It is the text of messages, and cannot be read: nobody said this text.
+        Unreadable: It is the text of messages, and cannot be read: it is the text of no message.
     """
     if not isinstance(value, str):
         return value
@@ -110,16 +110,17 @@ def parse_record(value: Any) -> Any:
 
 
 def is_repr(text: str) -> bool:
-    """Whether a text is as a whole Python's text of objects, whole or cut off, as `Foo(a='x')`: nobody said it.
+    """Whether a text is as a whole Python's text of objects, whole or cut off, such as `Foo(a='x')`: no message has
+    such a text.
 
     Code whose functions are in lower case is none, nor is prose around such a text.
     """
     text = text.strip()
     if not isinstance(parse_json(text), str):
         return False
-    if _FIELDS.match(text) or _STATED.match(text):
+    if _FIELDS.match(text) or _FIELD_REPR.match(text):
         return True
-    if not _BEGUN.match(text) or not _OBJECT.search(text := _TEXTS.sub('""', text)):
+    if not _OPENING.match(text) or not _OBJECT.search(text := _TEXTS.sub('""', text)):
         return False
     opening, closing = ("<", ">") if text[0] == "<" else ("[({", "])}")
     level = 0
@@ -178,6 +179,18 @@ def openai_messages(value: Any) -> list[dict[str, Any]]:
         value = value[0]  # LangChain calls a model with a list of conversations
     items = value if isinstance(value, list) and not _is_pair(value) else [value]
     return complete_calls([message for item in items for message in _openai(item)])
+
+
+def conversation_of(request: Any) -> tuple[list[dict[str, Any]], Any]:
+    """The messages of a request: system messages that lie beside the others, and the others in their own form.
+
+    Args:
+        request: A conversation, or an object with `messages`, `input` or `prompt`, and `system` or `instructions`.
+    """
+    if not isinstance(request, dict) or "role" in request:
+        return [], request
+    system = system_messages(request.get("system") or request.get("instructions"))
+    return system, request.get("messages") or request.get("input") or request.get("prompt") or request
 
 
 def system_messages(instructions: Any) -> list[dict[str, Any]]:
@@ -319,7 +332,9 @@ def _openai(value: Any) -> list[dict[str, Any]]:
             return _of_blocks(value)
         if isinstance(role := value.get("role"), str) and _plain(value):
             message = {
-                key: value[key] for key in _KEPT if value.get(key) is not None or (key == "content" and key in value)
+                key: value[key]
+                for key in _FIELDS_OF_MESSAGES
+                if value.get(key) is not None or (key == "content" and key in value)
             }
             return [{**message, "role": ROLES.get(role, role), "content": _join_texts(message.get("content"))}]
         if not {"role", "type"} & set(value):
@@ -372,16 +387,16 @@ def _convert_message(message: Any) -> list[dict[str, Any]]:
     try:
         if isinstance(message, dict) and not message.get("content"):
             message = {**message, "content": ""}
-        converted = to_openai(convert_to_messages([message]))
+        messages = to_openai(convert_to_messages([message]))
     except (TypeError, ValueError, KeyError, NotImplementedError):
         raise _NO_MESSAGES from None
-    for each in converted:
+    for each in messages:
         parts = each["content"] if isinstance(each["content"], list) else []
         if each["role"] == "remove" or any(part.get("type") not in _PARTS for part in parts):
             raise _NO_MESSAGES
         if each.get("server_tool_calls"):
             raise _SERVER_CALLS
-    return converted
+    return messages
 
 
 def _of_parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -429,8 +444,8 @@ def _of_blocks(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for block in message["content"]:
         if isinstance(use := block.get("toolUse"), dict):
-            called = {"id": use.get("toolUseId"), "name": use.get("name"), "arguments": use.get("input")}
-            parts.append({"type": "tool_call", **called})
+            call = {"id": use.get("toolUseId"), "name": use.get("name"), "arguments": use.get("input")}
+            parts.append({"type": "tool_call", **call})
         elif isinstance(result := block.get("toolResult"), dict):
             content = result.get("content")
             texts = [
@@ -474,12 +489,12 @@ def tool_call(id: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 def merge_messages(messages: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Messages of which no two of the assistant follow one another, where the second only calls tools."""
-    kept: list[dict[str, Any]] = []
+    results: list[dict[str, Any]] = []
     for message in messages:
-        last = kept[-1] if kept else None
+        last = results[-1] if results else None
         if last and last["role"] == message["role"] == "assistant" and not message.get("content"):
             calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
-            kept[-1] = {**last, "tool_calls": calls} if calls else last
+            results[-1] = {**last, "tool_calls": calls} if calls else last
         else:
-            kept.append(message)
-    return kept
+            results.append(message)
+    return results

@@ -66,22 +66,24 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         raise _AMBIGUOUS
     request = kinds["request"][0].get("body") or {} if kinds["request"] else {}
     body, error = _body(kinds["answer"][0]) if kinds["answer"] else ({}, None)
-    asked = request or body
-    given = (
-        asked.get("messages") or asked.get("input") or sorted(kinds["message"], key=lambda each: int(each["number"]))
+    request_body = request or body
+    messages_value = (
+        request_body.get("messages")
+        or request_body.get("input")
+        or sorted(kinds["message"], key=lambda each: int(each["number"]))
     )
-    if not given:
+    if not messages_value:
         raise _NO_REQUEST
-    messages = merge_messages(openai_messages(given))
-    if instructions := asked.get("instructions"):
+    messages = merge_messages(openai_messages(messages_value))
+    if instructions := request_body.get("instructions"):
         messages = [{"role": "system", "content": instructions}, *messages]
-    started = float(body.get("created") or body.get("created_at") or 0.0)
+    creation_time = float(body.get("created") or body.get("created_at") or 0.0)
     call = ModelCall(
         messages=messages,
         answer=_answer(body),
-        tools=openai_tools(asked.get("tools")),
-        model=body.get("model") or asked.get("model"),
-        start_time=started,
+        tools=openai_tools(request_body.get("tools")),
+        model=body.get("model") or request_body.get("model"),
+        start_time=creation_time,
         error=error,
     )
     if call.answer is None and call.error is None:
@@ -91,7 +93,7 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         id=str(body["id"]) if body.get("id") else None,
         calls=[call],
         error=error,
-        start_time=started or None,
+        start_time=creation_time or None,
         metadata=dict(body.get("metadata") or request.get("metadata") or {}),
     )
 
@@ -99,9 +101,9 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
 def _conversation(record: Mapping[str, Any]) -> ForeignRun:
     """A line of a fine-tuning file. Each answer in it is one of this run, unless its weight is 0."""
     if "preferred_output" in record:
-        asked = record["input"]
-        messages = [*openai_messages(asked["messages"]), *openai_messages(record["preferred_output"])]
-        tools = openai_tools(asked.get("tools"))
+        request_body = record["input"]
+        messages = [*openai_messages(request_body["messages"]), *openai_messages(record["preferred_output"])]
+        tools = openai_tools(request_body.get("tools"))
     else:
         messages, tools = openai_messages(record["messages"]), openai_tools(record.get("tools"))
     answers = [
@@ -131,6 +133,6 @@ def _answer(body: Mapping[str, Any]) -> dict[str, Any] | None:
     if choices := body.get("choices"):
         return openai_messages(choices[0]["message"])[0]
     if items := body.get("output"):
-        said = [message for message in merge_messages(openai_messages(items)) if message["role"] == "assistant"]
-        return said[-1] if said else None
+        answers = [message for message in merge_messages(openai_messages(items)) if message["role"] == "assistant"]
+        return answers[-1] if answers else None
     return None

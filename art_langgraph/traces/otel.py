@@ -20,8 +20,7 @@ A trace is a run. Results of evaluations (`gen_ai.evaluation.result`) are feedba
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,6 +28,7 @@ from art_langgraph.traces.grouping import Parts, RunPart
 from art_langgraph.traces.messages import (
     answer_of,
     as_text,
+    conversation_of,
     literal,
     openai_messages,
     openai_tools,
@@ -39,7 +39,7 @@ from art_langgraph.traces.messages import (
     without_dumps,
 )
 from art_langgraph.traces.problems import Unreadable
-from art_langgraph.traces.run import ForeignRun, ModelCall
+from art_langgraph.traces.run import ForeignRun, ModelCall, parse_time, tool_record
 from art_langgraph.trajectory import ToolCall
 
 _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
@@ -55,8 +55,8 @@ _FACTS = re.compile(
     r"gen_ai\.(?!.*(?:message|content|prompt|completion|input|output))|gen_ai\.usage\.|openinference\.span\.kind$"
     r"|(?:server|client|error|exception|http|url|net|network|service|telemetry|thread|code|process|host|otel|rpc|peer)\."
 )
-"""Attributes that say something of a span, and in which there are no messages."""
-_NAMED = 8
+"""Attributes with facts of a span, which have no messages."""
+_MOST_NAMES = 8
 """Names of attributes that a message shows."""
 _LEVELS = 12
 """Levels of the name of an attribute that is a part of a message."""
@@ -100,41 +100,35 @@ def run(key: str, parts: Sequence[RunPart]) -> ForeignRun:
         if part.record["is"] == "event":
             span = spans.get(part.record["span"] or "")
             if span is None:  # its spans were not exported, or not sampled
-                made = {"id": part.record["span"], "parent": None, "name": "", "start": part.record["time"]}
-                span = spans[part.record["span"] or ""] = {
-                    **made,
-                    "end": made["start"],
-                    "attributes": {},
-                    "events": [],
-                    "error": None,
-                }
+                span = _span_record(part.record["span"], None, "", part.record["time"], part.record["time"])
+                spans[part.record["span"] or ""] = span
             span["events"].append(part.record)
-    ordered = sorted(spans.values(), key=lambda span: span["start"])
-    root = next((span for span in ordered if span["parent"] not in spans), ordered[0])
-    calls = [call for span in ordered if (call := _call(span, spans))]
+    timeline = sorted(spans.values(), key=lambda span: span["start"])
+    root = next((span for span in timeline if span["parent"] not in spans), timeline[0])
+    calls = [call for span in timeline if (call := _call(span, spans))]
     attributes = root["attributes"]
     foreign = ForeignRun(
         source="otel",
         id=key,
         calls=calls,
-        tool_calls=[_tool_call(span) for span in ordered if _kind(span["attributes"]) == "tool"],
+        tool_calls=[_tool_call(span) for span in timeline if _kind(span["attributes"]) == "tool"],
         error=root["error"],
         start_time=root["start"],
-        seconds=max(span["end"] for span in ordered) - root["start"],
+        seconds=max(span["end"] for span in timeline) - root["start"],
         name=attributes.get("gen_ai.workflow.name") or attributes.get("gen_ai.agent.name") or root["name"],
-        thread_id=next((str(c) for span in ordered for name in _THREADS if (c := span["attributes"].get(name))), None),
+        thread_id=next((str(c) for span in timeline for name in _THREADS if (c := span["attributes"].get(name))), None),
     )
     if not calls:
-        raise _without_messages(ordered)
+        raise _without_messages(timeline)
     if _kind(attributes) != "llm":
         foreign.input, foreign.output = (_state(attributes, names) for names in (_INPUTS, _OUTPUTS))
-    for span in ordered:
+    for span in timeline:
         for event in span["events"]:
             if event["name"] == "gen_ai.evaluation.result":
-                given = event["attributes"]
-                score = given.get("gen_ai.evaluation.score.value")
+                result = event["attributes"]
+                score = result.get("gen_ai.evaluation.score.value")
                 if isinstance(score, (int, float)):
-                    foreign.scores[str(given.get("gen_ai.evaluation.name", "score"))].append(float(score))
+                    foreign.scores[str(result.get("gen_ai.evaluation.name", "score"))].append(float(score))
     return foreign
 
 
@@ -156,10 +150,10 @@ def _without_messages(spans: Sequence[Mapping[str, Any]]) -> Unreadable:
     unknown = sorted({name for name in names if not _FACTS.match(name)})
     if not unknown:
         return Unreadable(_NO_CONTENT, _SWITCH_ON)
-    more = f" and {len(unknown) - _NAMED} more" if len(unknown) > _NAMED else ""
+    more = f" and {len(unknown) - _MOST_NAMES} more" if len(unknown) > _MOST_NAMES else ""
     return Unreadable(
         _NO_CONTENT,
-        f"found were {', '.join(name[:80] for name in unknown[:_NAMED])}{more}, and none of them is known to have "
+        f"found were {', '.join(name[:80] for name in unknown[:_MOST_NAMES])}{more}, and none of them is known to have "
         f"messages: tell the project which system wrote them; or {_SWITCH_ON}",
     )
 
@@ -181,44 +175,42 @@ def _get(record: Mapping[str, Any], name: str) -> Any:
 
 def _span(span: Mapping[str, Any]) -> RunPart:
     status = span.get("status") or {}
-    failed = status.get("code") in (2, "STATUS_CODE_ERROR")
-    record = {
-        "is": "span",
-        "id": _get(span, "spanId"),
-        "parent": _get(span, "parentSpanId") or None,
-        "name": span.get("name") or "",
-        "start": _seconds(_get(span, "startTimeUnixNano")),
-        "end": _seconds(_get(span, "endTimeUnixNano")),
-        "attributes": _attributes(span.get("attributes")),
-        "events": [_event(event) for event in span.get("events") or ()],
-        "error": (status.get("message") or "error") if failed else None,
-    }
+    is_error = status.get("code") in (2, "STATUS_CODE_ERROR")
+    record = _span_record(
+        _get(span, "spanId"),
+        _get(span, "parentSpanId") or None,
+        span.get("name") or "",
+        _seconds(_get(span, "startTimeUnixNano")),
+        _seconds(_get(span, "endTimeUnixNano")),
+        attributes=_attributes(span.get("attributes")),
+        events=[_event(event) for event in span.get("events") or ()],
+        error=(status.get("message") or "error") if is_error else None,
+    )
     return RunPart(record, run=_get(span, "traceId"))
+
+
+def _span_record(span_id: Any, parent: Any, name: str, start: float, end: float, **more: Any) -> dict[str, Any]:
+    """The form of a span in this module; more: its attributes, events and error, where it has any."""
+    record = {"is": "span", "id": span_id, "parent": parent, "name": name, "start": start, "end": end}
+    return {**record, "attributes": {}, "events": [], "error": None, **more}
 
 
 def _console_span(span: Mapping[str, Any], context: Mapping[str, Any]) -> RunPart:
     """A span as the Python SDK's `to_json` writes it."""
     status = span.get("status") or {}
-    events = [
-        {
-            "name": event["name"],
-            "time": _iso(event["timestamp"]),
-            "attributes": event.get("attributes") or {},
-            "body": None,
-        }
-        for event in span.get("events") or ()
-    ]
-    record = {
-        "is": "span",
-        "id": context["span_id"],
-        "parent": span.get("parent_id"),
-        "name": span.get("name") or "",
-        "start": _iso(span["start_time"]),
-        "end": _iso(span.get("end_time") or span["start_time"]),
-        "attributes": span.get("attributes") or {},
-        "events": events,
-        "error": (status.get("description") or "error") if status.get("status_code") == "ERROR" else None,
-    }
+    record = _span_record(
+        context["span_id"],
+        span.get("parent_id"),
+        span.get("name") or "",
+        parse_time(span["start_time"]),
+        parse_time(span.get("end_time") or span["start_time"]),
+        attributes=span.get("attributes") or {},
+        events=[
+            _event_record(event["name"], parse_time(event["timestamp"]), event.get("attributes") or {})
+            for event in span.get("events") or ()
+        ],
+        error=(status.get("description") or "error") if status.get("status_code") == "ERROR" else None,
+    )
     return RunPart(record, run=context["trace_id"].removeprefix("0x"))
 
 
@@ -229,7 +221,11 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
     body = event.get("body") or None
     if isinstance(body, dict) and len(body) == 1 and next(iter(body)).lower().endswith("value"):
         body = _value(body)
-    return {"name": name, "time": _seconds(_get(event, "timeUnixNano")), "attributes": attributes, "body": body}
+    return _event_record(name, _seconds(_get(event, "timeUnixNano")), attributes, body)
+
+
+def _event_record(name: str, time: float, attributes: Mapping[str, Any], body: Any = None) -> dict[str, Any]:
+    return {"name": name, "time": time, "attributes": attributes, "body": body}
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:
@@ -272,9 +268,9 @@ def _call(span: Mapping[str, Any], spans: Mapping[str, Mapping[str, Any]]) -> Mo
     if not messages:
         return None
     agent, tools = attributes.get("gen_ai.agent.name"), _tools(attributes)
-    above, seen = spans.get(span["parent"] or ""), set[str]()
-    while (agent is None or tools is None) and above is not None and above["id"] not in seen:
-        seen.add(above["id"])
+    above, span_ids = spans.get(span["parent"] or ""), set[str]()
+    while (agent is None or tools is None) and above is not None and above["id"] not in span_ids:
+        span_ids.add(above["id"])
         if above["attributes"].get("gen_ai.operation.name") == "invoke_agent":
             agent = agent or above["attributes"].get("gen_ai.agent.name")
             tools = tools or _tools(above["attributes"])
@@ -311,41 +307,78 @@ def _tools(attributes: Mapping[str, Any]) -> list[dict[str, Any]] | None:
     return openai_tools(schemas) or openai_tools(functions)
 
 
-def _messages(span: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
-    """The messages of a call, and its answer."""
-    attributes = span["attributes"]
-    whole = dict(attributes)
+Exchange = tuple[list[dict[str, Any]], dict[str, Any] | None]
+"""The messages of a call, and its answer."""
+
+
+def _messages(span: Mapping[str, Any]) -> Exchange:
+    """The messages of a call and its answer, from the first of `_READERS` that finds messages."""
+    return next(filter(lambda exchange: exchange[0], (read(span) for read in _READERS)), ([], None))
+
+
+def _from_attributes(span: Mapping[str, Any]) -> Exchange:
+    attributes = dict(span["attributes"])
     for event in span["events"]:  # some write an event for what goes in, and one for what comes out
         if event["name"] == _DETAILS:
-            whole.update(event["attributes"])
-    if given := whole.get("gen_ai.input.messages"):
-        asked = openai_messages(given)
-        asked = [*system_messages(whole.get("gen_ai.system_instructions")), *asked]
-        return asked, _first(whole.get("gen_ai.output.messages"))
-    listed = parse_json(attributes.get("events"))
-    inside = [_listed_event(event) for event in listed if isinstance(event, dict)] if isinstance(listed, list) else []
+            attributes.update(event["attributes"])
+    if not (messages := attributes.get("gen_ai.input.messages")):
+        return [], None
+    messages = openai_messages(messages)
+    system = system_messages(attributes.get("gen_ai.system_instructions"))
+    return [*system, *messages], _first(attributes.get("gen_ai.output.messages"))
+
+
+def _from_events(span: Mapping[str, Any]) -> Exchange:
+    attribute = parse_json(span["attributes"].get("events"))
+    events = (
+        [_event_of_attribute(event) for event in attribute if isinstance(event, dict)]
+        if isinstance(attribute, list)
+        else []
+    )
     # Stable, where all have the same time.
-    messages, answer = _of_events([*inside, *sorted(span["events"], key=lambda event: event["time"])])
-    if messages:
-        return messages, answer
-    if asked := [_of_inference(entry) for entry in _read_list(attributes, "llm.input_messages")]:
-        answers = [_of_inference(entry, "assistant") for entry in _read_list(attributes, "llm.output_messages")]
-        return asked, answers[0] if answers else None
-    if asked := [_of_fields(entry) for entry in _read_list(attributes, "gen_ai.prompt")]:
-        answers = [_of_fields(entry, "assistant") for entry in _read_list(attributes, "gen_ai.completion")]
-        return asked, answers[0] if answers else None
-    if given := parse_record(attributes.get("gen_ai.prompt")):
-        system: list[dict[str, Any]] = []
-        if isinstance(given, dict) and "role" not in given:
-            system = system_messages(given.get("system") or given.get("instructions"))
-            given = given.get("messages") or given.get("input") or given.get("prompt") or given
-        return [*system, *openai_messages(given)], answer_of(attributes.get("gen_ai.completion"))
-    return [], None
+    return _of_events([*events, *sorted(span["events"], key=lambda event: event["time"])])
 
 
-def _listed_event(event: Mapping[str, Any]) -> dict[str, Any]:
-    """An event of the attribute `events`, as those of a span are."""
-    return {"name": str(event.get("event.name") or event.get("name") or ""), "attributes": event, "body": None}
+def _from_numbered(
+    span: Mapping[str, Any], inputs: str, outputs: str, message_of: Callable[..., dict[str, Any]]
+) -> Exchange:
+    """Messages whose fields are attributes of their own, by number.
+
+    Args:
+        span: The span.
+        inputs: Prefix of the request's messages.
+        outputs: Prefix of the answers.
+        message_of: Makes a message of its fields, and of the role that its place gives.
+    """
+    messages = [message_of(fields) for fields in _read_list(span["attributes"], inputs)]
+    if not messages:
+        return [], None
+    answers = [message_of(fields, "assistant") for fields in _read_list(span["attributes"], outputs)]
+    return messages, answers[0] if answers else None
+
+
+def _from_openinference(span: Mapping[str, Any]) -> Exchange:
+    return _from_numbered(span, "llm.input_messages", "llm.output_messages", _of_inference)
+
+
+def _from_openllmetry(span: Mapping[str, Any]) -> Exchange:
+    return _from_numbered(span, "gen_ai.prompt", "gen_ai.completion", _of_fields)
+
+
+def _from_langsmith(span: Mapping[str, Any]) -> Exchange:
+    if not (request := parse_record(span["attributes"].get("gen_ai.prompt"))):
+        return [], None
+    system, messages = conversation_of(request)
+    return [*system, *openai_messages(messages)], answer_of(span["attributes"].get("gen_ai.completion"))
+
+
+_READERS = (_from_attributes, _from_events, _from_openinference, _from_openllmetry, _from_langsmith)
+"""Where the messages of a call may be, in the order in which the places are tried."""
+
+
+def _event_of_attribute(event: Mapping[str, Any]) -> dict[str, Any]:
+    """An event of the attribute `events`, in the form of a span's events."""
+    return _event_record(str(event.get("event.name") or event.get("name") or ""), 0.0, event)
 
 
 def _of_events(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
@@ -355,12 +388,12 @@ def _of_events(events: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]
     for event in events:
         content = event["body"] if event["body"] is not None else event["attributes"]
         content = parse_json(content.get("gen_ai.event.content", content)) if isinstance(content, dict) else content
-        if matched := _MESSAGE.fullmatch(event["name"]):
-            messages += _of_event(matched[1], content)
+        if match := _MESSAGE.fullmatch(event["name"]):
+            messages += _of_event(match[1], content)
         elif event["name"] == "gen_ai.choice" and answer is None:
             message = parse_json(content.get("message")) if isinstance(content, dict) else content
-            given = message if isinstance(message, dict) else {"content": message}
-            answer = _of_event("assistant", {**content, **given} if isinstance(content, dict) else given)[0]
+            fields = message if isinstance(message, dict) else {"content": message}
+            answer = _of_event("assistant", {**content, **fields} if isinstance(content, dict) else fields)[0]
         elif event["name"] == "gen_ai.content.prompt":
             messages += openai_messages(event["attributes"].get("gen_ai.prompt"))
         elif event["name"] == "gen_ai.content.completion" and answer is None:
@@ -409,8 +442,8 @@ def _is_blocks(content: Any) -> bool:
 
 def _first(answers: Any) -> dict[str, Any] | None:
     """The first of the answers of a call."""
-    given = parse_record(answers)
-    return answer_of(given[0] if isinstance(given, list) and given else given)
+    record = parse_record(answers)
+    return answer_of(record[0] if isinstance(record, list) and record else record)
 
 
 def _read_list(attributes: Mapping[str, Any], prefix: str) -> list[dict[str, Any]]:
@@ -493,10 +526,11 @@ def _tool_call(span: Mapping[str, Any]) -> ToolCall:
     if isinstance(arguments, dict) and isinstance(text := arguments.get("input_str"), str):
         arguments = literal(text.strip()) or text
     name = attributes.get("gen_ai.tool.name") or attributes.get("tool.name")
-    return ToolCall(
-        tool=str(name or span["name"].removeprefix("execute_tool ")),
-        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments},
-        result=span["error"] or (None if result is None else as_text(result)),
+    return tool_record(
+        str(name or span["name"].removeprefix("execute_tool ")),
+        arguments,
+        result,
+        span["error"],
         is_error=span["error"] is not None,
         tool_call_id=attributes.get("gen_ai.tool.call.id"),
         started=span["start"],
@@ -506,8 +540,3 @@ def _tool_call(span: Mapping[str, Any]) -> ToolCall:
 
 def _seconds(nanoseconds: Any) -> float:
     return int(nanoseconds or 0) / 1e9
-
-
-def _iso(text: str) -> float:
-    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

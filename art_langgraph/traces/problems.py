@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-_SHOWN = 5
+_MOST_LINES = 5
 """Numbers of lines that a message shows."""
 
 
@@ -44,7 +44,7 @@ class Skips:
         """
         reason = self._reasons.setdefault(problem.reason, _Reason(problem.remedy))
         reason.count += 1
-        if line is not None and len(reason.lines) < _SHOWN:
+        if line is not None and len(reason.lines) < _MOST_LINES:
             reason.lines.append(line)
 
     @property

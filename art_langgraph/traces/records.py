@@ -14,7 +14,7 @@ from trainer_server.wire import ConfigError
 
 _CHUNK = 1 << 20
 """Characters that are read at once from a file that is one JSON value."""
-_DAMAGED = Unreadable("not JSON", "the export was cut off or edited by hand: export it again, or remove these lines")
+_NO_JSON = Unreadable("not JSON", "the export was cut off or edited by hand: export it again, or remove these lines")
 _ENCODING = Unreadable("not UTF-8", "export it as JSON in UTF-8")
 _DEEP = Unreadable("nested too deeply", "remove these lines")
 
@@ -43,9 +43,9 @@ def read_records(
             yield from _parquet(path)
             return
         with path.open("rb") as raw:
-            packed = raw.read(2) == b"\x1f\x8b"
+            is_gzip = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            with gzip.open(raw) if packed else raw as file:
+            with gzip.open(raw) if is_gzip else raw as file:
                 yield from _values(cast(IO[bytes], file), skips, lambda: advance(raw.tell()))
     except (OSError, EOFError) as error:
         raise ConfigError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
@@ -73,7 +73,7 @@ def _values(file: IO[bytes], skips: Skips, advance: Callable[[], None]) -> Itera
             except UnicodeDecodeError:
                 skips.note(_ENCODING, line)
             except ValueError:
-                skips.note(_DAMAGED, line)
+                skips.note(_NO_JSON, line)
         first, line = file.readline(), line + 1
 
 
@@ -81,8 +81,8 @@ def _document(
     head: str, line: int, file: IO[bytes], skips: Skips, advance: Callable[[], None]
 ) -> Iterator[tuple[int, Any]]:
     """The elements of an array, or JSON values that go over several lines, decoded as far as they are read."""
-    decoder, rest, ended = json.JSONDecoder(), head.lstrip(), False
-    array, wanted = rest.startswith("["), _CHUNK
+    decoder, rest, at_end = json.JSONDecoder(), head.lstrip(), False
+    array, chunk_size = rest.startswith("["), _CHUNK
     rest = rest.removeprefix("[") if array else rest
     while True:
         rest, line = _without(rest, " \t\r\n,", line)
@@ -94,24 +94,24 @@ def _document(
             skips.note(_DEEP, line)
             return
         except ValueError:
-            if ended:
+            if at_end:
                 if rest or array:
-                    skips.note(_DAMAGED, line)
+                    skips.note(_NO_JSON, line)
                 return
-            more = file.read(wanted) + file.readline()  # whole lines, so that no character is cut in two
-            ended, wanted = not more, wanted * 2
+            more = file.read(chunk_size) + file.readline()  # whole lines, so that no character is cut in two
+            at_end, chunk_size = not more, chunk_size * 2
             rest += more.decode()
             advance()
             continue
-        wanted = _CHUNK
+        chunk_size = _CHUNK
         yield line, value
         line, rest = line + rest.count("\n", 0, end), rest[end:]
 
 
 def _without(text: str, characters: str, line: int) -> tuple[str, int]:
     """A text without these characters at its beginning, and the number of the line in which it then begins."""
-    stripped = text.lstrip(characters)
-    return stripped, line + text.count("\n", 0, len(text) - len(stripped))
+    rest = text.lstrip(characters)
+    return rest, line + text.count("\n", 0, len(text) - len(rest))
 
 
 def _parquet(path: Path) -> Iterator[tuple[int, Any]]:

@@ -9,12 +9,13 @@ import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import ValidationError
 
 from art_langgraph.messages import plain
-from art_langgraph.traces.messages import is_repr, parse_json
+from art_langgraph.traces.messages import as_text, is_repr, parse_json
 from art_langgraph.traces.problems import Unreadable
 from art_langgraph.trajectory import CompletionCall, Scenario, ToolCall, Trajectory
 from trainer_server.common.jsonl import explain
@@ -59,7 +60,7 @@ class ForeignRun:
     calls: list[ModelCall] = field(default_factory=list)
     tool_calls: list[ToolCall] = field(default_factory=list)
     input: Any = None
-    """What the graph was given; None: not known, or the run is a conversation only."""
+    """Input of the graph; None: not known, or the run is a conversation only."""
     output: Any = None
     """What the graph returned; None: not known."""
     error: str | None = None
@@ -80,8 +81,8 @@ class ForeignRun:
     @property
     def fingerprint(self) -> str:
         """The same for the same run in every export of it."""
-        said: Any = self.id or [[call.messages, call.answer, call.tools] for call in self.calls]
-        text = json.dumps([self.source, said], sort_keys=True, default=str)
+        identity: Any = self.id or [[call.messages, call.answer, call.tools] for call in self.calls]
+        text = json.dumps([self.source, identity], sort_keys=True, default=str)
         return f"tr-{hashlib.sha256(text.encode()).hexdigest()[:32]}"
 
     @property
@@ -110,7 +111,7 @@ class ForeignRun:
         return next(iter(metrics.values()), None)
 
     @property
-    def undefined(self) -> bool:
+    def lacks_tools(self) -> bool:
         """Whether a call of the model calls tools, or has called them, whose definitions are not in the export."""
         return any(
             not call.tools and any(message.get("tool_calls") for message in (*call.messages, call.answer or {}))
@@ -133,27 +134,25 @@ class ForeignRun:
         last = max((at for at, message in enumerate(messages) if message["role"] == "user"), default=None)
         if last is None:
             return None
-        asked = [
-            message for message in messages[: last + 1] if system or message["role"] not in ("system", "developer")
-        ]
-        return Scenario(input={"messages": asked})
+        task = [message for message in messages[: last + 1] if system or message["role"] not in ("system", "developer")]
+        return Scenario(input={"messages": task})
 
     def demonstrations(self) -> list[Conversation]:
         """The run's conversations: those of which no other is a continuation.
 
-        Only answers that were given in this run are imitated. Others, such as those of an earlier turn of the thread,
+        Only answers of this run are imitated. Others, such as those of an earlier turn of the thread,
         are context (weight 0). What a call that failed had answered by then is left out.
 
         Raises:
             Unreadable: A conversation cannot be imitated, because it has an image, say.
         """
-        answered = [call for call in self.calls if call.answer is not None and call.error is None]
-        said = [[*map(_essence, call.messages), _essence(call.answer or {})] for call in answered]
+        calls = [call for call in self.calls if call.answer is not None and call.error is None]
+        keys = [[*map(_essence, call.messages), _essence(call.answer or {})] for call in calls]
         distinct: dict[str, Conversation] = {}
-        for at, call in enumerate(answered):
-            if any(_begins(other, said[at]) for number, other in enumerate(said) if number != at and other != said[at]):
+        for call, key in zip(calls, keys, strict=True):
+            if any(other != key and _begins(other, key) for other in keys):
                 continue
-            own = {length for other in said if _begins(said[at], other) and (length := len(other))}
+            own = {len(other) for other in keys if _begins(key, other)}
             conversation = _conversation([*call.messages, call.answer or {}], call.tools, own)
             distinct.setdefault(digest(conversation), conversation)
         return list(distinct.values())
@@ -205,6 +204,30 @@ class ForeignRun:
         )
 
 
+def parse_time(value: object) -> float:
+    """Unix time of a time in ISO 8601. Times without a zone are in UTC."""
+    moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def tool_record(tool: str, arguments: Any, output: Any, error: str | None, **facts: Any) -> ToolCall:
+    """A tool call of another system's run.
+
+    Args:
+        tool: Name of the tool.
+        arguments: What it was called with; what is no object becomes `{"input": …}`.
+        output: What it returned; None: nothing.
+        error: What it raised; None: it did not.
+        facts: Other fields of the `ToolCall`.
+    """
+    return ToolCall(
+        tool=tool,
+        arguments=arguments if isinstance(arguments, dict) else {} if arguments is None else {"input": arguments},
+        result=error or (None if output is None else as_text(output)),
+        **facts,
+    )
+
+
 def digest(conversation: Conversation) -> str:
     """The same for the same demonstration."""
     text = json.dumps(conversation.model_dump(mode="json", exclude_none=True), sort_keys=True)
@@ -212,7 +235,7 @@ def digest(conversation: Conversation) -> str:
 
 
 def _essence(message: dict[str, Any]) -> str:
-    """What two copies of a message have in common: who said what. Thoughts and names of calls may get lost."""
+    """The part of a message that all its copies have: role, content, calls. Thoughts and ids of calls may get lost."""
     calls = [
         [call.get("function", {}).get("name"), parse_json(call.get("function", {}).get("arguments"))]
         for call in message.get("tool_calls") or ()
@@ -221,7 +244,7 @@ def _essence(message: dict[str, Any]) -> str:
 
 
 def _begins(whole: Sequence[str], part: Sequence[str]) -> bool:
-    return len(part) <= len(whole) and list(whole[: len(part)]) == list(part)
+    return whole[: len(part)] == part
 
 
 def _conversation(messages: Messages, tools: list[dict[str, Any]] | None, own: set[int]) -> Conversation:
@@ -238,12 +261,12 @@ def _conversation(messages: Messages, tools: list[dict[str, Any]] | None, own: s
             raise _NOTHING
         if isinstance(answer.get("content"), str) and is_repr(answer["content"]):
             raise _REPR
-    weighed = [
+    with_weights = [
         message if message["role"] != "assistant" or at + 1 in own or "weight" in message else {**message, "weight": 0}
         for at, message in enumerate(messages)
     ]
     try:
-        return Conversation(messages=weighed, tools=tools)
+        return Conversation(messages=with_weights, tools=tools)
     except ValidationError as error:
         raise Unreadable(
             f"runs that cannot be imitated: {_briefly(explain(error))}", "they are scenarios all the same"

@@ -1,11 +1,33 @@
-"""Trackers that get a step's trajectories as traces, and what `train` tells all trackers.
+"""Trackers that get a step's trajectories as traces, and the names of all trackers that a client has.
 
 The protocol of a tracker, and those that show numbers, are in `trainer_server.trackers`: the server reports to
 them too.
 """
 
-from art_langgraph.trackers.base import TakesTrajectories
-from art_langgraph.trackers.registry import CLIENT_TRACKERS
+from collections.abc import Sequence
+from typing import Protocol
+
+from art_langgraph.trackers.langfuse import LangfuseTracker
+from art_langgraph.trackers.langsmith import LangSmithTracker
+from art_langgraph.trajectory import Trajectory
 from trainer_server.trackers import JSONLTracker, TrackedRun, Tracker, numbers
+from trainer_server.trackers.registry import TRACKERS, TrackerFactory
 
 __all__ = ["CLIENT_TRACKERS", "JSONLTracker", "TakesTrajectories", "TrackedRun", "Tracker", "numbers"]
+
+
+class TakesTrajectories(Tracker, Protocol):
+    """A tracker that gets the runs of each step, besides its numbers."""
+
+    def trajectories(self, step: int, runs: Sequence[Trajectory]) -> None:
+        """The runs of a step: those that were sent, and those of its held-out evaluation (`run.evaluation`).
+
+        Args:
+            step: Number of the step.
+            runs: The runs. They must not be changed.
+        """
+        ...
+
+
+CLIENT_TRACKERS: dict[str, TrackerFactory] = {**TRACKERS, "langfuse": LangfuseTracker, "langsmith": LangSmithTracker}
+"""Trackers by name: those of `trainer_server.trackers`, and those that get trajectories."""

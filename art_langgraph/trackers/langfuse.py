@@ -71,19 +71,19 @@ class LangfuseTracker:
         """Steps have no traces."""
 
     def trajectories(self, step: int, runs: Sequence[Trajectory]) -> None:
-        made: list[Any] = []
-        given: list[dict[str, Any]] = []
+        batch: list[Any] = []
+        all_scores: list[dict[str, Any]] = []
         for run in map(redact, runs):
-            made += self._otel.spans(spans(run), self._common(step, run))
-            given += _scores(run)
-            if len(made) >= _SPANS:
-                self._export(made)
-                made = []
-        self._export(made)
-        for first in range(0, len(given), _SCORES):
-            answer = self._client.scores.create(request=given[first : first + _SCORES])
-            if rejected := getattr(answer, "rejected", 0):
-                raise ARTError(f"Langfuse rejected {rejected} scores: {answer.errors[0].message}")
+            batch += self._otel.spans(spans(run), self._common(step, run))
+            all_scores += _scores(run)
+            if len(batch) >= _SPANS:
+                self._export(batch)
+                batch = []
+        self._export(batch)
+        for first in range(0, len(all_scores), _SCORES):
+            answer = self._client.scores.create(request=all_scores[first : first + _SCORES])
+            if rejections := getattr(answer, "rejected", 0):
+                raise ARTError(f"Langfuse rejected {rejections} scores: {answer.errors[0].message}")
 
     def finish(self, error: str | None) -> None:
         self._exporter.shutdown()
@@ -105,19 +105,16 @@ class LangfuseTracker:
 
 
 class _OpenTelemetry:
-    """Makes spans of OpenTelemetry that have been, with ids of ours. The spans of the user's program stay out."""
+    """Makes finished spans of OpenTelemetry, without a tracer: a run has the same ids whenever it is sent, and the
+    spans of the user's program stay out."""
 
     def __init__(self) -> None:
-        sdk = import_library("opentelemetry.sdk.trace", "langfuse", "langfuse")
-        export = import_library("opentelemetry.sdk.trace.export", "langfuse", "langfuse")
-        memory = import_library("opentelemetry.sdk.trace.export.in_memory_span_exporter", "langfuse", "langfuse")
-        generator = import_library("opentelemetry.sdk.trace.id_generator", "langfuse", "langfuse")
-        self._traces = import_library("opentelemetry.trace", "langfuse", "langfuse")
-        self._contexts = import_library("opentelemetry.context", "langfuse", "langfuse")
-        self._ids, self._ended = _given_ids(generator), memory.InMemorySpanExporter()
-        provider = sdk.TracerProvider(id_generator=self._ids, shutdown_on_exit=False)
-        provider.add_span_processor(export.SimpleSpanProcessor(self._ended))
-        self._tracer = provider.get_tracer("art-langgraph")
+        self._sdk, self._trace, resources, instrumentation = (
+            import_library(f"opentelemetry.{name}", "langfuse", "langfuse")
+            for name in ("sdk.trace", "trace", "sdk.resources", "sdk.util.instrumentation")
+        )
+        self._resource = resources.Resource.create()
+        self._scope = instrumentation.InstrumentationScope("art-langgraph")
 
     def spans(self, tree: Sequence[Span], common: Mapping[str, Any]) -> list[Any]:
         """Spans of OpenTelemetry.
@@ -126,22 +123,29 @@ class _OpenTelemetry:
             tree: The spans of a run, each after the one around it.
             common: Attributes that all of them get.
         """
-        contexts: dict[Any, Any] = {None: self._contexts.Context()}  # not that of a span around this call
-        for span in tree:
-            self._ids.use(tree[0].id.int, span.id.int)
-            made = self._tracer.start_span(
+        contexts = {span.id: self._context(tree[0].id.int, span.id.int) for span in tree}
+        return [
+            self._sdk.ReadableSpan(
                 span.name,
-                context=contexts[span.parent],
-                start_time=int(span.start_time * 1e9),
+                context=contexts[span.id],
+                parent=None if span.parent is None else contexts[span.parent],
+                resource=self._resource,
                 attributes={**common, **_attributes(span)},
+                status=self._status(span.error),
+                start_time=int(span.start_time * 1e9),
+                end_time=int((span.start_time + span.seconds) * 1e9),
+                instrumentation_scope=self._scope,
             )
-            if span.error is not None:
-                made.set_status(self._traces.Status(self._traces.StatusCode.ERROR, span.error))
-            contexts[span.id] = self._traces.set_span_in_context(made, contexts[None])
-            made.end(int((span.start_time + span.seconds) * 1e9))
-        ended = list(self._ended.get_finished_spans())
-        self._ended.clear()
-        return ended
+            for span in tree
+        ]
+
+    def _context(self, trace: int, span: int) -> Any:
+        flags = self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED)
+        return self._trace.SpanContext(trace, span & (2**64 - 1) or 1, is_remote=False, trace_flags=flags)
+
+    def _status(self, error: str | None) -> Any:
+        code = self._trace.StatusCode.UNSET if error is None else self._trace.StatusCode.ERROR
+        return self._trace.Status(code, error)
 
 
 def _attributes(span: Span) -> dict[str, Any]:
@@ -176,19 +180,3 @@ def _scores(run: Trajectory) -> list[dict[str, Any]]:
         }
         for name, value in scores(run).items()
     ]
-
-
-def _given_ids(generator: Any) -> Any:
-    """A generator of ids that gives those it is told, so that a run has the same ids whenever it is sent."""
-
-    class GivenIds(generator.IdGenerator):  # type: ignore[misc]
-        def use(self, trace: int, span: int) -> None:
-            self._trace, self._span = trace, span & (2**64 - 1) or 1
-
-        def generate_trace_id(self) -> int:
-            return int(self._trace)
-
-        def generate_span_id(self) -> int:
-            return int(self._span)
-
-    return GivenIds()

@@ -93,7 +93,7 @@ class LangSmithTracker:
             )
 
     def _raise(self) -> None:
-        """Raises what the client's threads met since the last call."""
+        """Raises the errors of the client's threads since the last call."""
         if self._errors:
             errors, self._errors[:] = list(self._errors), []
             raise ARTError(f"LangSmith did not take {len(errors)} requests, the first: {errors[0]}")

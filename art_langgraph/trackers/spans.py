@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from art_langgraph.messages import plain
+from art_langgraph.messages import map_texts, plain
 from art_langgraph.trajectory import CompletionCall, Place, ToolCall, Trajectory
 from trainer_server.wire.text import beginning
 
@@ -30,7 +30,7 @@ class Span:
         name: Of the graph, the node, the model or the tool.
         start_time: Unix time, seconds.
         seconds: How long it took.
-        input: What it was given, as JSON.
+        input: Its input, as JSON.
         output: What it gave, as JSON; None: nothing.
         error: What it raised.
         facts: Whatever else is known of it, as JSON.
@@ -101,29 +101,26 @@ def scores(run: Trajectory) -> dict[str, float]:
 
 
 def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str | None], uuid.UUID]) -> list[Span]:
-    """The runs of nodes, each after the one around it, whatever their order in the trajectory."""
-    waiting = [(node, node.attempt) for node in run.nodes if node.attempt is not None]
+    """The runs of nodes, each after the one around it, whose path is shorter; the trajectory may have another order."""
     spans: list[Span] = []
-    known = {span_id(run.id)}
-    while waiting:
-        ready = [(node, attempt) for node, attempt in waiting if around(node.parent) in known]
-        ready = ready or waiting[:1]  # in a circle, which no run has
-        for node, attempt in ready:
-            parent = around(node.parent)
-            spans.append(
-                Span(
-                    id=ids[attempt],
-                    parent=parent if parent in known else span_id(run.id),
-                    kind="node",
-                    name=node.node or "node",
-                    start_time=node.started,
-                    seconds=node.seconds,
-                    error=node.error,
-                    facts=_place(node) | ({"interrupted": True} if node.interrupted else {}),
-                )
+    span_ids = {span_id(run.id)}
+    for node in sorted(run.nodes, key=lambda node: len(node.path)):
+        if node.attempt is None:
+            continue
+        parent = around(node.parent)
+        spans.append(
+            Span(
+                id=ids[node.attempt],
+                parent=parent if parent in span_ids else span_id(run.id),
+                kind="node",
+                name=node.node or "node",
+                start_time=node.started,
+                seconds=node.seconds,
+                error=node.error,
+                facts=_place(node) | ({"interrupted": True} if node.interrupted else {}),
             )
-            known.add(ids[attempt])
-        waiting = [(node, attempt) for node, attempt in waiting if ids[attempt] not in known]
+        )
+        span_ids.add(ids[node.attempt])
     return spans
 
 
@@ -151,7 +148,7 @@ def _model(run: Trajectory, number: int, call: CompletionCall, parent: uuid.UUID
 
 def _tool(run: Trajectory, number: int, call: ToolCall, parent: uuid.UUID) -> Span:
     output = call.result if call.structured is None else {"text": call.result, "structured": call.structured}
-    failed = call.failure or (call.result or "the tool failed" if call.is_error else None)
+    error = call.failure or (call.result or "the tool failed" if call.is_error else None)
     server = {} if call.server is None else {"server": call.server, "server_version": call.server_version}
     return Span(
         id=span_id(run.id, "tool", number),
@@ -162,7 +159,7 @@ def _tool(run: Trajectory, number: int, call: ToolCall, parent: uuid.UUID) -> Sp
         seconds=call.seconds,
         input=_shorten_data(call.arguments),
         output=_shorten_data(output),
-        error=_shorten_data(failed),
+        error=_shorten_data(error),
         facts={**server, **_place(call)},
     )
 
@@ -182,12 +179,4 @@ def _length(run: Trajectory) -> float:
 
 def _shorten_data(value: Any) -> Any:
     """Plain data with long texts cut."""
-    return _cut(plain(value))
-
-
-def _cut(value: Any) -> Any:
-    if isinstance(value, str):
-        return beginning(value, MOST_TEXT)
-    if isinstance(value, dict):
-        return {str(key): _cut(inner) for key, inner in value.items()}
-    return [_cut(inner) for inner in value] if isinstance(value, list | tuple) else value
+    return map_texts(plain(value), lambda text: beginning(text, MOST_TEXT))

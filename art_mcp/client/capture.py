@@ -70,7 +70,7 @@ class Record:
         call.seconds = time.monotonic() - self._began
         call.result, call.structured, call.content = result.text, result.structured, result.content
         call.is_error, call.failure, call.tool_call_id = result.is_error, result.failure, tool_call_id
-        scope.recorder.mcp_call(call, enclosing_run()[0])
+        scope.recorder.add_mcp_call(call, enclosing_run()[0])
 
 
 def capture(session: Session, server: str | None = None) -> Session:

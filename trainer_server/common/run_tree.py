@@ -19,9 +19,9 @@ class CallItem:
 
     call: TraceCall
     row: Completion | None
-    """What the ledger has of it; None: it has nothing."""
-    heard: bool = True
-    """Whether the client heard of the call. The ledger knows more than the client where a program calls by itself."""
+    """Its row in the ledger; None: there is none."""
+    reported: bool = True
+    """Whether the client reported the call. The ledger has more than the client where a program calls by itself."""
 
     @property
     def start_time(self) -> float:
@@ -66,23 +66,23 @@ def tree(trace: RunTrace | None, completions: Sequence[Completion]) -> list[Item
     """The items at the root of a run, each level in the order of its start.
 
     Args:
-        trace: What the client told; None: nothing. Then the tree is the list of completions.
-        completions: What the ledger has of the run.
+        trace: The client's report; None: there is none. Then the tree is the list of completions.
+        completions: The ledger's rows of the run.
     """
     rows = {row.id: row for row in completions}
     root: list[Item] = []
     nodes = _nodes(trace)
     for item in nodes.values():
         _children(root, nodes, item.node.parent).append(item)
-    heard: set[str | None] = set()
+    reported_ids: set[str | None] = set()
     for call in trace.completions if trace else ():
-        heard.add(call.id)
+        reported_ids.add(call.id)
         where = call.attempt if call.attempt in nodes else call.parent
         _children(root, nodes, where).append(CallItem(call, rows.get(call.id or "")))
     for tool in trace.tool_calls if trace else ():
         where = tool.attempt if tool.attempt in nodes else tool.parent
         _children(root, nodes, where).append(ToolItem(tool))
-    root += [CallItem(_unheard(row), row, heard=trace is None) for row in completions if row.id not in heard]
+    root += [CallItem(_call_of(row), row, reported=trace is None) for row in completions if row.id not in reported_ids]
     for inside in (root, *(item.inside for item in nodes.values())):
         inside.sort(key=lambda item: item.start_time)
     return root
@@ -111,37 +111,37 @@ def first_items(items: Sequence[Item], most: int) -> tuple[list[Item], int]:
     Returns:
         The first items, in the order of the tree, and how many were left out.
     """
-    left = most
+    rest = most
 
     def cut(inside: Sequence[Item]) -> list[Item]:
-        nonlocal left
-        taken: list[Item] = []
+        nonlocal rest
+        items: list[Item] = []
         for item in inside:
-            left -= 1
+            rest -= 1
             if isinstance(item, NodeItem):
-                above = left >= 0
+                above = rest >= 0
                 below = cut(item.inside)
                 if above:
-                    taken.append(replace(item, inside=below))
-            elif left >= 0:
-                taken.append(item)
-        return taken
+                    items.append(replace(item, inside=below))
+            elif rest >= 0:
+                items.append(item)
+        return items
 
-    return cut(items), max(0, -left)
+    return cut(items), max(0, -rest)
 
 
 def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:
     """The runs of nodes by their ids, with the numbers of their attempts; oldest first."""
     if trace is None:
         return {}
-    ordered = sorted(trace.nodes, key=lambda node: node.started)
-    total = Counter(node.namespace for node in ordered)
-    seen: defaultdict[str, int] = defaultdict(int)
+    timeline = sorted(trace.nodes, key=lambda node: node.started)
+    total = Counter(node.namespace for node in timeline)
+    counts: defaultdict[str, int] = defaultdict(int)
     items: dict[str | None, NodeItem] = {}
-    for place, node in enumerate(ordered):
-        seen[node.namespace] += 1
+    for place, node in enumerate(timeline):
+        counts[node.namespace] += 1
         key = node.attempt if node.attempt is not None and node.attempt not in items else f"\0{place}"
-        items[key] = NodeItem(node, seen[node.namespace], total[node.namespace])
+        items[key] = NodeItem(node, counts[node.namespace], total[node.namespace])
     for item in items.values():  # what is its own ancestor, or too deep, stands at the root
         above, depth = item.node.parent, 0
         while above in items and depth <= _DEEPEST:
@@ -155,12 +155,10 @@ def _children(root: list[Item], nodes: dict[str | None, NodeItem], parent: str |
     return nodes[parent].inside if parent is not None and parent in nodes else root
 
 
-def _unheard(row: Completion) -> TraceCall:
-    """A call that only the ledger knows."""
-    broken = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
+def _call_of(row: Completion) -> TraceCall:
+    """A call of which only the ledger has a record."""
+    error = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
     if row.error:
-        broken = f"{broken}: {row.error}"
+        error = f"{error}: {row.error}"
     model = row.model or row.policy or row.base_model
-    return TraceCall(
-        id=row.id, model=model, version=row.version, message=row.message, error=broken, started=row.created
-    )
+    return TraceCall(id=row.id, model=model, version=row.version, message=row.message, error=error, started=row.created)

@@ -1,4 +1,7 @@
-"""Rollouts, as the server knows them: what a rollout is told to be, what it did, and the rewards that it was given."""
+"""Rollouts and runs: what a rollout is registered with, what it did, and its rewards.
+
+The fields of a run are declared here once. The server's records and the client's `Trajectory` derive from them.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +60,7 @@ class RolloutSpec(ClosedRecord):
     metadata: dict[str, Any] = Field(default_factory=dict)
     """The user's data."""
 
-    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
+    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda value: _scenario(value))
 
 
 class Registration(BaseModel):
@@ -87,10 +90,10 @@ class Reward(ClosedRecord):
     @classmethod
     def _finite(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            named = {"reward": data.get("reward", 0.0)}
+            values = {"reward": data.get("reward", 0.0)}
             if isinstance(metrics := data.get("metrics"), dict):
-                named |= {f"metrics.{name}": value for name, value in metrics.items()}
-            for name, value in named.items():
+                values |= {f"metrics.{name}": value for name, value in metrics.items()}
+            for name, value in values.items():
                 if value is None or (isinstance(value, float) and not math.isfinite(value)):
                     raise ValueError(
                         f"{name} is {'null' if value is None else value}, and has to be a finite number: post none for "
@@ -98,85 +101,134 @@ class Reward(ClosedRecord):
                     )
         return data
 
-    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
+    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda value: _scenario(value))
 
 
 class GivenReward(Reward):
-    """A reward that a rollout was given."""
+    """A reward of a rollout, with its time."""
 
     time: float
     """Unix time, seconds."""
 
 
 class RolloutCalls(BaseModel):
-    """What a rollout has asked the gateway for."""
+    """The requests of a rollout to the gateway, counted."""
 
     calls: int = 0
     """Requests that had the rollout's id and reached an engine."""
     versions: dict[str, list[int]] = Field(default_factory=dict)
-    """The versions that were asked, by policy; without requests to the base model."""
+    """The versions of these requests, by policy; without those to the base model."""
     temperatures: ListOf[float] = Field(default_factory=list)
     """The effective temperatures."""
 
 
-class RolloutCompletion(BaseModel):
-    """A completion of a rollout, without its tokens: `GET /api/completions/{id}` has them."""
+class Place(BaseModel):
+    """Where in a graph something happened. Empty outside of any node."""
 
-    id: str
-    model: str
-    """What the request named: a policy (`agent`), a version (`agent@3`), or the base model."""
-    version: int | None = None
-    """Version of the policy that answered; None: the base model."""
+    node: str | None = None
+    agent: str | None = None
+    """Name of the agent that the node belongs to: of `create_agent(name=…)`, or of a sub-agent of deepagents."""
+    path: ListOf[str] = Field(default_factory=list)
+    """Names of the nodes from the outermost graph inwards. The name of an agent stands before its nodes, unless the
+    node that holds the agent has that name already: `["supervisor", "tools", "researcher", "model"]`."""
+    namespace: str = ""
+    """LangGraph's checkpoint namespace, which differs between branches, and between calls of a graph in one node. Node
+    runs with the same one are attempts at the same work."""
+    step: Integer | None = None
+    branch: Integer | None = None
+    """Index among the branches of a `Send` fan-out, or among the tasks of an entrypoint."""
+    attempt: str | None = None
+    """Id of the node's run. A retry or a resume of the node gets another id."""
+    parent: str | None = None
+    """Id of the run of the enclosing graph's node, inside a subgraph; None in the outermost graph."""
+
+
+class ModelRequest(BaseModel):
+    """A request to a chat model, with its answer."""
+
+    id: str | None = None
+    """Id of the completion in the ledger; None for models of other servers."""
+    model: str | None = None
+    """Name in the request: a policy (`agent`), a version (`agent@3`), or another model."""
+    version: VersionNumber | None = None
+    """Version of the policy that answered; None for the base model and for models of other servers."""
     message: dict[str, Any] | None = None
-    """The answer, in OpenAI's format."""
+    """The answer, with role, content and tool_calls in OpenAI's format; None when the request failed."""
     messages: ListOf[dict[str, Any]] = Field(default_factory=list)
-    """The request's messages."""
+    """The request's messages, in OpenAI's format."""
     error: str | None = None
     """Why the answer is not whole; None: it is."""
-    prompt_tokens: int | None = None
-    """Tokens of the prompt."""
-    sampled_tokens: int | None = None
-    """Tokens of the answer."""
     started: float
     """Unix time, seconds."""
 
 
-class RolloutToolCall(BaseModel):
-    """A tool call of the model, with the result that the next request of the rollout brought."""
+class ToolRequest(BaseModel):
+    """A call of a tool, with its result."""
 
     tool: str
     arguments: dict[str, Any] = Field(default_factory=dict)
     result: str | None = None
-    """Text of the tool's message; None: no request of the rollout has one."""
+    """Text of the result, or of the error; None: there is none."""
     tool_call_id: str | None = None
+    """Id of the model's tool call that this answers."""
     started: float
-    """When the model was asked that called the tool. Unix time, seconds."""
+    """Unix time, seconds."""
 
 
-class RolloutRecord(RolloutCalls):
-    """What `GET /api/rollouts/{id}` answers. `art_langgraph.Trajectory` reads the same JSON."""
+class ScoredRun(BaseModel):
+    """What the record of a run has, whoever wrote it: the ledger, or the client that ran it."""
 
     id: str
+    """Id of the rollout, or of the client's trajectory."""
+    reward: float | None = None
+    """None: not scored, or scoring failed. Runs without a reward are never trained on."""
+    reward_reason: str | None = None
+    """A judge's reason for the reward, where a judge scored the run."""
+    reward_source: str | None = None
+    """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
+    metrics: MapOf[str, float] = Field(default_factory=dict)
+    """The parts of the reward."""
+    evaluation: bool = False
+    """The run evaluates a version. No training step takes it."""
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """The user's data: the `metadata` of `rollout`, or under `install` the metadata of the run's config."""
+    started: float
+    """Unix time, seconds."""
+    seconds: float = 0.0
+
+
+class RolloutCompletion(ModelRequest):
+    """A completion of a rollout, without its tokens: `GET /api/completions/{id}` has them."""
+
+    id: str
+    model: str
+    prompt_tokens: int | None = None
+    """Tokens of the prompt."""
+    sampled_tokens: int | None = None
+    """Tokens of the answer."""
+
+
+class RolloutToolCall(ToolRequest):
+    """A tool call of the model, with the result that the next request of the rollout brought.
+
+    `started` is the time of the request to the model that called the tool.
+    """
+
+
+class RolloutRecord(RolloutCalls, ScoredRun):
+    """What `GET /api/rollouts/{id}` answers. `art_langgraph.Trajectory` reads the same JSON."""
+
     rollout_id: str
     scenario: RolloutScenario
     completions: ListOf[RolloutCompletion] = Field(default_factory=list)
     """In the order of their requests."""
     tool_calls: ListOf[RolloutToolCall] = Field(default_factory=list)
-    reward: float | None = None
-    """None: it was given none."""
-    reward_reason: str | None = None
-    reward_source: str | None = None
-    metrics: MapOf[str, float] = Field(default_factory=dict)
     rewards: ListOf[GivenReward] = Field(default_factory=list)
-    """All that it was given, oldest first. The last one counts."""
-    evaluation: bool = False
+    """All its rewards, oldest first. The last one counts."""
     temperature: float | None = None
     """As registered."""
     requested_version: PinnedVersion | None = None
     """As registered."""
-    metadata: dict[str, Any] = Field(default_factory=dict)
-    started: float
-    """Unix time, seconds."""
     seconds: float = 0.0
     """From the first request to the last."""
 
@@ -186,13 +238,13 @@ class RolloutListed(BaseModel):
 
     id: str
     scenario: str | None = None
-    """Id of its scenario, where it was given one."""
+    """Id of its scenario; None: it has none."""
     policies: ListOf[str] = Field(default_factory=list)
     """The policies that answered in it."""
     reward: float | None = None
     evaluation: bool = False
     created: float
-    """Unix time, seconds: when the server first heard of it."""
+    """Unix time, seconds, of its first request or its registration."""
 
 
 class RolloutList(BaseModel):
@@ -204,49 +256,32 @@ class RolloutList(BaseModel):
     """`after` of the next page; None: this is the last one."""
 
 
-class TracePlace(BaseModel):
-    """Where in a graph something happened. The fields are those of the client's `Place`."""
+class TracePart(Place):
+    """Something that happened in a run."""
 
-    node: str | None = None
-    agent: str | None = None
-    path: ListOf[str] = Field(default_factory=list)
-    """Names of the nodes from the outermost graph inwards."""
-    namespace: str = ""
-    """Checkpoint namespace. Runs of nodes with the same one are attempts at the same work."""
-    step: Integer | None = None
-    branch: Integer | None = None
-    attempt: str | None = None
-    """Id of the node's run."""
-    parent: str | None = None
-    """Id of the run of the enclosing graph's node; None in the outermost graph."""
     started: Moment
     """Unix time, seconds."""
     seconds: Seconds = 0.0
 
 
-class TraceNode(TracePlace):
-    """A run of a node."""
+class TraceNode(TracePart):
+    """A run of a node, or of a task of the functional API."""
 
     error: str | None = None
     interrupted: bool = False
+    """An interrupt ended it. When the run is resumed, the node runs again from its beginning."""
 
 
-class TraceCall(TracePlace):
+class TraceCall(TracePart, ModelRequest):
     """A call of a chat model. The ledger has the messages of those that have an id."""
 
-    id: str | None = None
-    """Id of the completion in the ledger; None for models of other servers."""
-    model: str | None = None
-    version: VersionNumber | None = None
-    message: dict[str, Any] | None = None
-    messages: ListOf[dict[str, Any]] = Field(default_factory=list)
-    """Of calls without an id only."""
-    error: str | None = None
     superseded: str | None = None
     """Why the call does not count: its node ran again (`retry`, `resume`), or the thread was forked before
     it (`fork`)."""
     cached: bool = False
+    """The answer came from LangChain's cache. It is trained in the run that sampled it, not here."""
     reward: float | None = None
+    """Reward of this completion alone, set by a reward function; None: it has its node's or the run's reward."""
 
     @field_validator("message")
     @classmethod
@@ -260,23 +295,46 @@ class TraceCall(TracePlace):
         return message
 
 
-class TraceTool(TracePlace):
+class TraceTool(TracePart, ToolRequest):
     """A tool call that was made."""
 
-    tool: str
-    arguments: dict[str, Any] = Field(default_factory=dict)
-    result: str | None = None
     structured: Any = None
+    """Structured content of an MCP server's answer, if any."""
     content: ListOf[dict[str, Any]] = Field(default_factory=list)
+    """Content of an MCP server's answer besides text: `type`, and for binary content `mimeType`, `bytes`, `sha256`."""
     is_error: bool = False
     failure: str | None = None
-    tool_call_id: str | None = None
+    """Why an MCP server gave no answer: `closed`, `timeout`, `protocol` or `missing`, as in `MCPError`; `cancelled`:
+    the caller stopped waiting."""
     server: str | None = None
     """Name of the MCP server; None: the tool is none of an MCP server."""
     server_version: str | None = None
 
 
-class RunTrace(BaseModel):
+class RunFacts(ScoredRun):
+    """The facts of a run that its client knows, besides its nodes and calls: `RunTrace` and the client's `Trajectory`
+    have them."""
+
+    output: Any = None
+    """The graph's final state; None when it raised. A stored run has its messages, and plain data for the rest."""
+    error: str | None = None
+    """What the graph raised. The record has everything that happened until then."""
+    reward_error: str | None = None
+    judgement: str | None = None
+    """Id of the judgement that gave the reward, where runs were scored by comparison with one another. Such rewards are
+    compared with those of the same judgement only. None: the reward stands for itself."""
+    node_rewards: MapOf[str, float] | None = None
+    """Rewards by node, where the reward function returned `NodeRewards`. The first pattern that names a completion
+    counts."""
+    hints: MapOf[str, str] = Field(default_factory=dict)
+    """By policy, the text that the trainer server put into its prompts. No training step takes a run with hints."""
+    graph_id: str | None = None
+    """Name of the graph, by the LangGraph server or by the graph itself."""
+    thread_id: str | None = None
+    """Id of LangGraph's thread."""
+
+
+class RunTrace(RunFacts):
     """Body of `PUT /api/rollouts/{id}/trace`: what the client knows of a run that has ended, and the ledger does not.
 
     `art_langgraph.Trajectory` has the same fields; what it has besides is left out. The dashboard shows it.
@@ -289,25 +347,8 @@ class RunTrace(BaseModel):
     scenario: RolloutScenario
     nodes: ListOf[TraceNode] = Field(default_factory=list)
     completions: ListOf[TraceCall] = Field(default_factory=list)
+    """`messages` are those of calls without an id only."""
     tool_calls: ListOf[TraceTool] = Field(default_factory=list)
-    output: Any = None
-    """The graph's final state."""
-    error: str | None = None
-    """What the graph raised."""
-    reward: float | None = None
-    reward_error: str | None = None
-    reward_reason: str | None = None
-    """What a judge said."""
-    reward_source: str | None = None
-    judgement: str | None = None
-    """Runs with the same one were judged together."""
-    node_rewards: MapOf[str, float] | None = None
-    metrics: MapOf[str, float] = Field(default_factory=dict)
-    evaluation: bool = False
-    hints: MapOf[str, str] = Field(default_factory=dict)
-    graph_id: str | None = None
-    thread_id: str | None = None
-    metadata: dict[str, Any] = Field(default_factory=dict)
     started: Moment
     """Unix time, seconds."""
     seconds: Seconds = 0.0
@@ -336,7 +377,7 @@ class TracesTaken(BaseModel):
     taken: int = 0
     """How many are kept now."""
     deleted: ListOf[str] = Field(default_factory=list)
-    """Rollouts that a user deleted. Nothing that is told of them is kept."""
+    """Rollouts that a user deleted. Reports of them are not stored."""
     refused: dict[str, str] = Field(default_factory=dict)
     """By rollout: what is wrong with its trace."""
 
@@ -376,11 +417,11 @@ def hinted_messages(messages: Any, hint: str) -> Any:
         return messages
     if first.get("role") not in ("system", "developer"):
         return [{"role": "system", "content": hint}, *messages]
-    said = first.get("content") or ""
-    parts = said if isinstance(said, list) else [{"type": "text", "text": said}]
+    text = first.get("content") or ""
+    parts = text if isinstance(text, list) else [{"type": "text", "text": text}]
     if any(isinstance(part, dict) and str(part.get("text")).endswith(hint) for part in parts):
         return messages
-    content = [*said, {"type": "text", "text": f"\n\n{hint}"}] if isinstance(said, list) else f"{said}\n\n{hint}"
+    content = [*text, {"type": "text", "text": f"\n\n{hint}"}] if isinstance(text, list) else f"{text}\n\n{hint}"
     return [{**first, "content": content}, *messages[1:]]
 
 

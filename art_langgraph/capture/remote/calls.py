@@ -1,4 +1,4 @@
-"""Calls of remote graphs say which rollout they are made in.
+"""Calls of remote graphs carry the rollout that they are made in.
 
 A `RemoteGraph` calls no callbacks. `attach` wraps the methods by which it starts a run. In a rollout, they note the
 call and hand the rollout over: by the metadata of the run's config, which the capture of the other process reads, and
@@ -20,8 +20,8 @@ from langchain_core.runnables import Runnable
 from langgraph.pregel.remote import RemoteGraph
 
 from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.handover import for_call, handed_over
-from art_langgraph.capture.scope import RemoteCall, enclosing_run, explicit, listener
+from art_langgraph.capture.handover import KEY, handover_metadata, read_handover
+from art_langgraph.capture.scope import RemoteCall, current_handler, enclosing_run, explicit
 from art_langgraph.trajectory import Place
 
 _OF_THE_CALLER = {"assistant_id", "checkpoint_id", "checkpoint_ns", "graph_id", "lc_agent_name", "run_id", "thread_id"}
@@ -38,9 +38,9 @@ def is_remote(graph: Runnable[Any, Any]) -> bool:
 
 
 def attach() -> None:
-    """Makes calls of remote graphs say which rollout they are made in. Once per process."""
+    """Has calls of remote graphs carry their rollout. Once per process."""
     with _lock:
-        if getattr(RemoteGraph.astream, "_says_rollout", False):
+        if getattr(RemoteGraph.astream, "_carries_rollout", False):
             return
         wrappers: dict[str, Callable[[Any], Any]] = {
             "stream": _streaming,
@@ -50,9 +50,9 @@ def attach() -> None:
         }
         for name, wrap in wrappers.items():
             if (plain := vars(RemoteGraph).get(name)) is not None:
-                wrapped: Any = functools.wraps(plain)(wrap(plain))
-                wrapped._says_rollout = True
-                setattr(RemoteGraph, name, wrapped)
+                wrapper: Any = functools.wraps(plain)(wrap(plain))
+                wrapper._carries_rollout = True
+                setattr(RemoteGraph, name, wrapper)
 
 
 def _streaming(plain: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
@@ -105,23 +105,24 @@ def _hand_over(
     """
     if (scope := explicit()) is None:
         return config, options
-    given = {**(graph.config or {}), **(config or {})}
-    around, place = _surroundings(given)
+    whole_config = {**(graph.config or {}), **(config or {})}
+    metadata = whole_config.get("metadata") or {}
+    around, place = _surroundings(whole_config)
     call = RemoteCall(_name(graph), place)
     scope.remote.append(call)
-    metadata = {**around, **(given.get("metadata") or {})}
-    sent = for_call(metadata, call.id) or for_call(handed_over(scope, None, evaluation=False), call.id)
-    kept = {
-        key: value
-        for key, value in (given.get("metadata") or {}).items()
-        if key not in _OF_THE_CALLER and not key.startswith("langgraph_")
+    if (handover := read_handover({**around, **metadata})) is None:
+        own = handover_metadata(scope, None, evaluation=False, call=call.id)
+    else:
+        own = {KEY: handover.model_copy(update={"call": call.id}).model_dump_json(exclude_defaults=True)}
+    user_metadata = {
+        key: value for key, value in metadata.items() if key not in _OF_THE_CALLER and not key.startswith("langgraph_")
     }
     options = dict(options)
     if "headers" in takes:
         options["headers"] = {**(options.get("headers") or {}), **scope.headers}
     if any(getattr(parameter, "kind", None) is inspect.Parameter.VAR_KEYWORD for parameter in takes.values()):
         options.setdefault("on_disconnect", "cancel")
-    return {**(config or {}), "metadata": {**kept, **sent}}, options
+    return {**(config or {}), "metadata": {**user_metadata, **own}}, options
 
 
 def _surroundings(config: Mapping[str, Any]) -> tuple[dict[str, Any], Place]:
@@ -129,7 +130,7 @@ def _surroundings(config: Mapping[str, Any]) -> tuple[dict[str, Any], Place]:
     parent, metadata = enclosing_run()
     if parent is None and isinstance(manager := config.get("callbacks"), BaseCallbackManager):
         parent, metadata = manager.parent_run_id, {**manager.metadata, **(config.get("metadata") or {})}
-    handler = listener()
+    handler = current_handler()
     if parent is None or not isinstance(handler, ARTCallbackHandler):
         return metadata, Place()
     return metadata, handler.place(parent, metadata)

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import ValidationError
 
-from art_langgraph.capture.remote.record import RemoteRecord, RemoteRecords
+from art_langgraph.capture.handover import RemoteRecord, RemoteRecords
 from art_langgraph.capture.scope import RemoteCall, Scope
 from art_langgraph.client.proxies import AsyncProxyTransport
 from art_langgraph.client.servers import known_servers
@@ -25,7 +25,7 @@ _PATIENCE = 30.0
 _AFTER_AN_ERROR = 5.0
 """The same where the graph raised or its time was over: its process may be gone."""
 _GRACE = 0.1
-"""Share of these seconds in which the trainer server must have heard that the run began. A process that records says
+"""Share of these seconds in which the trainer server must have the beginning of the run. A process that records says
 so when the run begins."""
 _ROUND = 10.0
 """Seconds for which a server holds one answer back."""
@@ -41,14 +41,14 @@ async def fetch_remote_records(scope: Scope, *, failed: bool) -> None:
     """Adds to the record of a rollout what remote graphs did in it.
 
     Where a record is missing, a warning says why, once per process and cause; a graph that raised before its run began
-    has said it. The ledger then has what the rollout's models asked the trainer server.
+    has its error already. The ledger then has what the rollout's models asked the trainer server.
 
     Args:
         scope: The rollout, whose graph has ended.
         failed: Whether its graph raised.
     """
-    fetched = await asyncio.gather(*(_fetch_records(scope, call, failed=failed) for call in scope.remote))
-    for call, records in zip(scope.remote, fetched, strict=True):
+    results = await asyncio.gather(*(_fetch_records(scope, call, failed=failed) for call in scope.remote))
+    for call, records in zip(scope.remote, results, strict=True):
         scope.unrecorded |= not (records.ended and records.records)
         for record in records.records:
             _add(scope, record, call.place)
@@ -57,8 +57,8 @@ async def fetch_remote_records(scope: Scope, *, failed: bool) -> None:
         scope.outside = True
         scope.servers.update((server.url, server.api_key) for server in known_servers())
     if any(call.place.path for call in scope.remote):
-        for kept in (scope.recorder.completions, scope.recorder.tool_calls, scope.recorder.nodes):
-            kept.sort(key=lambda part: part.started)
+        for parts in (scope.recorder.completions, scope.recorder.tool_calls, scope.recorder.nodes):
+            parts.sort(key=lambda part: part.started)
 
 
 async def _fetch_records(scope: Scope, call: RemoteCall, *, failed: bool) -> RemoteRecords:
@@ -71,23 +71,23 @@ async def _fetch_records(scope: Scope, call: RemoteCall, *, failed: bool) -> Rem
         )
         return RemoteRecords()
     path = f"{rollout_api_path(scope.rollout_id)}/records/{quote(call.id, safe='')}"
-    known: RemoteRecords | None = None
-    asking = [asyncio.ensure_future(_poll_server(server, path, patience)) for server in servers]
+    newest: RemoteRecords | None = None
+    polls = [asyncio.ensure_future(_poll_server(server, path, patience)) for server in servers]
     try:
-        for answer in asyncio.as_completed(asking):
+        for answer in asyncio.as_completed(polls):
             server, records = await answer
             if records is not None:
                 scope.servers.add((server.url, server.api_key))
-                known = records
+                newest = records
                 if records.ended:
                     return records
     finally:
-        for task in asking:
+        for task in polls:
             task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-    if known is None and failed:
+        await asyncio.gather(*polls, return_exceptions=True)
+    if newest is None and failed:
         return RemoteRecords()
-    if known is None:
+    if newest is None:
         warn_once(
             f"the process of remote graph {call.graph} does not record its runs, or tells another trainer server of "
             f"them than {', '.join(server.url for server in servers)}",
@@ -102,28 +102,28 @@ async def _fetch_records(scope: Scope, call: RemoteCall, *, failed: bool) -> Rem
         "Look at the log of the remote process",
         example=scope.rollout_id,
     )
-    return known
+    return newest
 
 
 async def _poll_server(server: Connection, path: str, patience: float) -> tuple[Connection, RemoteRecords | None]:
-    """A server, and what it has of a call after `patience` seconds at most; None when it has heard of no run."""
-    known: RemoteRecords | None = None
+    """A server, and what it has of a call after `patience` seconds at most; None when it has no run."""
+    newest: RemoteRecords | None = None
     headers = {"Authorization": f"Bearer {server.api_key}"}
     timeout = httpx.Timeout(_ROUND + 5, connect=5.0)
     async with httpx.AsyncClient(headers=headers, timeout=timeout, transport=AsyncProxyTransport()) as http:
-        began, left = time.monotonic(), patience * _GRACE
-        while left > 0:
+        began, rest = time.monotonic(), patience * _GRACE
+        while rest > 0:
             try:
-                answer = await http.get(f"{server.url}{path}", params={"wait": min(left, _ROUND)})
+                answer = await http.get(f"{server.url}{path}", params={"wait": min(rest, _ROUND)})
             except httpx.TransportError:
                 await asyncio.sleep(_AGAIN)
             else:
-                if answer.is_success and (known := _read(answer.text, server)).ended:
+                if answer.is_success and (newest := _read(answer.text, server)).ended:
                     break
                 if not answer.is_success and answer.status_code != 404:
                     await asyncio.sleep(_AGAIN)
-            left = began + patience * (1.0 if known else _GRACE) - time.monotonic()
-    return server, known
+            rest = began + patience * (1.0 if newest else _GRACE) - time.monotonic()
+    return server, newest
 
 
 def _read(text: str, server: Connection) -> RemoteRecords:
@@ -145,10 +145,10 @@ def _add(scope: Scope, record: RemoteRecord, place: Place) -> None:
     agents = {part.agent for part in (*run.nodes, *run.completions, *run.tool_calls)}
     for node in run.nodes:
         _move(node, place, agents)
-        scope.recorder.node(node)
+        scope.recorder.add_node(node)
     for completion in run.completions:
         _move(completion, place, agents)
-        scope.recorder.completion(completion)
+        scope.recorder.add_completion(completion)
     for tool_call in run.tool_calls:
         _move(tool_call, place, agents)
         scope.recorder.tool_calls.append(tool_call)

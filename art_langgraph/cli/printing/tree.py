@@ -101,7 +101,7 @@ def as_json(items: Sequence[Item]) -> list[dict[str, Any]]:
             entries.append({**more, **item.node.model_dump(mode="json"), "inside": as_json(item.inside)})
         elif isinstance(item, CallItem):
             tokens = len(item.row.token_ids) if item.row else None
-            more = {"kind": "call", "tokens": tokens, "known_to_client": item.heard}
+            more = {"kind": "call", "tokens": tokens, "known_to_client": item.reported}
             entries.append({**more, **item.call.model_dump(mode="json")})
         else:
             entries.append({"kind": "tool", **item.tool.model_dump(mode="json")})
@@ -162,7 +162,7 @@ def _call(item: CallItem, number: int) -> str:
         f"{'left' if call.superseded == 'fork' else 'repeated'}: {call.superseded}" if call.superseded else "",
         "cached" if call.cached else "",
         "" if call.reward is None else f"reward {cell(call.reward)}",
-        "" if item.heard else "only the ledger knows of it",
+        "" if item.reported else "only the ledger knows of it",
     ]
     error = f" [red]{_escape_text(beginning(call.error, 400))}[/red]" if call.error else ""
     said = shorten(words_of(call.message), _LINE)

@@ -16,7 +16,7 @@ from langgraph.pregel.remote import RemoteException
 
 from art_langgraph.capture.graph_run import resumed_state
 from art_langgraph.capture.handler import ARTCallbackHandler
-from art_langgraph.capture.handover import handed_over
+from art_langgraph.capture.handover import handover_metadata
 from art_langgraph.capture.remote.calls import attach
 from art_langgraph.capture.remote.fetch import fetch_remote_records
 from art_langgraph.capture.scope import Scope, recording
@@ -204,5 +204,8 @@ async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Res
 def _with_handover(config: RunnableConfig | None, scope: Scope, scenario_id: str, evaluation: bool) -> RunnableConfig:
     """Adds to a config what a remote graph has to know of the rollout."""
     merged: dict[str, Any] = dict(config or {})
-    merged["metadata"] = {**(merged.get("metadata") or {}), **handed_over(scope, scenario_id, evaluation=evaluation)}
+    merged["metadata"] = {
+        **(merged.get("metadata") or {}),
+        **handover_metadata(scope, scenario_id, evaluation=evaluation),
+    }
     return cast(RunnableConfig, merged)

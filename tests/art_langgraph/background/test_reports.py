@@ -106,7 +106,7 @@ def test_a_run_that_cannot_be_told_is_counted_and_said_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reports, "_GIVE_UP", 0.0)
-    monkeypatch.setattr("art_langgraph.notices._said", set())
+    monkeypatch.setattr("art_langgraph.notices._notices", set())
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
@@ -195,7 +195,7 @@ class Receiver:
 
 @pytest.fixture
 def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Receiver, Connection]]:
-    monkeypatch.setattr("art_langgraph.notices._said", set())
+    monkeypatch.setattr("art_langgraph.notices._notices", set())
     app = Receiver()
     with serving(app, lifespan="off") as url:
         yield app, Connection(url, "key")

@@ -13,7 +13,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Scenario, TrainerClient, TrajectoryStore
 from art_langgraph.capture import flush, install, uninstall
-from art_langgraph.capture.handover import KEY, handed_over, taken_up
+from art_langgraph.capture.handover import KEY, handover_metadata, take_up_rollout
 from art_langgraph.capture.scope import Scope
 from tests.support.runs.chat_models import Answering
 from tests.support.servers.trainer_server import TrainerServer
@@ -30,15 +30,15 @@ def store(tmp_path: Path) -> Iterator[TrajectoryStore]:
 @pytest.mark.parametrize("version", [None, 3, {"agent": 0, "judge": 2}])
 def test_what_is_handed_over_is_taken_up(version: Any) -> None:
     sent = Scope(temperature=0.5, version=version)
-    scope, facts = taken_up({"who": "me", **handed_over(sent, "sc-1", evaluation=True)})
+    scope, facts = take_up_rollout({"who": "me", **handover_metadata(sent, "sc-1", evaluation=True)})
     assert (scope.rollout_id, scope.temperature, scope.version) == (sent.rollout_id, 0.5, version)
     assert facts == {"scenario": "sc-1", "temperature": 0.5, "requested_version": version, "evaluation": True}
 
 
 def test_a_run_of_no_rollout_has_a_scope_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
-    assert taken_up({"who": "me"})[1] == {}
+    assert take_up_rollout({"who": "me"})[1] == {}
     assert caplog.messages == []
-    assert taken_up({KEY: "broken"})[1] == {}
+    assert take_up_rollout({KEY: "broken"})[1] == {}
     assert "the metadata 'art_rollout' of a run is no rollout" in caplog.text
 
 
@@ -48,7 +48,7 @@ def test_a_run_of_no_rollout_has_a_scope_of_its_own(caplog: pytest.LogCaptureFix
 def test_ids_that_the_server_would_not_take_are_not_taken_up(
     ids: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    scope, facts = taken_up({KEY: json.dumps(ids)})
+    scope, facts = take_up_rollout({KEY: json.dumps(ids)})
     assert (scope.call, facts) == (None, {})
     assert scope.rollout_id.startswith("ro-")
     assert scope.rollout_id != ids["id"]
@@ -64,7 +64,7 @@ async def test_scenarios_that_differ_in_their_metadata_alone_stay_apart(store: T
     graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model")
     ids = [Scenario(input="x", metadata={"seed": seed}).id for seed in range(2)]
     for scenario in ids:
-        metadata = handed_over(Scope(), scenario, evaluation=False)
+        metadata = handover_metadata(Scope(), scenario, evaluation=False)
         await graph.compile().ainvoke({"messages": [("user", "x")]}, {"metadata": metadata})
     await asyncio.to_thread(flush)
     assert {run.scenario.id for run in store} == set(ids)
@@ -78,7 +78,7 @@ async def test_the_capture_of_a_process_takes_it_up(connected: TrainerServer, st
 
     graph = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
     sent = Scope(temperature=0.25, version=0)
-    metadata = {"who": "me", **handed_over(sent, "sc-1", evaluation=True)}
+    metadata = {"who": "me", **handover_metadata(sent, "sc-1", evaluation=True)}
     await graph.ainvoke({"messages": [("user", "say x")]}, {"metadata": metadata})
     flush()
     (run,) = store.list()

@@ -54,7 +54,7 @@ def test_what_cannot_be_written_at_the_end_is_in_a_file(store: TrajectoryStore) 
     writer = Writer(store)
     ended, open_run = [run(1, error="\ud83d"), run(2)], run(3)
     writer.note_start(open_run)
-    writer.completion(open_run, CompletionCall(id="c", started=0.0))
+    writer.note_completion(open_run, CompletionCall(id="c", started=0.0))
     for one in ended:
         writer.note_start(one)
         writer.note_end(one)
@@ -157,7 +157,7 @@ def test_what_is_written_again_after_a_lost_answer_is_no_lost_run(
     writer = Writer(store)
     for _ in range(2):
         writer.note_start(one)
-        writer.completion(one, CompletionCall(id="c", started=0.0))
+        writer.note_completion(one, CompletionCall(id="c", started=0.0))
         writer.note_end(one)
         writer.flush(10)
     assert writer.close() is None

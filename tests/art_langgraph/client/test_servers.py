@@ -16,7 +16,7 @@ from trainer_server.common import Connection
 @pytest.fixture(autouse=True)
 def nobody_met(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A process that has met no server, and an empty home."""
-    monkeypatch.setattr(servers, "_met", {})
+    monkeypatch.setattr(servers, "_registry", {})
     monkeypatch.setenv("ART_HOME", str(tmp_path))
     for name in ("ART_BASE_URL", "ART_API_KEY"):
         monkeypatch.delenv(name, raising=False)

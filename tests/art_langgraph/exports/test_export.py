@@ -13,9 +13,9 @@ import pytest
 from fastapi import FastAPI
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
-from art_langgraph.exports import trl
+from art_langgraph.exports import TrainerFormat
+from art_langgraph.exports.answers import trl_rows
 from art_langgraph.exports.export import Export
-from art_langgraph.exports.names import TrainerFormat
 from art_langgraph.trajectory import CompletionCall
 from tests.support.cli import art
 from tests.support.homes.ledger_rows import row as ledger_row
@@ -216,7 +216,7 @@ def test_an_answer_has_the_reward_of_its_node_and_missing_tokens_are_none() -> N
     ]
     run = Trajectory(scenario=Scenario(input="?"), completions=calls, reward=0.5, node_rewards={"planner": 1.0})
     cut = ledger_row("c0").model_copy(update={"untrainable": "a token has no log-probability"})
-    first, second = trl.records(run, {"c0": cut, "c1": ledger_row("c1")})
+    first, second = trl_rows(run, {"c0": cut, "c1": ledger_row("c1")})
     assert (first["reward"], first["prompt_ids"], first["model"]) == (1.0, None, "agent@2")
     assert (second["reward"], second["completion_ids"]) == (None, [3, 4])
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from art_langgraph.exports import TrainerFormat
 from art_langgraph.exports.export import Export
-from art_langgraph.exports.names import TrainerFormat
 from testbed.environments import environment
 from tests.support.runs.recorded_run import recorded_run
 from tests.support.servers.trainer_server import TrainerServer

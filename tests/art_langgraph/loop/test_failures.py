@@ -33,7 +33,7 @@ from tests.support.servers.trainer_server import TrainerServer
 
 @pytest.fixture(autouse=True)
 def nothing_warned_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_notices", set())
 
 
 def flaky(*broken: str) -> Runnable[Any, Any]:

@@ -18,7 +18,7 @@ from art_langgraph.store import StoreUnavailable
 from tests.support.cli import art
 from tests.support.patience import PATIENCE, until
 from tests.support.servers.postgres import PostgresServer
-from trainer_server.common.schemas import rewriting
+from trainer_server.common import postgres_files
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.ledger.postgres import PostgresBooks, PostgresLedger
 from trainer_server.wire import ConfigError
@@ -148,7 +148,7 @@ def test_nothing_of_a_deleted_run_is_in_the_tables_files(postgres: PostgresServe
 def test_what_another_transaction_still_sees_is_not_said_to_be_gone(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rewriting, "_PATIENCE", 0.0)
+    monkeypatch.setattr(postgres_files, "_PATIENCE", 0.0)
     store, gone = TrajectoryStore(address), run()
     store.add(gone)
     with psycopg.connect(address) as reader:

@@ -59,7 +59,7 @@ def test_what_only_the_ledger_knows_is_there_too() -> None:
     told = trace([], completions=[{"id": "a", "started": 1}, {"id": "gone", "started": 2}, {"id": None, "started": 3}])
     items = tree(told, [row("a", 1.0), row("b", 4.0)])
     assert drawn(items) == ["a", "gone", "other", "b"]
-    heard = {one.call.id: (one.row is not None, one.heard) for one in items if isinstance(one, CallItem)}
+    heard = {one.call.id: (one.row is not None, one.reported) for one in items if isinstance(one, CallItem)}
     assert heard == {"a": (True, True), "gone": (False, True), None: (False, True), "b": (True, False)}
     assert drawn(tree(None, [row("a", 1.0)])) == ["a"]
 

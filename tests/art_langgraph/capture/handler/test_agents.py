@@ -98,7 +98,7 @@ def test_a_pattern_is_matched_from_the_agents_name_on() -> None:
 async def test_middleware_warns_of_an_agent_in_a_tool_that_it_does_not_reach(
     connected: TrainerServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_notices", set())
     routed = ARTMiddleware(policy="agent", max_tokens=60)
     never = Untrained(responses=["not trained"])
     with caplog.at_level(logging.WARNING, "art_langgraph"):
@@ -122,7 +122,7 @@ async def test_middleware_warns_of_an_agent_in_a_tool_that_it_does_not_reach(
 async def test_sub_agents_of_a_deep_agent(
     connected: TrainerServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_notices", set())
     routed = ARTMiddleware(policy="agent", max_tokens=60)
     never = Untrained(responses=["not trained"])
     writer: Any = {"name": "writer", "description": "Writes.", "system_prompt": "Write."}

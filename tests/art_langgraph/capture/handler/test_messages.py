@@ -11,7 +11,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import rollout
-from art_langgraph.exports import trl, verifiers
+from art_langgraph.exports.answers import trl_rows
+from art_langgraph.exports.verifiers import verifiers_episodes
 from art_langgraph.judge.transcript import transcripts
 from tests.support.runs.chat_models import MakeModel
 
@@ -64,10 +65,10 @@ async def test_a_call_that_is_no_json_is_recorded_as_it_was_written(
     text = "".join([transcripts([found])[0], *transcripts([found])[1]])
     assert f"write({BROKEN})" in text
     assert "(no text)" not in text
-    *_, last = trl.records(found, {})
+    *_, last = trl_rows(found, {})
     made_ids = [call["id"] for message in last["prompt"] for call in message.get("tool_calls") or ()]
     assert made_ids == ["call-write"], "the tool message belongs to a call"
-    assert BROKEN in json.dumps(list(verifiers.records(found, {}))).replace('\\\\\\"', '"').replace('\\"', '"')
+    assert BROKEN in json.dumps(list(verifiers_episodes(found, {}))).replace('\\\\\\"', '"').replace('\\"', '"')
 
 
 @pytest.mark.parametrize("version", ["v0", "v1"])

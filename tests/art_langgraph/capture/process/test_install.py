@@ -30,7 +30,7 @@ from trainer_server.wire import ARTError, ConfigError
 @pytest.fixture
 def heard(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.LogCaptureFixture]:
     """Warnings, as of a process that has not warned yet."""
-    monkeypatch.setattr(notices, "_said", set())
+    monkeypatch.setattr(notices, "_notices", set())
     with caplog.at_level(logging.WARNING, "art_langgraph"):
         yield caplog
 

@@ -113,7 +113,7 @@ async def test_a_cancelled_call_outside_of_any_run_is_recorded_when_no_answer_ca
 
 async def test_a_cancelled_call_is_recorded_when_the_process_ends(installed: TrajectoryStore) -> None:
     await cancelled_call()
-    process._last()
+    process._close()
     (cancelled,) = installed
     assert [call.messages[0]["content"] for call in cancelled.completions] == ["cancelled"]
 

@@ -14,9 +14,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from art_langgraph import Scenario, Trajectory
+from art_langgraph.capture.handover import RemoteRecords
 from art_langgraph.capture.remote import outbox
 from art_langgraph.capture.remote.outbox import Outbox
-from art_langgraph.capture.remote.record import RemoteRecords
 from art_langgraph.capture.scope import Scope
 from art_langgraph.trajectory import CompletionCall
 from tests.support.patience import PATIENCE
@@ -156,7 +156,7 @@ def test_a_record_waits_for_a_server_that_has_no_time(status: int, sent: Outbox)
         answered.append(status if len(answered) < 2 else 204)
         return Response(status_code=answered[-1])
 
-    sent._news._again = 0.01
+    sent._events._again = 0.01
     with serving(Starlette(routes=[Route("/{path:path}", take, methods=["PUT"])])) as url:
         sent.note_end(Scope(call="rc", servers={(url, "key")}), run())
         sent.flush(PATIENCE)
