@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from art_langgraph.trajectory import Trajectory
-from trainer_server.trackers import Tracker
+from trainer_server.tracking import Tracker
 
 
 class TakesTrajectories(Tracker, Protocol):

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action
 from trainer_server.common import Home
+from trainer_server.common.extensions import load
 from trainer_server.process.extras import require
 from trainer_server.wire import ConfigError
 
@@ -88,11 +89,11 @@ def move_command(
     ledger_factory(to)  # says what is wrong with the address, or what is not installed
     if not is_address(to):
         raise ConfigError(f"--to {to}: name a database by its address, postgresql://USER@HOST:PORT/DATABASE")
-    from trainer_server.ledger.postgres.move import move, put_away
     from trainer_server.process import faults
     from trainer_server.process.files import fsync_directory
     from trainer_server.process.identity import server_id
 
+    postgres = load("trainer_server.ledger.postgres.move")
     paths = Home.find(home)
     if not paths.root.is_dir():
         raise ConfigError(f"{paths.root} is no home of a server: name one with --from or ART_HOME")
@@ -117,9 +118,9 @@ def move_command(
                     if rows_done:
                         faults.point("moved")
 
-                moved = move(paths, server_id(paths), to, show_progress)
+                moved = postgres.move(paths, server_id(paths), to, show_progress)
             faults.point("compared")
-            put_away(paths)
+            postgres.put_away(paths)
             fsync_directory(paths.root)
         finally:
             trainer_lock.release()

@@ -17,10 +17,11 @@ from trainer_server.engines.served_model import (
 )
 from trainer_server.engines.vllm.parsers import Choice, Parsers
 from trainer_server.engines.vllm.registry import Registry
-from trainer_server.planning.model_shape import ModelShape, checkpoint_above
+from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import Plan, Workload, make_plan, remedies
 from trainer_server.process.hardware import cpu_dtype
 from trainer_server.process.machine import GIB, free_disk, gpu_memory, main_memory
+from trainer_server.training.model import checkpoint_above
 from trainer_server.wire import ConfigError
 
 _SERVE, _PARSE = "serve", "parse"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer_server.training.model import checkpoint_above
 from trainer_server.wire import ConfigError
 
 BF16 = 2
@@ -19,20 +20,6 @@ FP32 = 4
 """Bytes of an fp32 number."""
 NF4 = 4.5 / 8
 """Bytes of a 4-bit weight of bitsandbytes: half a byte, and an fp32 scale for each block of 64."""
-
-
-def checkpoint_above(layers: int, hidden_size: int, number: int = BF16) -> int:
-    """Tokens of a row above which the trainer uses checkpointing, which computes layers twice.
-
-    It is 6,144 for SmolLM2-135M (30 layers, hidden size 576) in bf16, whose activations then take 4.7 GB, half as much
-    in fp32, and less for larger models.
-
-    Args:
-        layers: Number of layers.
-        hidden_size: Hidden size.
-        number: Bytes of a number of the activations.
-    """
-    return 6144 * 30 * 576 * BF16 // (layers * hidden_size * number)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from trainer_server.planning.model_shape import BF16, ModelShape, checkpoint_above
+from trainer_server.planning.model_shape import BF16, ModelShape
+from trainer_server.training.model import checkpoint_above
 
 GIB = 1 << 30
 TOKEN_BUDGET = 8192

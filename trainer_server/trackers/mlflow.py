@@ -10,8 +10,7 @@ from itertools import islice
 from typing import Any
 
 from trainer_server.common.jsonl import to_json
-from trainer_server.trackers.base import TrackedRun, numbers
-from trainer_server.trackers.library import import_library
+from trainer_server.tracking import TrackedRun, import_library, numbers
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
 _METRICS, _PARAMS = 900, 100

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers
@@ -18,9 +19,8 @@ from trainer_server.common import Home
 from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.layer import Layer
-from trainer_server.server.access.scopes import give_token, token_of
+from trainer_server.server.access.scopes import LOGIN, give_token, token_of
 from trainer_server.server.access.tokens import Keyring, Token
-from trainer_server.server.dashboard.sessions import LOGIN, Sessions
 from trainer_server.wire import ConfigError
 
 OPEN = {"/health", "/ready", "/favicon.ico", LOGIN}
@@ -82,6 +82,18 @@ def _host(header: str) -> str | None:
         return None
 
 
+class Logins(Protocol):
+    """The logins of browsers, which the dashboard has."""
+
+    def token(self, method: str, path: str, headers: Headers) -> Token | None:
+        """The token of the login that a request comes from; None: it comes from none, or may not be asked by a cookie.
+
+        Raises:
+            ConfigError: The named tokens cannot be read.
+        """
+        ...
+
+
 class BearerAuth(Layer):
     """Answers 401 to requests without a token that counts.
 
@@ -93,20 +105,23 @@ class BearerAuth(Layer):
     Args:
         app: The application behind it.
         keys: The tokens.
-        sessions: The logins of browsers.
+        logins: The logins of browsers; None: there is no dashboard to log in to.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keyring, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, logins: Logins | None) -> None:
         super().__init__(app)
-        self._keys, self._sessions = keys, sessions
+        self._keys, self._logins = keys, logins
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        given = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
+        secret = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
         method, path = scope["method"], scope["path"]
         is_open = path in OPEN or path.startswith(_OPEN_BELOW)
         try:
-            token = self._keys.find(given) if given else self._sessions.token(method, path, headers)
+            if secret:
+                token = self._keys.find(secret)
+            else:
+                token = self._logins.token(method, path, headers) if self._logins else None
         except ConfigError as error:
             if not is_open:
                 raise APIError(503, str(error), code="tokens_unreadable") from None
@@ -115,12 +130,12 @@ class BearerAuth(Layer):
         give_token(scope, None if expired else token)
         if is_open or (token is not None and not expired):
             await self.app(scope, receive, send)
-        elif method == "GET" and not given and (path == "/" or path.startswith("/ui/")):
-            asked = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
-            login = RedirectResponse(f"{LOGIN}?next={quote(asked)}", status_code=303)
+        elif self._logins and method == "GET" and not secret and (path == "/" or path.startswith("/ui/")):
+            page = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
+            login = RedirectResponse(f"{LOGIN}?next={quote(page)}", status_code=303)
             await login(scope, receive, send)
         else:
-            raise _refusal(given, token)
+            raise _refusal(secret, token)
 
 
 def _refusal(secret: str, token: Token | None) -> APIError:

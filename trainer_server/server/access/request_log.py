@@ -12,9 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.layer import Layer
-from trainer_server.server.access.scopes import rule_of, token_of
+from trainer_server.server.access.scopes import LOGIN, rule_of, token_of
 from trainer_server.server.access.tokens import Token
-from trainer_server.server.dashboard.sessions import LOGIN
 
 log = logging.getLogger("trainer_server")
 

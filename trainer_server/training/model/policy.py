@@ -19,8 +19,7 @@ from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trainer_server.planning.model_shape import checkpoint_above
-from trainer_server.training.model import attention, flex
+from trainer_server.training.model import attention, checkpoint_above, flex
 from trainer_server.training.model.architecture import (
     check_repeatable,
     check_trainable,
