@@ -22,6 +22,8 @@ sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in geta
 def copy_packages(folder: Path) -> None:
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package)
+    for shared in ("tests", "testbed"):  # not the whole repository, which has the extensions
+        (folder / shared).symlink_to(ROOT / shared)
     (folder / "sitecustomize.py").write_text(NO_EDITABLE_INSTALLATION)
 
 
@@ -37,12 +39,11 @@ def delete(folder: Path, extension: Extension) -> None:
 
 
 def run_in(folder: Path, *arguments: str, timeout: float = 600, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python with the packages of a copy, and with `tests` and `testbed` of the repository."""
-    path = os.pathsep.join((str(folder), str(ROOT)))
+    """Runs Python in a copy, with its packages."""
     return subprocess.run(
         [sys.executable, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**os.environ, "PYTHONPATH": str(folder), **environment},
         capture_output=True,
         text=True,
         timeout=timeout,
