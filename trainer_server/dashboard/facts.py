@@ -67,8 +67,8 @@ class RunFacts:
     @property
     def metrics(self) -> dict[str, float]:
         """Parts of its reward, the newest ones."""
-        given = self.rewards[-1].metrics if self.rewards else {}
-        return {**(self.trace.metrics if self.trace else {}), **given}
+        newest = self.rewards[-1].metrics if self.rewards else {}
+        return {**(self.trace.metrics if self.trace else {}), **newest}
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ class RunFacts:
             reasons.append((self.trace.reward_source or "judge", self.trace.reward_reason))
         if self.trace and self.trace.reward_error:
             reasons.append(("no reward", self.trace.reward_error))
-        return reasons + [(given.source, given.reason) for given in self.rewards if given.reason]
+        return reasons + [(reward.source, reward.reason) for reward in self.rewards if reward.reason]
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Keeps the list of runs up to date: reads what the ledger and the jobs recorded since it was last looked at.
+"""Keeps the list of runs up to date: reads what the ledger and the jobs recorded since the last reading.
 
-It works while somebody looks at the pages. So the gateway never waits for it.
+It reads when a page is requested, so the gateway never waits for it.
 """
 
 from __future__ import annotations
@@ -90,20 +90,18 @@ class Follower:
                 file = self._board.file(job_id)
             except (TrainingError, OSError):  # damaged, or gone meanwhile
                 continue
-            sent: list[SentReference] = []
-            if isinstance(file.request, StepRequest):
-                sent = self._find_sent_runs(file.request)
-            self._runs.step(job_id, file.policy, sent)
+            runs = self._find_runs(file.request) if isinstance(file.request, StepRequest) else []
+            self._runs.step(job_id, file.policy, runs)
 
-    def _find_sent_runs(self, request: StepRequest) -> list[SentReference]:
+    def _find_runs(self, request: StepRequest) -> list[SentReference]:
         """The runs in the request of a step. The ledger tells by a completion which run a reference is of."""
         references = [reference for group in request.groups for reference in group.trajectories]
         first = [reference.completions[0] for reference in references if reference.completions]
-        known = self._ledger.read(list(dict.fromkeys(first)))
-        sent = []
+        completions = self._ledger.read(list(dict.fromkeys(first)))
+        runs = []
         for reference in references:
-            completion = known.get(reference.completions[0]) if reference.completions else None
+            completion = completions.get(reference.completions[0]) if reference.completions else None
             if completion is not None and completion.rollout is not None:
                 whole = reference.run is None
-                sent.append(SentReference(completion.rollout, reference.id, reference.reward, whole))
-        return sent
+                runs.append(SentReference(completion.rollout, reference.id, reference.reward, whole))
+        return runs

@@ -54,8 +54,8 @@ def render_text(text: object, most: int = MOST) -> Markup:
     if not rest:
         return _mark_odd(first)
     more = rest[: 9 * most]
-    left = len(rest) - len(more)
-    end = Markup('<p class="note">… {} more characters: the API has them</p>').format(f"{left:,}") if left else ""
+    count = len(rest) - len(more)
+    end = Markup('<p class="note">… {} more characters: the API has them</p>').format(f"{count:,}") if count else ""
     summary = f"{len(rest):,} more characters"
     return Markup('{}<details class="more"><summary>{}</summary><span class="text">{}</span>{}</details>').format(
         _mark_odd(first), summary, _mark_odd(more), end
@@ -124,8 +124,8 @@ def ago(moment: float) -> str:
 
 def address(path: str, **query: object) -> str:
     """A path of this server with a query. None and empty values are left out."""
-    given = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"{path}?{urlencode(given, errors='replace')}" if given else path
+    query = {name: value for name, value in query.items() if value not in (None, "")}
+    return f"{path}?{urlencode(query, errors='replace')}" if query else path
 
 
 def part(text: object) -> str:

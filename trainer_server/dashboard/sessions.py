@@ -1,4 +1,4 @@
-"""Logins: whoever gave a token once has a cookie for some hours.
+"""Logins: a browser that sent a token has a cookie for some hours.
 
 The cookie counts for the pages and for the control API, never for the gateway, and it has the rights of the token. It
 is a message that only this server can make: when it ends, the token's name, and an HMAC of both and of the token's
@@ -124,12 +124,12 @@ def of_other_page(headers: Headers) -> bool:
 def _network(address: str) -> str:
     """What counts as one address: of IPv6 a network of 64 bits, all of whose addresses one client may have."""
     try:
-        parsed = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if mapped := getattr(parsed, "ipv4_mapped", None):  # a socket that takes both has addresses of IPv6 only
-        return str(mapped)
-    return str(ipaddress.ip_network((parsed, 64), strict=False)) if parsed.version == 6 else address
+    if ipv4 := getattr(ip, "ipv4_mapped", None):  # a socket that takes both has addresses of IPv6 only
+        return str(ipv4)
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else address
 
 
 def _own_page(headers: Headers) -> bool:

@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 
 from trainer_server.dashboard.curves import curves
 from trainer_server.dashboard.follow import Follower
-from trainer_server.dashboard.texts import TokenTexts
+from trainer_server.dashboard.tokens import TokenTexts
 from trainer_server.ledger.run_list import Outcome, RunList
 from trainer_server.server.dependencies import get_policy
 from trainer_server.server.server import Server
@@ -43,20 +43,20 @@ class Sources:
         self.runs = RunList(server.runs)
         self.follower = Follower(server.ledger, server.jobs.board, server.runs)
         self.texts = TokenTexts(Path(server.identity.base.path), server.engines, hidden=server.redaction.on)
-        self._made: dict[str, tuple[object, Any]] = {}
+        self._cache: dict[str, tuple[object, Any]] = {}
 
     def unless_changed(self, name: str, key: object, make: Callable[[], T]) -> T:
-        """What was made under a name, made anew if its key is another one than then.
+        """A cached value, computed again where its key has changed.
 
         Args:
-            name: Names what is made.
-            key: Differs whenever it would be made otherwise.
-            make: Makes it.
+            name: Of the value.
+            key: Differs whenever the value would.
+            make: Computes the value.
         """
-        known = self._made.get(name)
-        if known is None or known[0] != key:
-            known = self._made[name] = key, make()
-        value: T = known[1]
+        entry = self._cache.get(name)
+        if entry is None or entry[0] != key:
+            entry = self._cache[name] = key, make()
+        value: T = entry[1]
         return value
 
     def versions(self, policy: str) -> list[Version]:
@@ -68,11 +68,10 @@ class Sources:
         """What the runs of a policy came to. They are added up again when a run was added, changed or deleted since.
         Blocks."""
 
-        def added_up() -> Figures:
-            training, held_out = (self.runs.by_version(policy, evaluation=kind) for kind in (False, True))
-            return Figures(training, held_out)
+        def sum_up() -> Figures:
+            return Figures(*(self.runs.by_version(policy, evaluation=kind) for kind in (False, True)))
 
-        return self.unless_changed(f"figures of {policy}", self.runs.revision(), added_up)
+        return self.unless_changed(f"figures of {policy}", self.runs.revision(), sum_up)
 
     def curves(self, policy: str, scenario: str = "") -> dict[str, dict[str, Any]]:
         """The learning curves of a policy by name; see `curves`. Blocks.
@@ -86,8 +85,8 @@ class Sources:
         """
         get_policy(self.server, policy)
         if not scenario:
-            figures, revision = self.figures(policy), self.runs.revision()
-            nodes = self.unless_changed(f"nodes of {policy}", revision, lambda: self.runs.by_node(policy))
+            figures = self.figures(policy)
+            nodes = self.unless_changed(f"nodes of {policy}", self.runs.revision(), lambda: self.runs.by_node(policy))
             return curves(self.versions(policy), figures.training, figures.held_out, nodes)
         training, held_out = (
             self.runs.by_version(policy, evaluation=kind, scenario=scenario) for kind in (False, True)

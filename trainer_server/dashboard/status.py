@@ -1,4 +1,4 @@
-"""The state of the server as `GET /api/status` answers it."""
+"""The state of the server: what pages show of it now, and all of it as `GET /api/status` answers it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from trainer_server.common.status import (
     EngineState,
     EngineStatus,
     GPUMemory,
+    JobPhase,
     LineStatus,
     MemoryStatus,
+    OpenJob,
     PolicyStatus,
     Problem,
     RunsOutcome,
     ServerStatus,
     Traffic,
 )
-from trainer_server.dashboard.now import engine_rows, running_jobs
 from trainer_server.dashboard.sources import Sources
 from trainer_server.engines.base import Engine
 from trainer_server.engines.vllm.engine import UNKNOWN
 from trainer_server.engines.vllm.registry import in_words
+from trainer_server.jobs.board import JobBoard
 from trainer_server.ledger.run_list import Outcome
 from trainer_server.process.hardware import flavour
 from trainer_server.process.machine import (
@@ -38,18 +40,24 @@ from trainer_server.server.server import Server
 from trainer_server.wire import Job, JobStatus, Policy
 
 RECENT = 5
-"""Versions whose groups are looked at for those that teach nothing."""
+"""Newest versions among whose groups those are counted that teach nothing."""
 _JOBS = 200
-"""The newest jobs, among which the last step of a policy is looked for."""
+"""Newest jobs among which the last step of a policy is searched."""
 _GPUS = 5.0
-"""Seconds for which the memory of GPUs is not asked for again: that starts a process."""
+"""Seconds between two readings of the memory of GPUs: each starts a process."""
 _NOW = 10
 """Seconds of the faster of two rates."""
+_WORDS: dict[JobPhase, str] = {
+    "queued": "waits for the trainer",
+    "prepare": "an engine prepares what the trainer needs",
+    "train": "the trainer computes",
+    "load": "the engines load the version",
+}
 _LOGS = "the folder logs/ in the server's home has its log"
 
 
 def status_of(sources: Sources) -> ServerStatus:
-    """Looks the server up. Blocks."""
+    """The whole state. Reads files and the list of runs: blocks."""
     server = sources.server
     policies = _policies(sources)
     engines = [_engine(row) for row in engine_rows(server)]
@@ -89,7 +97,7 @@ def _policies(sources: Sources) -> list[PolicyStatus]:
     board = sources.server.jobs.board
     ids = board.ids()
     last = sources.unless_changed("last steps", (len(ids), ids[-1:], board.open_ids()), lambda: _last_steps(sources))
-    return [_policy(sources, known, last.get(known.name)) for known in sources.server.store.policies()]
+    return [_policy(sources, policy, last.get(policy.name)) for policy in sources.server.store.policies()]
 
 
 def _last_steps(sources: Sources) -> dict[str, Job]:
@@ -164,7 +172,7 @@ def _memory(sources: Sources) -> MemoryStatus:
         parts=parts,
         used=memory_in_use(),
         total=main_memory(),
-        gpus=[GPUMemory(used=used, total=total) for used, total in gpus],
+        gpus=[GPUMemory(used=memory, total=total) for memory, total in gpus],
     )
 
 
@@ -204,16 +212,16 @@ def _problems(sources: Sources, policies: list[PolicyStatus], engines: list[Engi
         add("the trainer process does not run", f"it is started again by itself; {_LOGS}, trainer.log")
     for name, why in server.names.unserved_policies.items():
         add(f"the policy {name!r} is not served: {why}", "serve with the settings that it needs, or leave it")
-    for known in server.store.policies():
-        for why in known.quarantined.values():
-            add(why, f"go on from another version: `art-langgraph promote {known.name}@N`, `art-langgraph fork`")
+    for policy in server.store.policies():
+        for why in policy.quarantined.values():
+            add(why, f"go on from another version: `art-langgraph promote {policy.name}@N`, `art-langgraph fork`")
     if server.admission.refusal_count:
         add(
             f"{server.admission.refusal_count} chats were refused since the start, as the line was full",
             "send fewer requests at once (max_concurrency), or raise the limit of open files (ulimit -n)",
         )
-    for policy in policies:
-        _policy_problems(policy, add)
+    for status_of_policy in policies:
+        _policy_problems(status_of_policy, add)
     if sources.follower.problem:
         add(f"the list of runs is not complete: {sources.follower.problem}", "the ledger is not concerned by that")
     return problems
@@ -240,3 +248,51 @@ def _policy_problems(policy: PolicyStatus, add: Callable[[str, str], None]) -> N
             "the same reward",
             f"`art-langgraph trajectories dead-groups --policy {policy.name}` says why, and what to do",
         )
+
+
+def running_jobs(board: JobBoard) -> list[OpenJob]:
+    """The jobs that have not ended, oldest first. Reads a few small files of each."""
+    running = []
+    for job_id in board.open_ids():
+        job = board.job(job_id)
+        if job is None or job.status.final:
+            continue
+        start_time = board.started_at(job_id)
+        phase: JobPhase
+        if board.training_outcome(job_id) is not None:
+            phase = "load"
+        elif start_time is not None or job.status is JobStatus.running:
+            phase = "train"
+        else:
+            phase = "queued" if board.ready(job_id) else "prepare"
+        running.append(OpenJob(job=job, phase=phase, words=_WORDS[phase], since=start_time or job.created))
+    return running
+
+
+def engine_rows(server: Server) -> list[dict[str, Any]]:
+    """Each engine as a table shows it."""
+    rows = []
+    for engine in server.engines:
+        row = engine.describe()
+        state = "ready" if row.get("ready") else "rests for a step" if row.get("resting") else "not ready"
+        rows.append({**row, "state": state, "adapters": list(row.get("adapters") or ())})
+    return rows
+
+
+def throughput(minutes: list[tuple[int, int, int, int]], span: int = 60) -> dict[str, list[float]]:
+    """Completions and sampled tokens of each of the last minutes, for a chart; minutes without any are 0.
+
+    Args:
+        minutes: Minute (of Unix time), completions, tokens and failures, as `RunList.minutes` has them.
+        span: How many minutes.
+    """
+    by_minute = {minute: counts for minute, *counts in minutes}
+    now = int(time.time() // 60)
+    places = range(now - span + 1, now + 1)
+    completions, tokens, failures = zip(*(by_minute.get(minute, (0, 0, 0)) for minute in places), strict=True)
+    return {
+        "x": [float(minute * 60) for minute in places],
+        "completions": [float(count) for count in completions],
+        "tokens": [count / 60 for count in tokens],
+        "failed": [float(count) for count in failures],
+    }

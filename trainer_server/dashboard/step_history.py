@@ -90,11 +90,11 @@ def _step(job_id: str, reference: str, reward: float | None, job: Job | None, to
     elif reference in (job.result.trajectories or ()):
         state, version, words = "trained", job.result.version, f"made version {job.result.version}"
     else:
-        known = tokens.reasons(reference) if tokens else []
-        known = known or (
-            [entry.reason for entry in tokens.left_out if entry.trajectory == reference] if tokens else []
-        )
-        reasons = [words_of(reason) for reason in dict.fromkeys(known)]
+        codes: Sequence[str] = ()
+        if tokens:
+            codes = tokens.reasons(reference)
+            codes = codes or [entry.reason for entry in tokens.left_out if entry.trajectory == reference]
+        reasons = [words_of(code) for code in dict.fromkeys(codes)]
         if not reasons and reward is None:
             reasons = [REASONS["no_reward"]]
         words = "; ".join(reasons) or "the step does not say why"
@@ -119,9 +119,9 @@ def of_completion(row: Completion, steps: Sequence[StepOfRun]) -> tuple[StepOfRu
     for step in steps:
         if step.tokens is None:
             continue
-        if (measured := step.tokens.of(step.reference, row.id)) is not None:
-            count = sum(measured.trained)
-            return step, measured, f"{step.state}: {count} of {len(row.token_ids)} tokens had a loss"
+        if (measurement := step.tokens.of(step.reference, row.id)) is not None:
+            count = sum(measurement.trained)
+            return step, measurement, f"{step.state}: {count} of {len(row.token_ids)} tokens had a loss"
         if reasons := step.tokens.reasons(step.reference, row.id):
             return step, None, f"left out: {'; '.join(words_of(reason) for reason in dict.fromkeys(reasons))}"
     if row.status is not CompletionStatus.complete:

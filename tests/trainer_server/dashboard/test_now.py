@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trainer_server.dashboard.curves import curves, flat
-from trainer_server.dashboard.now import running_jobs, throughput
+from trainer_server.dashboard.status import running_jobs, throughput
 from trainer_server.jobs.board import JobBoard
 from trainer_server.jobs.files.training_outcome import TrainingOutcome
 from trainer_server.ledger.run_list import Outcome
@@ -31,7 +31,7 @@ def test_a_job_goes_through_its_phases(tmp_path: Path) -> None:
 
 
 def test_minutes_without_completions_are_zero(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainer_server.dashboard.now.time.time", lambda: 600.0)
+    monkeypatch.setattr("trainer_server.dashboard.status.time.time", lambda: 600.0)
     found = throughput([(10, 3, 120, 1)], span=3)
     assert found == {"x": [480, 540, 600], "completions": [0, 0, 3], "tokens": [0, 0, 2], "failed": [0, 0, 1]}
 

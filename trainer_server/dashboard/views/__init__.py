@@ -3,16 +3,15 @@
 from fastapi import APIRouter
 
 from trainer_server.dashboard.sessions import Sessions
-from trainer_server.dashboard.views import api, compare, events, login, overview, run, runs
+from trainer_server.dashboard.views import api, compare, events, login, overview, runs
 
 ROUTERS: tuple[APIRouter, ...] = (
     api.router,
     login.router,
     overview.router,
     events.router,
-    runs.router,
     compare.router,
-    run.router,
+    runs.router,
 )
 
 __all__ = ["ROUTERS", "Sessions"]

@@ -88,8 +88,8 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
 
 def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
     outcomes = sources.runs.by_scenario(scenario)
-    known = {stored.name for stored in sources.server.store.policies()}
-    policies = [name for name in dict.fromkeys(outcome.policy for outcome in outcomes) if name in known]
+    present = {row.name for row in sources.server.store.policies()}
+    policies = [name for name in dict.fromkeys(outcome.policy for outcome in outcomes) if name in present]
     policy = policy if policy in policies else next(iter(policies), "")
     curves = sorted(sources.curves(policy, scenario)) if policy else []
     cut = len(outcomes) == MOST_OUTCOMES
@@ -127,13 +127,14 @@ def _pair_calls(left: Sequence[_Call], right: Sequence[_Call]) -> Iterator[tuple
         yield from zip_longest(left[a:b], right[c:d])
 
 
-def _message_text(call: _Call | None) -> str:
-    if call is None:
+def _message_text(model_call: _Call | None) -> str:
+    if model_call is None:
         return ""
-    message = call[1].call.message or (call[1].row.message if call[1].row else None) or {}
+    _, item = model_call
+    message = item.call.message or (item.row.message if item.row else None) or {}
     content = message.get("content")
     parts = [content if isinstance(content, str) else as_json(content) if content else ""]
-    parts += [as_json(made.get("function", made)) for made in message.get("tool_calls") or []]
+    parts += [as_json(call.get("function", call)) for call in message.get("tool_calls") or []]
     return "\n".join(filter(None, parts))[:_MOST_TEXT]
 
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from fastapi import APIRouter, Request, Response
 from starlette.responses import StreamingResponse
 
-from trainer_server.dashboard.now import engine_rows, running_jobs
 from trainer_server.dashboard.render import HEADERS, PageRoute
 from trainer_server.dashboard.sources import Sources, SourcesDep
+from trainer_server.dashboard.status import engine_rows, running_jobs
 
 router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 
@@ -35,37 +35,38 @@ async def events(request: Request, sources: SourcesDep) -> Response:
 async def _changes(request: Request, sources: Sources) -> AsyncIterator[str]:
     ending = sources.server.ending
     yield "retry: 3000\n\n"
-    known = await asyncio.to_thread(_state, sources)
-    sent = began = time.monotonic()
-    while time.monotonic() < began + _LONGEST:
+    previous = await asyncio.to_thread(_state, sources)
+    last_line = start = time.monotonic()
+    while time.monotonic() < start + _LONGEST:
         with suppress(TimeoutError):
             await asyncio.wait_for(ending.wait(), _POLL_INTERVAL)
         if ending.is_set() or await request.is_disconnected():
             return
         await sources.look()
         state = await asyncio.to_thread(_state, sources)
-        changed = [name for name, value in state.items() if known[name] != value]
-        known = state
-        if changed:
-            yield f"data: {json.dumps(changed)}\n\n"
-            sent = time.monotonic()
-        elif time.monotonic() > sent + _ALIVE:
+        changes = [name for name, value in state.items() if previous[name] != value]
+        previous = state
+        if changes:
+            yield f"data: {json.dumps(changes)}\n\n"
+        elif time.monotonic() > last_line + _ALIVE:
             yield ": nothing new\n\n"
-            sent = time.monotonic()
+        else:
+            continue
+        last_line = time.monotonic()
 
 
 def _state(sources: Sources) -> dict[str, str]:
     """A text for each part of the pages that changes when the part does."""
     server = sources.server
     running = [(open_job.job.id, open_job.phase, open_job.job.progress) for open_job in running_jobs(server.jobs.board)]
-    ended = server.jobs.board.ids()[-1:]
+    newest = server.jobs.board.ids()[-1:]
     engines = [
         (engine["state"], engine.get("requests"), engine["adapters"], engine.get("error"))
         for engine in engine_rows(server)
     ]
     names = server.names
     return {
-        "jobs": json.dumps([running, ended], default=str),
+        "jobs": json.dumps([running, newest], default=str),
         "engines": json.dumps([engines, server.failure, server.jobs.failure], default=str),
         "versions": json.dumps([names.newest, names.promoted_versions, str(names.candidates)], default=str),
         "runs": sources.runs.revision(),

@@ -42,11 +42,11 @@ async def log_in(request: Request) -> Response:
     body = await read_body(request.receive, _MOST_BYTES)
     if body is None:
         return page(request, "login.html", 413, next="/", problem="That is no token: it is too long.")
-    given = parse_qs(body.decode("utf-8", "replace"))
-    next = _local(given.get("next", ["/"])[0])
+    form = parse_qs(body.decode("utf-8", "replace"))
+    next = _local(form.get("next", ["/"])[0])
     address = request.client.host if request.client else "-"
     try:
-        login = sessions.login(given.get("token", [""])[0], address)
+        login = sessions.login(form.get("token", [""])[0], address)
     except ConfigError as error:
         return page(request, "login.html", 503, next=next, problem=str(error))
     if login is None:

@@ -10,10 +10,9 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from trainer_server.dashboard.curves import curves, flat
-from trainer_server.dashboard.now import engine_rows, running_jobs, throughput
 from trainer_server.dashboard.render import HEADERS, PageRoute, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
-from trainer_server.dashboard.status import RECENT
+from trainer_server.dashboard.status import RECENT, engine_rows, running_jobs, throughput
 from trainer_server.ledger.run_list import MOST_SCENARIOS, Outcome
 from trainer_server.server.dependencies import get_policy
 from trainer_server.wire import NotFound
@@ -32,8 +31,8 @@ async def overview(request: Request, sources: SourcesDep) -> Response:
         asyncio.to_thread(sources.server.jobs.status.jobs, 12),
         asyncio.to_thread(_now, sources),
     )
-    unserved = sources.server.names.unserved_policies
-    return page(request, "overview.html", policies=policies, jobs=jobs, unserved=unserved, **current)
+    current["unserved"] = sources.server.names.unserved_policies
+    return page(request, "overview.html", policies=policies, jobs=jobs, **current)
 
 
 @router.get("/ui/now")
@@ -95,27 +94,27 @@ def _now(sources: Sources) -> dict[str, Any]:
 
 def _policies(sources: Sources) -> list[dict[str, Any]]:
     rows = []
-    for known in sources.server.store.policies():
-        figures = sources.figures(known.name)
-        newest = sources.server.store.version(known.name, known.latest)
+    for policy in sources.server.store.policies():
+        figures = sources.figures(policy.name)
+        newest = sources.server.store.version(policy.name, policy.latest)
         last = figures.held_out[-1] if figures.held_out else None
-        rows.append({"policy": known, "newest": newest, "held_out": last, "training": figures.training[-1:]})
+        rows.append({"policy": policy, "newest": newest, "held_out": last, "training": figures.training[-1:]})
     return rows
 
 
 def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
-    known = get_policy(sources.server, name)
+    policy = get_policy(sources.server, name)
     versions = sources.versions(name)
     figures = sources.figures(name)
     # Rewards of nodes take longest to add up: the page's script adds their names, with the curves that it fetches.
-    drawn = sources.curves(name, scenario) if scenario else curves(versions, figures.training, figures.held_out)
+    by_name = sources.curves(name, scenario) if scenario else curves(versions, figures.training, figures.held_out)
     held_out = {outcome.version: outcome for outcome in figures.held_out}
     training = {outcome.version: outcome for outcome in figures.training}
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
     scenarios = sources.runs.scenarios(name, after)
     return {
-        "policy": known,
+        "policy": policy,
         "versions": [
             {
                 "version": version,
@@ -130,7 +129,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
-        "curves": sorted(drawn),
+        "curves": sorted(by_name),
         "scenario": scenario,
         "scenarios": scenarios,
         "after": after,

@@ -1,67 +1,61 @@
-"""The list of runs: searched, filtered, in pages."""
+"""The list of runs, searched, filtered, in pages; a run; and a completion with its messages and tokens."""
 
 from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from trainer_server.dashboard.facts import facts_of
 from trainer_server.dashboard.render import PageRoute, address, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
+from trainer_server.dashboard.step_history import of_completion, steps_of
+from trainer_server.dashboard.tokens import MOST_TOKENS, shown_tokens
 from trainer_server.ledger.run_list import RunFilter
-from trainer_server.wire import MAX_VERSION, Unprocessable
+from trainer_server.wire import MAX_VERSION, NotFound, Unprocessable
 from trainer_server.wire.numbers import Integer
 
-router = APIRouter(prefix="/ui/runs", include_in_schema=False, route_class=PageRoute)
+router = APIRouter(prefix="/ui", include_in_schema=False, route_class=PageRoute)
 
 _PAGE = 100
 _MOST_ROWS = 2000
 """Rows after which the page goes on as another page, so that a browser never holds 100,000 of them."""
 
 
+@dataclass
 class RunQuery:
-    """The filter of a request: the fields of the form, as they were sent, and what they mean."""
+    """The filter of a request: the fields of the form, and what they mean."""
 
-    def __init__(
-        self,
-        q: Annotated[str, Query(max_length=200)] = "",
-        policy: Annotated[str, Query(max_length=100)] = "",
-        version: Annotated[str, Query(max_length=20)] = "",
-        scenario: Annotated[str, Query(max_length=200)] = "",
-        min_reward: Annotated[str, Query(max_length=30)] = "",
-        max_reward: Annotated[str, Query(max_length=30)] = "",
-        since: Annotated[str, Query(max_length=40)] = "",
-        until: Annotated[str, Query(max_length=40)] = "",
-        state: Annotated[str, Query(max_length=20)] = "",
-        kind: Annotated[str, Query(max_length=20)] = "",
-    ) -> None:
-        self.fields = {
-            "q": q.strip(),
-            "policy": policy.strip(),
-            "version": version.strip(),
-            "scenario": scenario.strip(),
-            "min_reward": min_reward.strip(),
-            "max_reward": max_reward.strip(),
-            "since": since.strip(),
-            "until": until.strip(),
-            "state": state,
-            "kind": kind,
-        }
+    q: Annotated[str, Query(max_length=200)] = ""
+    policy: Annotated[str, Query(max_length=100)] = ""
+    version: Annotated[str, Query(max_length=20)] = ""
+    scenario: Annotated[str, Query(max_length=200)] = ""
+    min_reward: Annotated[str, Query(max_length=30)] = ""
+    max_reward: Annotated[str, Query(max_length=30)] = ""
+    since: Annotated[str, Query(max_length=40)] = ""
+    until: Annotated[str, Query(max_length=40)] = ""
+    state: Annotated[str, Query(max_length=20)] = ""
+    kind: Annotated[str, Query(max_length=20)] = ""
+
+    def __post_init__(self) -> None:
+        self.fields = {name: text.strip() for name, text in vars(self).items()}
+        fields = self.fields
         self.run_filter = RunFilter(
-            search=self.fields["q"],
-            policy=self.fields["policy"],
-            version=_whole("version", self.fields["version"]),
-            scenario=self.fields["scenario"],
-            min_reward=_number("least reward", self.fields["min_reward"]),
-            max_reward=_number("greatest reward", self.fields["max_reward"]),
-            since=_moment("from", self.fields["since"]),
-            until=_moment("until", self.fields["until"]),
-            failed={"failed": True, "whole": False}.get(state),
-            rewarded={"rewarded": True, "unrewarded": False}.get(state),
-            kind="evaluation" if kind == "evaluation" else "training" if kind == "training" else "",
+            search=fields["q"],
+            policy=fields["policy"],
+            version=_whole("version", fields["version"]),
+            scenario=fields["scenario"],
+            min_reward=_number("least reward", fields["min_reward"]),
+            max_reward=_number("greatest reward", fields["max_reward"]),
+            since=_moment("from", fields["since"]),
+            until=_moment("until", fields["until"]),
+            failed={"failed": True, "whole": False}.get(fields["state"]),
+            rewarded={"rewarded": True, "unrewarded": False}.get(fields["state"]),
+            kind=fields["kind"] if fields["kind"] in ("evaluation", "training") else "",
         )
 
     def link(self, path: str, **more: object) -> str:
@@ -72,7 +66,7 @@ class RunQuery:
 RunQueryDep = Annotated[RunQuery, Depends(RunQuery)]
 
 
-@router.get("")
+@router.get("/runs")
 async def show_runs(request: Request, query: RunQueryDep, sources: SourcesDep, before: str = "") -> Response:
     """The list, from its beginning or from a place in it."""
     await sources.look()
@@ -82,7 +76,7 @@ async def show_runs(request: Request, query: RunQueryDep, sources: SourcesDep, b
     return page(request, "runs.html", asked=query, policies=policies, total=total, before=before, **values)
 
 
-@router.get("/rows")
+@router.get("/runs/rows")
 async def show_rows(
     request: Request,
     query: RunQueryDep,
@@ -94,12 +88,50 @@ async def show_rows(
     return page(request, "run_rows.html", **await asyncio.to_thread(_list_page, sources, query, before, shown))
 
 
-@router.get("/newer")
+@router.get("/runs/newer")
 async def show_newer(request: Request, query: RunQueryDep, sources: SourcesDep, newest: Integer = 0) -> Response:
     """How many runs came since the list was shown."""
     await sources.look()
     count = await asyncio.to_thread(sources.runs.newer, query.run_filter, newest)
     return page(request, "runs_newer.html", asked=query, count=count)
+
+
+@router.get("/runs/{run_id}")
+async def show_run(run_id: str, request: Request, sources: SourcesDep) -> Response:
+    """A run."""
+    await sources.look()
+    facts = await asyncio.to_thread(facts_of, sources, run_id)
+    verdicts = {row.id: of_completion(row, facts.steps)[2] for row in facts.completions}
+    return page(request, "run.html", facts=facts, verdicts=verdicts, problem=sources.follower.problem)
+
+
+@router.get("/completions/{completion_id}")
+async def show_completion(
+    completion_id: str, request: Request, sources: SourcesDep, first: Annotated[int, Query(ge=0)] = 0
+) -> Response:
+    """A completion: the messages of its request, its answer, its tokens."""
+    rows = await asyncio.to_thread(sources.server.ledger.read, [completion_id])
+    if (row := rows.get(completion_id)) is None:
+        raise NotFound(f"the ledger has no completion {completion_id!r:.200}", code="not_found")
+    run = await asyncio.to_thread(sources.runs.run, row.rollout) if row.rollout else None
+    step_rows = await asyncio.to_thread(sources.runs.steps, run.number) if run else []
+    steps = await asyncio.to_thread(steps_of, sources.server.jobs.board, step_rows)
+    step, measurement, verdict = of_completion(row, steps)
+    tokens = row.token_ids[first : first + MOST_TOKENS]
+    texts = await sources.texts.of(tokens)
+    rest = first + MOST_TOKENS if len(row.token_ids) > first + MOST_TOKENS else None
+    values: dict[str, Any] = {
+        "row": row,
+        "tokens": shown_tokens(row, texts, measurement, first),
+        "first": first,
+        "rest": rest,
+        "unknown": sum(text is None for text in texts),
+        "step": step,
+        "measured": measurement,
+        "verdict": verdict,
+    }
+    whole = request.headers.get("HX-Request") != "true"
+    return page(request, "completion_page.html" if whole else "completion.html", **values)
 
 
 def _list_page(sources: Sources, query: RunQuery, before: str, shown_rows: int) -> dict[str, Any]:
