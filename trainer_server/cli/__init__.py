@@ -12,17 +12,17 @@ from typing import Annotated, Literal
 import typer
 from rich.console import Console
 
-from trainer_server.cli.audit import audit_command
 from trainer_server.cli.backup import backup_command, restore_command
 from trainer_server.cli.ledger import app as ledger_app
-from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.cli.tokens import app as tokens_app
+from trainer_server.cli.tokens import audit_command
 from trainer_server.common import Home
 from trainer_server.common.extensions import register_commands
 from trainer_server.process.extras import SERVER, require
 
 _Splice = Literal["off", "exact", "thoughts"]
-"""See `gateway.splice.splicer.SpliceMode`, which only the server's process imports."""
+"""The values of `gateway.splice.splicer.SpliceMode`, which only the server's process imports."""
 _MediaOption = Annotated[
     list[str] | None,
     typer.Option(help="A domain from which images and other media may be fetched; repeatable. Default: none."),
@@ -339,8 +339,8 @@ def install_command(
     from trainer_server.engines.vllm import install as engine_install
 
     console = Console(stderr=True)
-    if told := engine_install.find_unused(Home.find().cache):
-        console.print(told)
+    if unused := engine_install.find_unused(Home.find().cache):
+        console.print(unused)
     with console.status("installing vLLM", spinner="dots") as status:
         installation = engine_install.install(
             Home.find().cache,
@@ -436,8 +436,8 @@ def status_command(as_json: Annotated[bool, typer.Option("--json", help="Print J
         print(f"not installed in {engine_install.directory(cache)}: run `art-langgraph engine install`")
     else:
         print(f"{installation.requirement} ({installation.flavour}) in {installation.directory}")
-    if told := engine_install.find_unused(cache):
-        print(told)
+    if unused := engine_install.find_unused(cache):
+        print(unused)
     if installation is None:
         raise typer.Exit(1)
 

@@ -88,13 +88,13 @@ def loopback_exemption(environment: Mapping[str, str]) -> dict[str, str]:
     if not any(environment.get(name) for scheme in _SCHEMES for name in _names(scheme)):
         return {}
     either = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    changed = {}
+    variables = {}
     for name in _names("no"):
         entries = [entry.strip() for entry in (environment.get(name) or either).split(",") if entry.strip()]
         missing = [entry for entry in LOOPBACK if entry not in entries]
         if "*" not in entries and (value := ",".join([*entries, *missing])) != environment.get(name):
-            changed[name] = value
-    return changed
+            variables[name] = value
+    return variables
 
 
 def exempt_loopback() -> None:

@@ -74,15 +74,14 @@ def tree(trace: RunTrace | None, completions: Sequence[Completion]) -> list[Item
     nodes = _nodes(trace)
     for item in nodes.values():
         _children(root, nodes, item.node.parent).append(item)
-    heard: set[str | None] = set()
+    ids: set[str | None] = {call.id for call in trace.completions} if trace else set()
     for call in trace.completions if trace else ():
-        heard.add(call.id)
         where = call.attempt if call.attempt in nodes else call.parent
         _children(root, nodes, where).append(CallItem(call, rows.get(call.id or "")))
     for tool in trace.tool_calls if trace else ():
         where = tool.attempt if tool.attempt in nodes else tool.parent
         _children(root, nodes, where).append(ToolItem(tool))
-    root += [CallItem(_unheard(row), row, heard=trace is None) for row in completions if row.id not in heard]
+    root += [CallItem(_ledger_call(row), row, heard=trace is None) for row in completions if row.id not in ids]
     for inside in (root, *(item.inside for item in nodes.values())):
         inside.sort(key=lambda item: item.start_time)
     return root
@@ -111,37 +110,35 @@ def first_items(items: Sequence[Item], most: int) -> tuple[list[Item], int]:
     Returns:
         The first items, in the order of the tree, and how many were left out.
     """
-    left = most
+    count = 0
 
     def cut(inside: Sequence[Item]) -> list[Item]:
-        nonlocal left
-        taken: list[Item] = []
+        nonlocal count
+        first: list[Item] = []
         for item in inside:
-            left -= 1
+            count += 1
+            fits = count <= most
             if isinstance(item, NodeItem):
-                above = left >= 0
-                below = cut(item.inside)
-                if above:
-                    taken.append(replace(item, inside=below))
-            elif left >= 0:
-                taken.append(item)
-        return taken
+                item = replace(item, inside=cut(item.inside))  # items below are counted in any case
+            if fits:
+                first.append(item)
+        return first
 
-    return cut(items), max(0, -left)
+    return cut(items), max(0, count - most)
 
 
 def _nodes(trace: RunTrace | None) -> dict[str | None, NodeItem]:
     """The runs of nodes by their ids, with the numbers of their attempts; oldest first."""
     if trace is None:
         return {}
-    ordered = sorted(trace.nodes, key=lambda node: node.started)
-    total = Counter(node.namespace for node in ordered)
-    seen: defaultdict[str, int] = defaultdict(int)
+    nodes = sorted(trace.nodes, key=lambda node: node.started)
+    total = Counter(node.namespace for node in nodes)
+    attempts: defaultdict[str, int] = defaultdict(int)
     items: dict[str | None, NodeItem] = {}
-    for place, node in enumerate(ordered):
-        seen[node.namespace] += 1
+    for place, node in enumerate(nodes):
+        attempts[node.namespace] += 1
         key = node.attempt if node.attempt is not None and node.attempt not in items else f"\0{place}"
-        items[key] = NodeItem(node, seen[node.namespace], total[node.namespace])
+        items[key] = NodeItem(node, attempts[node.namespace], total[node.namespace])
     for item in items.values():  # what is its own ancestor, or too deep, stands at the root
         above, depth = item.node.parent, 0
         while above in items and depth <= _DEEPEST:
@@ -155,12 +152,10 @@ def _children(root: list[Item], nodes: dict[str | None, NodeItem], parent: str |
     return nodes[parent].inside if parent is not None and parent in nodes else root
 
 
-def _unheard(row: Completion) -> TraceCall:
+def _ledger_call(row: Completion) -> TraceCall:
     """A call that only the ledger knows."""
-    broken = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
+    error = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
     if row.error:
-        broken = f"{broken}: {row.error}"
+        error = f"{error}: {row.error}"
     model = row.model or row.policy or row.base_model
-    return TraceCall(
-        id=row.id, model=model, version=row.version, message=row.message, error=broken, started=row.created
-    )
+    return TraceCall(id=row.id, model=model, version=row.version, message=row.message, error=error, started=row.created)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State, worst
 

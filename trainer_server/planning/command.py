@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trainer_server.cli.parser_options import ReasoningOption, ToolOption
+from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
@@ -37,8 +37,8 @@ def plan_command(
     """
     workload = Workload(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
     plan = make_plan(workload)
-    given = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
-    flags = [word for flag, name in given.items() if name != AUTO for word in (flag, name)]
+    names = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
+    flags = [word for flag, name in names.items() if name != AUTO for word in (flag, name)]
     line = " ".join([plan.command, *flags]) if plan.fits else ""
     if as_json:
         print(json.dumps(_facts(plan, line), indent=2))
@@ -70,8 +70,7 @@ def plan_command(
         f"{full_requests} requests of full length at once"
         + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
-    chosen = _parser_lines(model, tool_call_parser, reasoning_parser)
-    console.print("\n".join(chosen), markup=False)
+    console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
     console.print("\n" + line, markup=False)
 
 
@@ -109,8 +108,7 @@ def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:
         return parsers_of(directory, cache, tools=tools, reasoning=reasoning).lines()
     check_parser_names(cache, tools=tools, reasoning=reasoning)
     later = "chosen when the model is on this machine, by its chat template: `art-langgraph doctor` says it beforehand"
-    given = {"tools": tools, "reasoning": reasoning}
-    return [f"{what}: {later if name == AUTO else name}" for what, name in given.items()]
+    return [f"{what}: {later if name == AUTO else name}" for what, name in (("tools", tools), ("reasoning", reasoning))]
 
 
 def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
@@ -129,9 +127,9 @@ def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
 def _why(plan: Plan) -> str:
     """A sentence that says which part does not fit, and by how much."""
     workload = plan.workload
-    saved = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
+    saving = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
     if plan.trainer and not plan.trainer_fits:
-        return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saved:.1f} in all."
+        return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saving:.1f} in all."
     if not plan.trainer_fits:
         return (
             f"The trainer needs {plan.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} GiB; "
@@ -139,7 +137,7 @@ def _why(plan: Plan) -> str:
         )
     if not plan.trainer and not plan.turns and plan.kv_gib <= 0:
         together = plan.trainer_gib + sum(item.gib for item in plan.engine_items)
-        return f"Engine and trainer need {together:.1f} GiB before any KV cache; 4-bit weights would save {saved:.1f}."
+        return f"Engine and trainer need {together:.1f} GiB before any KV cache; 4-bit weights would save {saving:.1f}."
     if plan.kv_gib <= 0:
         return f"An engine lacks {-plan.kv_gib:.1f} GiB a GPU for its weights, before any KV cache."
     return f"An engine's KV cache holds {plan.kv_tokens // plan.engines:,} tokens, less than one request."

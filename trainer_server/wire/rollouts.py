@@ -1,4 +1,4 @@
-"""Rollouts, as the server knows them: what a rollout is told to be, what it did, and the rewards that it was given."""
+"""Records of rollouts: their registration, what they did, and their rewards."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class RolloutSpec(ClosedRecord):
     metadata: dict[str, Any] = Field(default_factory=dict)
     """The user's data."""
 
-    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
+    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda value: _scenario(value))
 
 
 class Registration(BaseModel):
@@ -87,10 +87,10 @@ class Reward(ClosedRecord):
     @classmethod
     def _finite(cls, data: Any) -> Any:
         if isinstance(data, dict):
-            named = {"reward": data.get("reward", 0.0)}
+            numbers = {"reward": data.get("reward", 0.0)}
             if isinstance(metrics := data.get("metrics"), dict):
-                named |= {f"metrics.{name}": value for name, value in metrics.items()}
-            for name, value in named.items():
+                numbers |= {f"metrics.{name}": value for name, value in metrics.items()}
+            for name, value in numbers.items():
                 if value is None or (isinstance(value, float) and not math.isfinite(value)):
                     raise ValueError(
                         f"{name} is {'null' if value is None else value}, and has to be a finite number: post none for "
@@ -98,7 +98,7 @@ class Reward(ClosedRecord):
                     )
         return data
 
-    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda given: _scenario(given))
+    _scenario_of_a_text = field_validator("scenario", mode="before")(lambda value: _scenario(value))
 
 
 class GivenReward(Reward):
@@ -376,11 +376,11 @@ def hinted_messages(messages: Any, hint: str) -> Any:
         return messages
     if first.get("role") not in ("system", "developer"):
         return [{"role": "system", "content": hint}, *messages]
-    said = first.get("content") or ""
-    parts = said if isinstance(said, list) else [{"type": "text", "text": said}]
+    text = first.get("content") or ""
+    parts = text if isinstance(text, list) else [{"type": "text", "text": text}]
     if any(isinstance(part, dict) and str(part.get("text")).endswith(hint) for part in parts):
         return messages
-    content = [*said, {"type": "text", "text": f"\n\n{hint}"}] if isinstance(said, list) else f"{said}\n\n{hint}"
+    content = [*text, {"type": "text", "text": f"\n\n{hint}"}] if isinstance(text, list) else f"{text}\n\n{hint}"
     return [{**first, "content": content}, *messages[1:]]
 
 
