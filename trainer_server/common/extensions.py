@@ -1,7 +1,7 @@
 """The table of extensions: parts that may be left out, each a folder or a module.
 
-The core captures, scores, trains and serves. It imports no extension: it asks this table for one when a user wants it.
-Where the folder is missing, the feature is absent, and whoever asks for it gets a ConfigError with the remedy.
+The core captures, scores, trains and serves. It imports no extension by name: `load` imports one when a user needs its
+feature. Where the folder is missing, the feature is absent, and `load` raises a ConfigError with the remedy.
 To add an extension, write its folder, and add a row here.
 """
 

@@ -21,7 +21,7 @@ class CallItem:
     row: Completion | None
     """What the ledger has of it; None: it has nothing."""
     heard: bool = True
-    """Whether the client heard of the call. The ledger knows more than the client where a program calls by itself."""
+    """Whether the client recorded the call too. The ledger has more than the client where a program calls by itself."""
 
     @property
     def start_time(self) -> float:
@@ -66,7 +66,7 @@ def tree(trace: RunTrace | None, completions: Sequence[Completion]) -> list[Item
     """The items at the root of a run, each level in the order of its start.
 
     Args:
-        trace: What the client told; None: nothing. Then the tree is the list of completions.
+        trace: The client's record; None: it sent none. Then the tree is the list of completions.
         completions: What the ledger has of the run.
     """
     rows = {row.id: row for row in completions}
@@ -153,7 +153,7 @@ def _children(root: list[Item], nodes: dict[str | None, NodeItem], parent: str |
 
 
 def _ledger_call(row: Completion) -> TraceCall:
-    """A call that only the ledger knows."""
+    """A call that only the ledger has."""
     error = None if row.status is CompletionStatus.complete else f"the answer is {row.status}"
     if row.error:
         error = f"{error}: {row.error}"

@@ -37,26 +37,26 @@ Attributes = Mapping[str, Any]
 
 
 class Span:
-    """Something that lasts. This one does nothing: it stands for all while traces are off."""
+    """A span. This class does nothing: its one instance, NOTHING, stands for all spans while traces are off."""
 
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
 
     def rename(self, name: str) -> None:
-        """Gives it the name that it would have got, had that been known when it began."""
+        """Gives it another name, which was not known when it began."""
 
     def fail(self, error: BaseException | str) -> None:
-        """Says that it failed.
+        """Marks it as failed.
 
         Args:
             error: What was raised, or `kind: message`.
         """
 
     def event(self, name: str, attributes: Attributes) -> None:
-        """Notes something that happened while it lasted."""
+        """Adds an event, at the time of the call."""
 
     def end(self, at: float | None = None) -> None:
-        """It is over. What is said of it later is lost.
+        """Ends the span. Later changes are lost.
 
         Args:
             at: When it ended, Unix time; None: now.
@@ -213,13 +213,13 @@ def within(span: Span) -> AbstractContextManager[object]:
 
 
 def calling(span: Span) -> None:
-    """A callback tells that a model is called: `headers` names this span until it has ended."""
+    """Makes a model call's span the one that `headers` names, until it has ended."""
     if span is not NOTHING:
         _call.set(span)
 
 
 def headers() -> dict[str, str]:
-    """What a request to a trainer server says of the span that it is made in; nothing while traces are off."""
+    """The headers that join a request to a trainer server to the current span; empty while traces are off."""
     if not on():
         return {}
     model_call = _call.get()

@@ -1,4 +1,4 @@
-"""All that is known of a run, put together from the ledger, the book of runs, and the steps that it was sent to."""
+"""The facts of a run: from the ledger, the repository of runs, and the training steps that contained it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORLD = "world"
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """All that is known of a run."""
+    """The facts of a run."""
 
     id: str
     row: RunRow | None
@@ -58,7 +58,7 @@ class RunFacts:
 
     @property
     def answer(self) -> Any:
-        """What the run said last; else its output."""
+        """The text of its last completion; else its output."""
         for _, item in reversed(self.calls):
             if item.call.message and item.call.message.get("content"):
                 return item.call.message["content"]
@@ -72,7 +72,7 @@ class RunFacts:
 
     @property
     def reasons(self) -> list[tuple[str, str]]:
-        """(who, what) of all that was said about the reward."""
+        """Source and text of each explanation of its reward."""
         reasons = []
         if self.trace and self.trace.reward_reason:
             reasons.append((self.trace.reward_source or "judge", self.trace.reward_reason))
@@ -94,24 +94,24 @@ class RunFacts:
 
     @property
     def error(self) -> str | None:
-        """What it raised, or what is wrong with an answer."""
+        """The error that it raised, or the fault of an answer."""
         return (self.trace.error if self.trace else None) or (self.row.failed if self.row else None)
 
     @property
     def why_not_trained(self) -> str | None:
-        """Why no step was sent it; None: one was."""
+        """Why no step contains it; None: one does."""
         return None if self.steps else why_never_sent(self.row, self.completions)
 
 
 def facts_of(sources: Sources, run_id: str) -> RunFacts:
-    """Reads all that is known of a run. Blocks.
+    """Reads the facts of a run. Blocks.
 
     Args:
         sources: What pages read.
         run_id: Id of the rollout, or of its trajectory.
 
     Raises:
-        NotFound: Nothing is known of it.
+        NotFound: Ledger and repositories have nothing of it.
         LedgerError: The ledger cannot be read.
     """
     server, row = sources.server, sources.runs.run(run_id)

@@ -94,7 +94,7 @@ class Follower:
             self._runs.step(job_id, file.policy, runs)
 
     def _find_runs(self, request: StepRequest) -> list[SentReference]:
-        """The runs in the request of a step. The ledger tells by a completion which run a reference is of."""
+        """The runs in the request of a step. The first completion of a reference names its run in the ledger."""
         references = [reference for group in request.groups for reference in group.trajectories]
         first = [reference.completions[0] for reference in references if reference.completions]
         completions = self._ledger.read(list(dict.fromkeys(first)))

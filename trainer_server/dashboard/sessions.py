@@ -5,8 +5,8 @@ is a message that only this server can make: when it ends, the token's name, and
 digest under the server's own key. So it survives a restart. Another key of the server ends all logins, and a revoked
 token its own.
 
-A cookie is sent by the browser, whoever made the page that asks. Requests that change something therefore need a proof
-that a page of this server made them: `Sec-Fetch-Site: same-origin`, or an `Origin` with the host that was asked.
+A browser sends the cookie with requests of pages from any server. Requests that change something therefore need a
+proof that a page of this server made them: `Sec-Fetch-Site: same-origin`, or an `Origin` with the host of the request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Sessions:
         """By address: the end of its minute, and its wrong tokens."""
 
     def login(self, secret: str, address: str) -> tuple[Token, str] | None:
-        """The token that somebody gave, and the value of a cookie for it; None: it does not count.
+        """The token of a login form, and the value of a cookie for it; None: there is no such token, or it has expired.
 
         A right token counts, however many wrong ones came before. Otherwise anybody could keep others out.
 
@@ -83,7 +83,7 @@ class Sessions:
             self._wrong.popitem(last=False)
 
     def token(self, method: str, path: str, headers: Headers) -> Token | None:
-        """The token of the login that a request comes from; None: it comes from none, or may not be asked by a cookie.
+        """The token of the login in a request's cookie; None: there is none, or the request may not use it.
 
         Args:
             method: Of the request.

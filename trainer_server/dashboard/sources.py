@@ -99,7 +99,7 @@ class Sources:
 
 
 async def get_sources(request: Request) -> Sources:
-    """The sources of an application, made when the first page asks for them."""
+    """The sources of an application, created with the first request for a page."""
     state = request.app.state
     if not hasattr(state, "sources"):
         state.sources = Sources(state.server)

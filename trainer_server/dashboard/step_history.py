@@ -1,4 +1,4 @@
-"""Whether a run was trained, by which steps, and why not: in words, from what the steps wrote down."""
+"""Whether a run was trained, by which steps, and why not: in words, from the files of the steps."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class StepOfRun:
-    """A training step that a run was sent to."""
+    """A training step whose request contains a run."""
 
     job: str
     reference: str
@@ -63,7 +63,7 @@ def words_of(reason: str) -> str:
 
 
 def steps_of(board: JobBoard, step_rows: Sequence[tuple[str, str, float | None]]) -> list[StepOfRun]:
-    """What became of a run in each step that it was sent to, the newest step first.
+    """The outcome of a run in each step whose request contains it, the newest step first.
 
     Args:
         board: The jobs.
@@ -102,7 +102,7 @@ def _step(job_id: str, reference: str, reward: float | None, job: Job | None, to
 
 
 def why_never_sent(row: RunRow | None, completions: Sequence[Completion]) -> str:
-    """Why no step was sent a run, as far as that can be told from the run."""
+    """Why no step contains a run, as far as the run itself shows it."""
     if row is not None and row.evaluation:
         return "It evaluates a version: no step takes it."
     if completions and all(completion.hint for completion in completions):

@@ -51,7 +51,7 @@ def examine(
         engine_args: As `serve` has them.
 
     Returns:
-        What was found. A check that needs what another one could not find is left out.
+        The findings. A check that needs the result of a failed one is left out.
     """
     findings, vllm_registry = check_environment(home)
     no_trainer = any(finding.check == "trainer" and finding.state == State.failed for finding in findings)

@@ -25,7 +25,7 @@ def check_environment(home: Home) -> tuple[list[Finding], Registry | None]:
         home: The server's home.
 
     Returns:
-        What was found, and the names that the installed vLLM knows; None if it does not say.
+        The findings, and the registry of the installed vLLM: its architectures and parsers; None: it cannot be read.
     """
     engine, vllm_registry = _engine(home.cache)
     plugins = _plugins(vllm_registry) if vllm_registry else []

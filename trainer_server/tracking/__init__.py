@@ -1,4 +1,4 @@
-"""What a training and a server tell trackers: the protocol, trackers by name, a thread for each.
+"""Reports of a training to trackers: the protocol, trackers by name, a thread for each.
 
 The trackers of other projects are extensions: `trainer_server.trackers` shows numbers, `art_langgraph.trackers` runs.
 """

@@ -117,7 +117,7 @@ class _TrackerThread:
 
 
 class Tracking:
-    """Tells trackers of a training. No method waits for a tracker, but `finish`; none raises.
+    """Reports a training to trackers. No method waits for a tracker, but `finish`; none raises.
 
     Args:
         trackers: Name and tracker, as `make_trackers` gives them.
@@ -137,12 +137,12 @@ class Tracking:
         return bool(self._threads)
 
     def start(self, run: TrackedRun) -> None:
-        """Tells all trackers that a training begins."""
+        """Calls `start` of all trackers."""
         for thread in self._threads:
             thread.put("start", run)
 
     def log(self, step: int, metrics: Mapping[str, Any], runs: Sequence[Any] = ()) -> None:
-        """Tells all trackers of a step.
+        """Calls `log` of all trackers, and `trajectories` of those that have it.
 
         Args:
             step: Number of the step.
@@ -155,7 +155,7 @@ class Tracking:
                 thread.put("trajectories", step, runs)
 
     def finish(self, error: str | None = None, seconds: float | None = None) -> None:
-        """Tells all trackers that the training has ended, and waits until they have sent what they have.
+        """Calls `finish` of all trackers, and waits until they have sent their rows.
 
         Args:
             error: What ended it before its time; None: nothing did.

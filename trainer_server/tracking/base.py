@@ -1,4 +1,4 @@
-"""What a tracker is, and the run that it is told about; how it gets its numbers and its library."""
+"""The protocol of a tracker, the training that it shows, and helpers that trackers share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trainer_server.wire.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """A training, as trackers are told of it when it begins.
+    """A training: the argument of `Tracker.start`.
 
     Args:
         policy: Name of the policy that is trained.

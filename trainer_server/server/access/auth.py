@@ -86,7 +86,7 @@ class Logins(Protocol):
     """The logins of browsers, which the dashboard has."""
 
     def token(self, method: str, path: str, headers: Headers) -> Token | None:
-        """The token of the login that a request comes from; None: it comes from none, or may not be asked by a cookie.
+        """The token of the login in a request's cookie; None: there is none, or the request may not use it.
 
         Raises:
             ConfigError: The named tokens cannot be read.
