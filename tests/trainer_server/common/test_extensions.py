@@ -41,7 +41,7 @@ def test_whoever_asks_for_an_absent_extension_is_told_what_is_missing(monkeypatc
     with pytest.raises(ConfigError, match=r"there is no nowhere\.at_all\. Install all .* pip install"):
         load("trainer_server.doctor.finding")
     assert find("trainer_server.nothing") is None
-    assert find("trainer_server.cli") is not None, "the core is there"
+    assert find("trainer_server.wire") is not None, "the core is there"
 
 
 @pytest.mark.slow
