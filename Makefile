@@ -83,7 +83,7 @@ fuzz: setup ## Fuzz for hours: FUZZ times as many examples as `make test` draws 
 
 # The client runs on Windows and macOS too: mypy knows what the standard library does not have there. Other packages are
 # not read for this, which takes a quarter of the time; the errors that are ignored come of that.
-CLIENT := -p art_langgraph -p art_mcp -p trainer_server.common -p trainer_server.trackers -p trainer_server.wire -p trainer_server.commands
+CLIENT := -p art_langgraph -p art_mcp -p trainer_server.common -p trainer_server.trackers -p trainer_server.tracking -p trainer_server.wire -p trainer_server.commands
 ELSEWHERE := --config-file= --follow-imports skip --ignore-missing-imports \
   --disable-error-code valid-type --disable-error-code misc
 

@@ -3,7 +3,6 @@
 Public names are imported when they are first used (PEP 562): `art-langgraph --help` loads no LangChain and no litellm.
 """
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -170,7 +169,9 @@ def __getattr__(name: str) -> Any:
     """Imports a public name when it is first used."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
+    from trainer_server.common.extensions import load
+
+    value = getattr(load(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 

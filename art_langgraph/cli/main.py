@@ -14,16 +14,28 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scoring, traces, trajectories
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing.lists import print_json
-from art_langgraph.cli.setup import commands as setup
-from art_langgraph.cli.training import imitation, train
-from art_langgraph.cli.watching import commands as watching
+from trainer_server.common.extensions import extension_of, register_commands
 from trainer_server.common.proxies import exempt_loopback
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
+COMMANDS = (
+    "art_langgraph.cli.setup.commands",
+    "art_langgraph.cli.watching.commands",
+    "art_langgraph.cli.trajectories",
+    "art_langgraph.cli.traces",
+    "art_langgraph.cli.scoring",
+    "art_langgraph.cli.training.train",
+    "art_langgraph.cli.training.imitation",
+    "art_langgraph.cli.autopilot",
+    "art_langgraph.cli.policies",
+    "art_langgraph.cli.jobs",
+    "art_langgraph.cli.autorl",
+    "art_langgraph.cli.deletion",
+)
+"""Modules whose function `register` adds commands, in the order of `--help`."""
 _FIRST = "quickstart" if sys.platform == "linux" else "connect URL"
 
 
@@ -44,23 +56,13 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    for commands in (
-        setup,
-        watching,
-        trajectories,
-        traces,
-        scoring,
-        train,
-        imitation,
-        autopilot,
-        policies,
-        jobs,
-        autorl,
-        deletion,
-    ):
-        commands.register(app)
+    register_commands(app, COMMANDS)
     app.command("version")(version_command)
     for entry in entry_points(group=GROUP):
+        extension = extension_of(entry.module)
+        if extension is not None and not extension.present:
+            register_commands(app, [entry.module])
+            continue
         try:
             register: Callable[[typer.Typer], None] = entry.load()
         except ImportError as error:

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.progress import track
@@ -25,7 +25,7 @@ from art_langgraph.cli.options import (
 )
 from art_langgraph.cli.printing.lists import print_json, print_table, shorten
 from art_langgraph.cli.watching.show import show_command
-from art_langgraph.exports import TrainerFormat
+from trainer_server.common.extensions import load
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable
@@ -33,6 +33,9 @@ from trainer_server.wire.text import writable
 if TYPE_CHECKING:
     from art_langgraph.trajectory import Trajectory
     from trainer_server.wire import Completion
+
+TrainerFormat = Literal["trl", "openai-sft", "verifiers"]
+"""What `export --format` writes; `exports.names` has the same."""
 
 app = typer.Typer(help="Recorded runs: list, show, export, import, stats, dead-groups.", no_args_is_help=True)
 
@@ -142,9 +145,8 @@ def _write_with_rows(
     file: Path, runs: Iterable[Trajectory], with_tokens: bool, format: TrainerFormat | None, *, as_json: bool
 ) -> None:
     """Writes runs with what the trainer server knows of their answers."""
-    from art_langgraph.exports.export import Export
-
-    export = Export(format, tokens=with_tokens)
+    exports = load("art_langgraph.exports.export")
+    export = exports.Export(format and exports.TrainerFormat(format), tokens=with_tokens)
     with _writing(file):
         export.write(file, runs)
     for note in export.notes:
@@ -173,23 +175,23 @@ def import_command(
     Tokens in the file (`export --with-tokens`) go to the trainer server, which takes those of its own base model and
     tokenizer and overwrites none. Warm starts can imitate them there; steps of GRPO leave them out (`other_server`).
     """
-    from art_langgraph.exports.ledger_rows import LedgerRows, run_and_rows
     from art_langgraph.store import TrajectoryStore
     from trainer_server.common.jsonl import read_jsonl
 
+    ledger_rows = load("art_langgraph.exports.ledger_rows")
     target = TrajectoryStore(store)
     added = known = new_rows = known_rows = 0
     lines: Iterable[tuple[Trajectory, list[Completion]]]
     if file.suffix == ".parquet":
         lines = ((run, []) for run in _read_parquet(file))
     else:
-        lines = read_jsonl(file, run_and_rows, what="trajectory")
+        lines = read_jsonl(file, ledger_rows.run_and_rows, what="trajectory")
     with ExitStack() as stack:
-        server: LedgerRows | None = None
+        server: Any = None
         for trajectory, rows in lines:
             if rows and tokens:
                 if server is None:
-                    server = stack.enter_context(LedgerRows(short_patience()))
+                    server = stack.enter_context(ledger_rows.LedgerRows(short_patience()))
                 outcome = server.add(rows)
                 new_rows, known_rows = new_rows + outcome.added, known_rows + outcome.known
             if trajectory.id in target.rewards([trajectory.id]):  # `get` would find one that has only begun, too
@@ -340,12 +342,11 @@ def _utf8(text: str | None) -> str | None:
 
 
 def _read_parquet(file: Path) -> Iterator[Trajectory]:
-    from art_langgraph.traces.problems import Skips
-    from art_langgraph.traces.records import read_records
     from art_langgraph.trajectory import Trajectory
     from trainer_server.common.jsonl import explain, from_json
 
-    for number, row in read_records(file, Skips()):
+    records = load("art_langgraph.traces.records")
+    for number, row in records.read_records(file, records.Skips()):
         try:
             yield from_json(Trajectory, row["record"])
         except (KeyError, TypeError, ValueError) as error:

@@ -39,7 +39,7 @@ from art_langgraph.loop.watch.watch import Watch, WatchOptions
 from art_langgraph.rewards import GroupReward, RewardFunction, check_callable
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.common import tracing
-from trainer_server.trackers import Tracker
+from trainer_server.tracking import Tracker
 from trainer_server.wire import ConfigError, GRPOConfig, Job, JobStatus, StepResult
 
 log = logging.getLogger("art_langgraph")

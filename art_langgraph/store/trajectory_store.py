@@ -26,6 +26,7 @@ from art_langgraph.store.session import Session
 from art_langgraph.store.sqlite import SQLiteDatabase
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.common import Home
+from trainer_server.common.extensions import load
 from trainer_server.common.jsonl import from_json
 from trainer_server.wire import ConfigError
 
@@ -447,9 +448,9 @@ def _address(text: str) -> str | None:
 
 def _postgres(url: str) -> Database:
     try:
-        from art_langgraph.store.postgres import PostgresDatabase
+        database: Database = load("art_langgraph.store.postgres").PostgresDatabase(url)
     except ImportError as error:
         raise ConfigError(
             f"a trajectory store in PostgreSQL needs psycopg ({error}): pip install 'art-langgraph[postgres]'"
         ) from None
-    return PostgresDatabase(url)
+    return database

@@ -1,17 +1,14 @@
 """Trackers that get a step's trajectories as traces, and the names of all trackers that a client has.
 
-The protocol of a tracker, and those that show numbers, are in `trainer_server.trackers`: the server reports to
-them too.
+The protocol of a tracker, and those that show numbers, are in `trainer_server.tracking` and `trainer_server.trackers`:
+the server reports to them too.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from art_langgraph.trackers.langfuse import LangfuseTracker
-from art_langgraph.trackers.langsmith import LangSmithTracker
 from art_langgraph.trajectory import Trajectory
-from trainer_server.trackers import JSONLTracker, TrackedRun, Tracker, numbers
-from trainer_server.trackers.registry import TRACKERS, TrackerFactory
+from trainer_server.tracking import CLIENT_TRACKERS, JSONLTracker, TrackedRun, Tracker, numbers
 
 __all__ = ["CLIENT_TRACKERS", "JSONLTracker", "TakesTrajectories", "TrackedRun", "Tracker", "numbers"]
 
@@ -27,7 +24,3 @@ class TakesTrajectories(Tracker, Protocol):
             runs: The runs. They must not be changed.
         """
         ...
-
-
-CLIENT_TRACKERS: dict[str, TrackerFactory] = {**TRACKERS, "langfuse": LangfuseTracker, "langsmith": LangSmithTracker}
-"""Trackers by name: those of `trainer_server.trackers`, and those that get trajectories."""

@@ -12,7 +12,7 @@ from art_langgraph.redaction import redact
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
 from trainer_server.common.jsonl import to_json
-from trainer_server.trackers import TrackedRun, import_library
+from trainer_server.tracking import TrackedRun, import_library
 from trainer_server.wire import ARTError, ConfigError
 
 _KINDS = {"run": "agent", "node": "chain", "model": "generation", "tool": "tool"}

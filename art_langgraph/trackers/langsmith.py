@@ -10,7 +10,7 @@ from typing import Any
 from art_langgraph.redaction import redact
 from art_langgraph.trackers.spans import Span, scores, span_id, spans
 from art_langgraph.trajectory import Trajectory
-from trainer_server.trackers import TrackedRun, import_library
+from trainer_server.tracking import TrackedRun, import_library
 from trainer_server.wire import ARTError, ConfigError
 
 _KINDS = {"run": "chain", "node": "chain", "model": "llm", "tool": "tool"}

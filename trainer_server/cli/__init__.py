@@ -13,14 +13,13 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from trainer_server.cli.audit import audit_command
 from trainer_server.cli.backup import backup_command, restore_command
-from trainer_server.cli.doctor import doctor_command
 from trainer_server.cli.ledger import app as ledger_app
-from trainer_server.cli.parser_options import ReasoningOption, ToolOption
-from trainer_server.cli.plan import plan_command
+from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.cli.tokens import app as tokens_app
+from trainer_server.cli.tokens import audit_command
 from trainer_server.common import Home
+from trainer_server.common.extensions import register_commands
 from trainer_server.common.options import help_of, with_flags
 from trainer_server.process.cpu_torch import SERVER, require
 from trainer_server.server.config import ServerConfig
@@ -40,7 +39,7 @@ def serve_command(config: ServerConfig) -> None:
     """
     require(*SERVER, extra="server")
     from trainer_server.server.serve import serve
-    from trainer_server.trackers import named_by
+    from trainer_server.tracking import named_by
 
     serve(
         replace(
@@ -167,8 +166,7 @@ def status_command(as_json: Annotated[bool, typer.Option("--json", help="Print J
 def register(app: typer.Typer) -> None:
     """Adds this package's commands to `art-langgraph`."""
     app.command("serve")(serve_command)
-    app.command("plan")(plan_command)
-    app.command("doctor")(doctor_command)
+    register_commands(app, ("trainer_server.planning.command", "trainer_server.doctor.command"))
     app.add_typer(engine_app, name="engine")
     app.add_typer(tokens_app, name="tokens")
     app.command("audit")(audit_command)

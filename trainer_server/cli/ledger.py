@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action
 from trainer_server.common import Home
+from trainer_server.common.extensions import load
 from trainer_server.process.cpu_torch import require
 from trainer_server.wire import ConfigError
 
@@ -51,20 +52,20 @@ def archive_command(
     if name == "sqlite" and not paths.ledger.exists():
         raise ConfigError(f"{paths.root} has no ledger.sqlite: name the home of a server with --home or ART_HOME")
     before = beginning(month_of(time.time()), later=-months)
-    console, moved = Console(stderr=True), dict[str, int]()
+    console, counts = Console(stderr=True), dict[str, int]()
     with audit_action(paths, "ledger.archive", f"{months} months stay"), console.status("archiving"):
         ledger, archive = open_ledger(name, paths), Archive(paths.archive)
         if not isinstance(ledger, GivesMonths):
             raise ConfigError(f"the ledger ({type(ledger).__name__}) gives no months to an archive (GivesMonths)")
         keep = OpenJobs(JobQueue(paths.jobs), ledger).completions()
         for month, count in archive_months(ledger, archive, before, keep=keep):
-            moved[month] = count
+            counts[month] = count
             if not as_json:
                 print(f"{month}: {count:,} completions in {archive.path(month)}")
         ledger.close()
     if as_json:
-        print(json.dumps({"directory": str(paths.archive), "completions": moved}))
-    elif not moved:
+        print(json.dumps({"directory": str(paths.archive), "completions": counts}))
+    elif not counts:
         print(f"the ledger has no completions from before {datetime.fromtimestamp(before, UTC):%Y-%m-%d}")
 
 
@@ -83,7 +84,7 @@ def move_command(
 
     Example: ART_LEDGER=postgresql://art:secret@db.example.com/art art-langgraph ledger move
     """
-    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock, postgres
+    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock
 
     ledger_factory(to)  # says what is wrong with the address, or what is not installed
     if not is_address(to):
@@ -91,6 +92,7 @@ def move_command(
     from trainer_server.process import faults
     from trainer_server.process.files import fsync_directory, server_id
 
+    postgres = load("trainer_server.ledger.postgres.move")
     paths = Home.find(home)
     if not paths.root.is_dir():
         raise ConfigError(f"{paths.root} is no home of a server: name one with --from or ART_HOME")
@@ -115,16 +117,15 @@ def move_command(
                     if rows_done:
                         faults.point("moved")
 
-                moved = postgres().move(paths, server_id(paths), to, show_progress)
+                tables = postgres.move(paths, server_id(paths), to, show_progress)
             faults.point("compared")
-            postgres().put_away(paths)
+            postgres.put_away(paths)
             fsync_directory(paths.root)
         finally:
             trainer_lock.release()
     if as_json:
-        tables = {name: asdict(table) for name, table in moved.items()}
-        print(json.dumps({"database": label, "tables": tables}))
+        print(json.dumps({"database": label, "tables": {name: asdict(table) for name, table in tables.items()}}))
         return
-    for name, table in moved.items():
+    for name, table in tables.items():
         print(f"{name}: {table.rows:,} rows, {table.digest[:12]}… on both sides")
     print(f"moved to {label}: serve with ART_LEDGER or --ledger from now on. The files *.moved can be deleted")

@@ -1,4 +1,4 @@
-"""What commands share that work on the files of a server's home, whether the server runs or not."""
+"""Options that several commands have, and what commands share that work on the files of a server's home."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from trainer_server.common import Home
+from trainer_server.common.options import help_of
 from trainer_server.server.access.audit import AuditLog
+from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ARTError, ConfigError
 
 HomeOption = Annotated[
@@ -23,6 +25,9 @@ HomeOption = Annotated[
 ]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+_MEANINGS = help_of(ServerConfig)
+ToolOption = Annotated[str, typer.Option(help=_MEANINGS["tool_call_parser"])]
+ReasoningOption = Annotated[str, typer.Option(help=_MEANINGS["reasoning_parser"])]
 
 
 def open_home(root: Path | None, *, existing: bool = False) -> Home:
@@ -38,8 +43,8 @@ def open_home(root: Path | None, *, existing: bool = False) -> Home:
     home = Home.find(root)
     if existing and not home.root.is_dir():
         raise ConfigError(f"{home.root} does not exist: name the home of a server by --home or ART_HOME")
-    if told := home.make_private():
-        print(told, file=sys.stderr)
+    if change := home.make_private():
+        print(change, file=sys.stderr)
     return home
 
 
@@ -62,8 +67,8 @@ def audit_action(home: Home, action: str, target: str) -> Iterator[None]:
 def print_table(table: Table) -> None:
     """Prints a table in which nothing is cut: one that is wider than the terminal is folded by it."""
     console = Console()
-    needed = Measurement.get(console, console.options.update_width(10_000), table)
-    console.width = max(console.width, needed.minimum if console.is_terminal else needed.maximum)
+    width = Measurement.get(console, console.options.update_width(10_000), table)
+    console.width = max(console.width, width.minimum if console.is_terminal else width.maximum)
     console.print(table)
 
 

@@ -1,8 +1,9 @@
-"""`art-langgraph tokens create | list | revoke`: named tokens of the server whose home is here."""
+"""`art-langgraph tokens create | list | revoke`, and `audit`: who may do what at this server, and who did."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from datetime import datetime
 from typing import Annotated
@@ -14,8 +15,9 @@ from rich.table import Table
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home, print_table
 from trainer_server.common import Home
+from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.tokens import Scope, Token, TokenRepository
-from trainer_server.wire.text import duration
+from trainer_server.wire.text import duration, moment
 
 app = typer.Typer(
     help="Named tokens: who may ask this server for what. The server may run meanwhile.", no_args_is_help=True
@@ -81,10 +83,10 @@ def create_command(
 def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
     """List the named tokens: owner, scope, creation, last use (to half a minute), expiry, limits."""
     book = TokenRepository(Home.find(home))
-    tokens, used = book.all(), book.last_used()
+    tokens, last_uses = book.all(), book.last_used()
     if as_json:
         rows = [
-            {**token.model_dump(mode="json", exclude={"digest"}), "last_used": used.get(token.digest)}
+            {**token.model_dump(mode="json", exclude={"digest"}), "last_used": last_uses.get(token.digest)}
             for token in tokens
         ]
         print(json.dumps(rows, indent=2))
@@ -97,7 +99,7 @@ def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
             escape(token.owner or "-"),
             token.scope,
             _day(token.created),
-            _day(used[token.digest]) if token.digest in used else "never",
+            _day(last_uses[token.digest]) if token.digest in last_uses else "never",
             _expiry(token),
             *("any" if limit is None else f"{limit:,}" for limit in limits),
         )
@@ -116,8 +118,35 @@ def revoke_command(name: _NameArgument, as_json: JsonOption = False, home: HomeO
     print(f"the token of {token.name}, scope {token.scope}, is revoked")
 
 
-def _day(moment: float) -> str:
-    return datetime.fromtimestamp(moment).strftime("%Y-%m-%d %H:%M")
+def audit_command(
+    since: Annotated[str | None, typer.Option(help="Only from then on: 30m, 2h, 7d, or a date.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON Lines, for programs.")] = False,
+    home: HomeOption = None,
+) -> None:
+    """Print the audit log, oldest first: who did what, to what, when, and how it ended.
+
+    It has what changes something (policies, steps, exports, promotions, deletions, tokens, logins), refused requests to
+    do so, and requests without a token that counts. It has no text of prompts or answers, and no secrets.
+    """
+    from_time = None if since is None else moment(since)
+    entries = AuditLog(Home.find(home)).entries(from_time, lambda why: print(f"left out: {why}", file=sys.stderr))
+    if as_json:
+        for entry in entries:
+            print(entry.model_dump_json(exclude_none=True))
+        return
+    table = Table()
+    for name in ("time", "who", "owner", "action", "target", "result", "from"):
+        table.add_column(name, no_wrap=name != "target", overflow="fold")
+    for entry in entries:
+        result = entry.result if entry.status is None else f"{entry.result} ({entry.status})"
+        when = entry.time.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        names = escape(entry.who), escape(entry.owner or "")
+        table.add_row(when, *names, entry.action, escape(entry.target), result, entry.address or "")
+    print_table(table)
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).strftime("%Y-%m-%d %H:%M")
 
 
 def _expiry(token: Token) -> str:

@@ -92,13 +92,13 @@ def end_group(group: int, *, keep: int | None = None, grace: float = GRACE) -> N
 def _end(living: Callable[[], set[int]], grace: float) -> None:
     """Ends processes: each with TERM, and all that are left after some time with KILL."""
     deadline = time.monotonic() + grace
-    notified: set[int] = set()
+    warned_pids: set[int] = set()
     while rest := living():
         late = time.monotonic() > deadline
-        for pid in rest if late else rest - notified:
+        for pid in rest if late else rest - warned_pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
-        notified |= rest
+        warned_pids |= rest
         time.sleep(0.05)
 
 
@@ -118,9 +118,9 @@ def _reap(child: int) -> int | None:
     """Takes note of children that have ended. Returns the wait status of one of them if it has; else None."""
     status = None
     with suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            if ended[0] == child:
-                status = ended[1]
+        while (process := os.waitpid(-1, os.WNOHANG))[0]:
+            if process[0] == child:
+                status = process[1]
     return status
 
 

@@ -88,8 +88,8 @@ class Home:
     def read_connection(self) -> Connection | None:
         """The server of `connect`; None: there is none. Raises ConfigError for a file that cannot be read."""
         try:
-            stored = json.loads(self.connection.read_text(encoding="utf-8"))
-            return Connection(str(stored["url"]), str(stored["api_key"]))
+            record = json.loads(self.connection.read_text(encoding="utf-8"))
+            return Connection(str(record["url"]), str(record["api_key"]))
         except FileNotFoundError:
             return None
         except (OSError, KeyError, TypeError, ValueError) as error:
@@ -160,8 +160,8 @@ class Home:
 
         `$ART_CACHE`, or `$XDG_CACHE_HOME/art-langgraph`, or `~/.cache/art-langgraph`.
         """
-        if given := os.environ.get("ART_CACHE"):
-            return Path(given).expanduser().absolute()
+        if directory := os.environ.get("ART_CACHE"):
+            return Path(directory).expanduser().absolute()
         above = Path(os.environ.get("XDG_CACHE_HOME", ""))
         return (above if above.is_absolute() else Path("~/.cache").expanduser()) / "art-langgraph"
 
@@ -179,8 +179,8 @@ class Home:
         """
         if os.path.lexists(self.root) and not self.root.is_dir():
             raise ConfigError(f"{self.root} is no directory: name a directory as the home (--home, ART_HOME)")
-        shared = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
-        if shared or self.root in (Path(self.root.anchor), Path(os.path.expanduser("~"))):
+        sticky = self.root.is_dir() and self.root.stat().st_mode & stat.S_ISVTX  # as /tmp is
+        if sticky or self.root in (Path(self.root.anchor), Path(os.path.expanduser("~"))):
             raise ConfigError(
                 f"{self.root} cannot be a home directory of art-langgraph, which only its owner may read: name a "
                 f"directory of its own, such as {self.root / 'art-langgraph'} (--home, ART_HOME)"
@@ -328,8 +328,8 @@ class Connection:
         paths, url = Home.find(home), cls.find_url(base_url, home)
         if key := api_key or os.environ.get("ART_API_KEY"):
             return cls(url, key)
-        if (connected := paths.read_connection()) and origin(url) == origin(connected.url):
-            return cls(url, connected.api_key)
+        if (remote := paths.read_connection()) and origin(url) == origin(remote.url):
+            return cls(url, remote.api_key)
         if not paths.token.exists():
             raise ConfigError(
                 f"no token for the trainer server: {paths.token} does not exist and ART_API_KEY is not set. "
@@ -354,7 +354,7 @@ class Connection:
         """
         if not (url := base_url or os.environ.get("ART_BASE_URL")):
             paths = Home.find(home)
-            url = connected.url if (connected := paths.read_connection()) else paths.server_url() or DEFAULT_URL
+            url = remote.url if (remote := paths.read_connection()) else paths.server_url() or DEFAULT_URL
         return server_address(url)
 
 

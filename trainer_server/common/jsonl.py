@@ -138,12 +138,12 @@ def append_jsonl(path: str | Path, records: Iterable[Any]) -> None:
             file.seek(size - 1)
             if file.read(1) != b"\n":
                 data = b"\n" + data
-        written = 0
+        count = 0
         try:
-            while written < len(data):  # usually one write; the system may write less than all of it
-                written += file.write(data[written:])
+            while count < len(data):  # usually one write; the system may write less than all of it
+                count += file.write(data[count:])
         except OSError:
-            if os.fstat(file.fileno()).st_size == size + written:  # no other process has appended meanwhile
+            if os.fstat(file.fileno()).st_size == size + count:  # no other process has appended meanwhile
                 file.truncate(size)
             raise
 

@@ -36,7 +36,7 @@ TEXTS = frozenset(
 """Parts of records that people, models and tools write."""
 _PARTS = frozenset({"scenario", "completions", "tool_calls", "nodes", "request"})
 """Parts of records that have such parts."""
-_KEPT = frozenset({"role", "type", "id", "tool_call_id", "call_id"})
+_NAMES = frozenset({"role", "type", "id", "tool_call_id", "call_id"})
 
 Factory = TypeVar("Factory", bound=Callable[..., Any])
 
@@ -72,9 +72,9 @@ def check_members(option: str, name: str, instance: object, protocol: type) -> N
     """Raises ConfigError for an object that lacks a part of a protocol."""
     parts = {part for part in (*vars(protocol), *protocol.__annotations__) if not part.startswith("_")}
     if missing := sorted(parts - set(dir(instance))):
-        asking = f"{protocol.__module__}.{protocol.__name__}"
+        needed_by = f"{protocol.__module__}.{protocol.__name__}"
         raise ConfigError(
-            f"{option} {name}: {type(instance).__name__} has no {', '.join(missing)}, which {asking} asks for"
+            f"{option} {name}: {type(instance).__name__} has no {', '.join(missing)}, which {needed_by} asks for"
         )
 
 
@@ -95,7 +95,7 @@ class Redactor:
 
     def __init__(self, option: str, name: str) -> None:
         self._function: Callable[[str], object] = factory_named(option, name, {}, "takes a text and returns one")
-        self._option, self._said = f"{option} {name}", False
+        self._option, self._warned = f"{option} {name}", False
 
     def record(self, record: Any) -> Any:
         """A record, as JSON has it, with its texts redacted: those below the names of `TEXTS`, at any depth of lists
@@ -117,22 +117,22 @@ class Redactor:
             return [self.text(item) for item in value]
         if not isinstance(value, dict):
             return value
-        kept = _KEPT | {"name"} if "arguments" in value or value.get("role") == "tool" else _KEPT
+        names = _NAMES | {"name"} if "arguments" in value or value.get("role") == "tool" else _NAMES
         return {
-            name: inner if name in kept and isinstance(inner, str) else self.text(inner)
+            name: inner if name in names and isinstance(inner, str) else self.text(inner)
             for name, inner in value.items()
         }
 
     def _redact(self, text: str) -> str:
         try:
-            redacted = self._function(text)
-            if isinstance(redacted, str):
-                return redacted
-            problem = f"returned {type(redacted).__name__}, not a text"
+            result = self._function(text)
+            if isinstance(result, str):
+                return result
+            problem = f"returned {type(result).__name__}, not a text"
         except Exception as error:  # the user's function; its message may have the text in it
             problem = f"raised {type(error).__name__}"
-        if not self._said:
-            self._said = True
+        if not self._warned:
+            self._warned = True
             log.error("%s %s: %r is stored in place of such texts (said once)", self._option, problem, UNREDACTED)
         return UNREDACTED
 
@@ -149,13 +149,13 @@ def loss_place(definition: str) -> tuple[str, str, str]:
 def check_losses(definitions: Iterable[str]) -> None:
     """Raises ConfigError for a loss of another form, one whose name is taken, or one whose module the trainer process
     will not find."""
-    taken = set(LOSS_NAMES)
+    names = set(LOSS_NAMES)
     for definition in definitions:
         check_loss_place(definition)
         name, _, _ = loss_place(definition)
-        if name in taken:
+        if name in names:
             raise ConfigError(f"--loss {definition}: there is a loss named {name!r} already; choose another name")
-        taken.add(name)
+        names.add(name)
 
 
 def check_loss_place(definition: str) -> None:

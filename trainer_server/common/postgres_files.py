@@ -23,31 +23,28 @@ def rewrite(db: Any, tables: Iterable[str]) -> dict[str, str]:
         The tables in whose files deleted rows may be left, and why.
     """
     deadline = time.monotonic() + _PATIENCE
-    left = _once(db, tables)
-    while left and time.monotonic() < deadline:
+    while reasons := {table: why for table in tables if (why := _rewrite(db, table))}:
+        if time.monotonic() >= deadline:
+            break
         time.sleep(_PAUSE)
-        left = _once(db, left)
-    return left
+        tables = list(reasons)
+    return reasons
 
 
-def _once(db: Any, tables: Iterable[str]) -> dict[str, str]:
-    return {table: why for table in tables if (why := _rewritten(db, table))}
-
-
-def _rewritten(db: Any, table: str) -> str:
+def _rewrite(db: Any, table: str) -> str:
     """Writes a table anew. Returns why deleted rows may be left in its files; empty: none are."""
     reasons = list[str]()
 
-    def look(notice: Any) -> None:
+    def read_notice(notice: Any) -> None:
         if notice.severity_nonlocalized == "WARNING":
             reasons.append(f"{notice.message_primary}")
         # "3 dead row versions cannot be removed yet", in the language of the database
         elif (rows := re.search(r"[0-9]+", notice.message_detail or "")) and int(rows[0]):
             reasons.append(f"another transaction still sees {rows[0]} deleted rows")
 
-    db.add_notice_handler(look)
+    db.add_notice_handler(read_notice)
     try:
         db.execute(f"VACUUM (FULL, VERBOSE) {table}")
     finally:
-        db.remove_notice_handler(look)
+        db.remove_notice_handler(read_notice)
     return "; ".join(reasons)

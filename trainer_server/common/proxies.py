@@ -1,4 +1,4 @@
-"""By which proxy of the environment an address is asked, and which addresses are asked directly.
+"""The proxy of the environment through which requests to an address go, and the addresses that need none.
 
 `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY` and `NO_PROXY` count in upper and in lower case, as for curl. Without them the
 proxy settings of macOS or Windows count. An address on the loopback interface is asked directly, whatever they say: a
@@ -51,7 +51,7 @@ def proxies() -> list[Proxy]:
 
 
 def proxy_of(url: str) -> Proxy | None:
-    """The proxy by which an address is asked; None: it is asked directly.
+    """The proxy for requests to an address; None: they go there directly.
 
     Args:
         url: An http or https address.
@@ -88,13 +88,13 @@ def loopback_exemption(environment: Mapping[str, str]) -> dict[str, str]:
     if not any(environment.get(name) for scheme in _SCHEMES for name in _names(scheme)):
         return {}
     either = environment.get("no_proxy") or environment.get("NO_PROXY") or ""
-    changed = {}
+    variables = {}
     for name in _names("no"):
         entries = [entry.strip() for entry in (environment.get(name) or either).split(",") if entry.strip()]
         missing = [entry for entry in LOOPBACK if entry not in entries]
         if "*" not in entries and (value := ",".join([*entries, *missing])) != environment.get(name):
-            changed[name] = value
-    return changed
+            variables[name] = value
+    return variables
 
 
 def exempt_loopback() -> None:

@@ -132,10 +132,9 @@ class RecordSchema:
             NewerSchema: A newer release wrote the file.
             ValueError: The text is no JSON object, or its number is none.
         """
-        given = json.loads(text)
-        if not isinstance(given, dict):
+        record: dict[str, Any] = json.loads(text)
+        if not isinstance(record, dict):
             raise ValueError("it is no JSON object")
-        record: dict[str, Any] = given
         schema = record.pop(_FIELD, 0)
         if not isinstance(schema, int) or schema < 0:
             raise ValueError(f"its schema is {schema!r}, which is no number")

@@ -1,7 +1,7 @@
 """Traces in OpenTelemetry's terms, with the GenAI semantic conventions. Off unless the environment asks for them.
 
 While they are off, nothing of OpenTelemetry is imported, and each call here returns at once. They are on with
-`ART_OTEL=1`, or where one of OpenTelemetry's own variables names an exporter (ASKED). `ART_OTEL=0` turns them off.
+`ART_OTEL=1`, or where one of OpenTelemetry's own variables names an exporter (VARIABLES). `ART_OTEL=0` turns them off.
 Spans go to the tracer provider that the program has set up, else by OTLP over HTTP to where the variables say.
 """
 
@@ -25,7 +25,7 @@ log = logging.getLogger("art_langgraph")
 
 SWITCH = "ART_OTEL"
 """The environment variable that turns traces on (`1`) or off (`0`)."""
-ASKED = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
+VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_TRACES_EXPORTER")
 """Variables of OpenTelemetry that ask for traces."""
 TRACEPARENT = "traceparent"
 """The header of the W3C that joins the spans of several processes to one trace."""
@@ -37,26 +37,26 @@ Attributes = Mapping[str, Any]
 
 
 class Span:
-    """Something that lasts. This one does nothing: it stands for all while traces are off."""
+    """A span. This class does nothing: its one instance, NOTHING, stands for all spans while traces are off."""
 
     def set(self, attributes: Attributes) -> None:
         """Adds attributes."""
 
     def rename(self, name: str) -> None:
-        """Gives it the name that it would have got, had that been known when it began."""
+        """Gives it another name, which was not known when it began."""
 
     def fail(self, error: BaseException | str) -> None:
-        """Says that it failed.
+        """Marks it as failed.
 
         Args:
             error: What was raised, or `kind: message`.
         """
 
     def event(self, name: str, attributes: Attributes) -> None:
-        """Notes something that happened while it lasted."""
+        """Adds an event, at the time of the call."""
 
     def end(self, at: float | None = None) -> None:
-        """It is over. What is said of it later is lost.
+        """Ends the span. Later changes are lost.
 
         Args:
             at: When it ended, Unix time; None: now.
@@ -105,7 +105,7 @@ class _SDKSpan(Span):
 
 
 _lock = threading.Lock()
-_decided = False
+_is_decided = False
 _tracer: Tracer | None = None
 _provider: Any = None
 """The tracer provider that was made here."""
@@ -123,16 +123,16 @@ def on(service: str = "art-langgraph") -> bool:
     Raises:
         ConfigError: The environment asks for traces in a way that cannot be followed.
     """
-    if not _decided:
+    if not _is_decided:
         _decide(service)
     return _tracer is not None
 
 
 def use(provider: TracerProvider | None) -> None:
     """Sends spans to a tracer provider from now on; None: to none, and traces are off."""
-    global _decided, _tracer
+    global _is_decided, _tracer
     with _lock:
-        _decided, _tracer = True, None if provider is None else provider.get_tracer("art_langgraph")
+        _is_decided, _tracer = True, None if provider is None else provider.get_tracer("art_langgraph")
 
 
 def flush() -> None:
@@ -164,13 +164,13 @@ def begin(
         return NOTHING
     from opentelemetry import trace
 
-    linked = [trace.Link(context) for link in links if (context := _span_context(link)) is not None]
+    span_links = [trace.Link(context) for link in links if (context := _span_context(link)) is not None]
     span = _tracer.start_span(
         name,
         context=None if parent is None else _extract_context(parent),
         kind=trace.SpanKind[kind.upper()],
         attributes=_drop_empty(attributes or {}),
-        links=linked,
+        links=span_links,
         start_time=_nanoseconds(at),
     )
     return _SDKSpan(span)
@@ -213,18 +213,18 @@ def within(span: Span) -> AbstractContextManager[object]:
 
 
 def calling(span: Span) -> None:
-    """A callback tells that a model is called: `headers` names this span until it has ended."""
+    """Makes a model call's span the one that `headers` names, until it has ended."""
     if span is not NOTHING:
         _call.set(span)
 
 
 def headers() -> dict[str, str]:
-    """What a request to a trainer server says of the span that it is made in; nothing while traces are off."""
+    """The headers that join a request to a trainer server to the current span; empty while traces are off."""
     if not on():
         return {}
-    called = _call.get()
-    if isinstance(called, _SDKSpan) and called.span.is_recording():
-        return {} if (parent := called.parent) is None else {TRACEPARENT: parent}
+    model_call = _call.get()
+    if isinstance(model_call, _SDKSpan) and model_call.span.is_recording():
+        return {} if (parent := model_call.parent) is None else {TRACEPARENT: parent}
     return _inject_headers(None)
 
 
@@ -247,25 +247,25 @@ def wanted(environment: Mapping[str, str] = os.environ) -> bool:
         raise ConfigError(f"{SWITCH}={switch}: give 1 to turn traces on, or 0 to turn them off")
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true" or environment.get("OTEL_TRACES_EXPORTER") == "none":
         return False
-    return any(environment.get(name) for name in ASKED)
+    return any(environment.get(name) for name in VARIABLES)
 
 
 def _decide(service: str) -> None:
-    global _decided, _tracer, _provider
+    global _is_decided, _tracer, _provider
     with _lock:
-        if _decided:
+        if _is_decided:
             return
         if wanted():
             try:
-                made = _set_up(service)
+                provider = _set_up(service)
             except ImportError as error:
                 message = f"traces are asked for, and OpenTelemetry is not installed ({error.name}): {INSTALL}"
                 if os.environ.get(SWITCH) == "1":
                     raise ConfigError(message) from None
                 log.warning("%s; %s=0 silences this", message, SWITCH)
             else:
-                _tracer = made.get_tracer("art_langgraph")
-        _decided = True
+                _tracer = provider.get_tracer("art_langgraph")
+        _is_decided = True
 
 
 def _set_up(service: str) -> TracerProvider:
@@ -276,8 +276,8 @@ def _set_up(service: str) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider as SDKProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter
 
-    if isinstance(known := trace.get_tracer_provider(), SDKProvider):
-        return known
+    if isinstance(existing := trace.get_tracer_provider(), SDKProvider):
+        return existing
     exporter: SpanExporter
     if os.environ.get("OTEL_TRACES_EXPORTER") == "console":
         exporter = ConsoleSpanExporter()
@@ -291,8 +291,8 @@ def _set_up(service: str) -> TracerProvider:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()
-    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
-    _provider = SDKProvider(resource=Resource.create(named))
+    resource = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": service}
+    _provider = SDKProvider(resource=Resource.create(resource))
     _provider.add_span_processor(BatchSpanProcessor(exporter))
     provider: TracerProvider = _provider
     return provider

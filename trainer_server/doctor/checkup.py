@@ -51,9 +51,9 @@ def examine(
         engine_args: As `serve` has them.
 
     Returns:
-        What was found. A check that needs what another one could not find is left out.
+        The findings. A check that needs the result of a failed one is left out.
     """
-    findings, known = check_environment(home)
+    findings, vllm_registry = check_environment(home)
     no_trainer = any(finding.check == "trainer" and finding.state == State.failed for finding in findings)
     try:
         location = locate(model, revision, home.cache)
@@ -63,13 +63,13 @@ def examine(
     except (ConfigError, EngineError) as error:
         return [*findings, _unreadable(model, error, no_trainer)]
     findings.append(check_files(location, shape))
-    findings.append(check_architecture(files, known))
-    if own_code := check_own_code(files, known, trust_remote_code):
+    findings.append(check_architecture(files, vllm_registry))
+    if own_code := check_own_code(files, vllm_registry, trust_remote_code):
         findings.append(own_code)
     findings.append(check_memory(model, files, shape, rank=rank, gpus=gpus, gpu_gib=gpu_gib))
     findings.append(check_context(files, shape))
     try:
-        parsers = choose_parsers(files, known, tools=tools, reasoning=reasoning, args=engine_args)
+        parsers = choose_parsers(files, vllm_registry, tools=tools, reasoning=reasoning, args=engine_args)
     except ConfigError as error:
         return [*findings, Finding("parse", "tool calls", State.failed, str(error))]
     findings += check_parsers(parsers, files)

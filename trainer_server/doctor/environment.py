@@ -26,10 +26,11 @@ def check_environment(home: Home) -> tuple[list[Finding], Registry | None]:
         home: The server's home.
 
     Returns:
-        What was found, and the names that the installed vLLM knows; None if it does not say.
+        The findings, and the registry of the installed vLLM: its architectures and parsers; None: it cannot be read.
     """
-    engine, known = _engine(home.cache)
-    return [engine, *(_plugins(known) if known else ()), _trainer(), _processor(), _disk(home)], known
+    engine, vllm_registry = _engine(home.cache)
+    plugins = _plugins(vllm_registry) if vllm_registry else []
+    return [engine, *plugins, _trainer(), _processor(), _disk(home)], vllm_registry
 
 
 def _engine(cache: Path) -> tuple[Finding, Registry | None]:
@@ -38,11 +39,11 @@ def _engine(cache: Path) -> tuple[Finding, Registry | None]:
         text = f"vLLM is not installed in {install.directory(cache)}"
         return Finding(_SUBJECT, "vLLM", State.failed, text, "art-langgraph engine install"), None
     try:
-        known = registry(cache)
+        vllm_registry = registry(cache)
     except EngineError as error:
         return Finding(_SUBJECT, "vLLM", State.failed, str(error), "art-langgraph engine install"), None
-    text = f"vLLM {known.version} ({installation.flavour}) in {installation.directory}"
-    return Finding(_SUBJECT, "vLLM", State.ok, text), known
+    text = f"vLLM {vllm_registry.version} ({installation.flavour}) in {installation.directory}"
+    return Finding(_SUBJECT, "vLLM", State.ok, text), vllm_registry
 
 
 def _plugins(vllm_registry: Registry) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""What a check found."""
+"""The results of checks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Finding:
     """The result of one check.
 
     Args:
-        subject: What was looked at: `environment`, `serve`, `parse` or `train`.
+        subject: What was examined: `environment`, `serve`, `parse` or `train`.
         check: Name of the check.
         state: How it ended.
         text: What was found, with the values.

@@ -97,12 +97,12 @@ def check_files(location: Location, shape: ModelShape | str) -> Finding:
     if isinstance(shape, str):
         text = f"{location.name}, commit {where.name}: the weights will be downloaded by `serve`"
         return Finding(_SERVE, "files", State.ok, text)
-    needed, free = shape.weight_bytes, free_disk(where)
+    size, free = shape.weight_bytes, free_disk(where)
     text = (
-        f"{location.name}, commit {where.name}: `serve` will download about {needed / GIB:.1f} GiB, and "
+        f"{location.name}, commit {where.name}: `serve` will download about {size / GIB:.1f} GiB, and "
         f"{free / GIB:.1f} GiB are free there"
     )
-    if needed > free:
+    if size > free:
         return Finding(_SERVE, "files", State.failed, text, "make room, or set HF_HOME to a directory on another disk")
     return Finding(_SERVE, "files", State.ok, text)
 
@@ -186,13 +186,13 @@ def _main_memory(shape: ModelShape, rank: int) -> Finding:
         "KV cache": 2.0,
         "libraries": _CPU_OVERHEAD,
     }
-    needed, there = sum(parts.values()), main_memory() / GIB
+    total, there = sum(parts.values()), main_memory() / GIB
     text = (
-        f"needs about {needed:.1f} GiB ({', '.join(f'{name} {gib:.1f}' for name, gib in parts.items())}) of {there:.1f}"
+        f"needs about {total:.1f} GiB ({', '.join(f'{name} {gib:.1f}' for name, gib in parts.items())}) of {there:.1f}"
     )
-    if needed > there:
+    if total > there:
         remedy = "a machine with more memory, a smaller model, or a smaller token_budget in GRPOConfig"
-        state = State.failed if needed - parts["activations"] > there else State.warning
+        state = State.failed if total - parts["activations"] > there else State.warning
         return Finding(_SERVE, "memory", state, text, remedy)
     return Finding(_SERVE, "memory", State.ok, text)
 
@@ -209,9 +209,9 @@ def check_context(files: ModelFiles, shape: ModelShape | str) -> Finding:
         return Finding(_SERVE, "context", State.warning, text, "--engine-args '--max-model-len N'")
     text = f"{files.context:,} tokens"
     if not gpu_memory() and not isinstance(shape, str):
-        held = 2 * GIB // _wide(shape.kv_bytes_per_token)
-        if held < files.context:
-            text += f"; the KV cache of this machine holds {held:,}, which is then the longest context"
+        capacity = 2 * GIB // _wide(shape.kv_bytes_per_token)
+        if capacity < files.context:
+            text += f"; the KV cache of this machine holds {capacity:,}, which is then the longest context"
     if files.context < _SHORT_CONTEXT:
         return Finding(_SERVE, "context", State.warning, text, "prompts with tools may not fit: take another model")
     return Finding(_SERVE, "context", State.ok, text)

@@ -34,12 +34,12 @@ def check_training(
     line += ["--trust-remote-code"] if trust_remote_code else []
     env = {**inherited_environment(), "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     try:
-        done = subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=_TIMEOUT)
-        examined = json.loads(done.stdout.splitlines()[-1])
+        process = subprocess.run(line, capture_output=True, text=True, check=False, env=env, timeout=_TIMEOUT)
+        examination = json.loads(process.stdout.splitlines()[-1])
     except (OSError, ValueError, IndexError, subprocess.TimeoutExpired) as error:
-        words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else done.stderr[-500:]
+        words = str(error) if isinstance(error, OSError | subprocess.TimeoutExpired) else process.stderr[-500:]
         return [Finding(_TRAIN, "model", State.failed, f"the model could not be examined: {words}")]
-    return [*_model(examined, rank, _read_trial(home, directory)), *_template(examined["template"], parsers)]
+    return [*_model(examination, rank, _read_trial(home, directory)), *_template(examination["template"], parsers)]
 
 
 def _read_trial(home: Home, directory: Path) -> dict[str, Any]:
@@ -86,19 +86,16 @@ def _template(rendering: dict[str, Any], parsers: Parsers) -> list[Finding]:
             return [Finding(_TRAIN, "chat template", State.ok, f"{text}; vLLM renders this family itself")]
         remedy = "give a template to vLLM: --engine-args '--chat-template FILE'"
         return [Finding(_TRAIN, "chat template", State.failed, text, remedy)]
-    lacking = [
-        what
-        for what, there in (
-            ("the tools of a request", rendering["tools"]),
-            ("tool calls of earlier turns", rendering["calls"]),
-            ("results of tools", rendering["results"]),
-        )
-        if not there
-    ]
+    parts = {
+        "the tools of a request": "tools",
+        "tool calls of earlier turns": "calls",
+        "results of tools": "results",
+    }
+    lacking = [words for words, part in parts.items() if not rendering[part]]
     if parsers.tools.name and lacking:
         text = f"the chat template does not show {', '.join(lacking)}"
         remedy = "agents with tools will not see them: give another template by --engine-args '--chat-template FILE'"
         return [Finding(_TRAIN, "chat template", State.warning, text, remedy)]
-    said = "renders tools, their calls and results" if not lacking else "renders conversations"
+    features = "renders tools, their calls and results" if not lacking else "renders conversations"
     thoughts = " and thoughts of the last turn" if rendering["thoughts"] else ""
-    return [Finding(_TRAIN, "chat template", State.ok, f"it {said}{thoughts}")]
+    return [Finding(_TRAIN, "chat template", State.ok, f"it {features}{thoughts}")]

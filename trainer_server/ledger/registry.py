@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from trainer_server.common import Home
+from trainer_server.common.extensions import load
 from trainer_server.common.plugins import check_members, factory_named
 from trainer_server.ledger.base import Ledger, LedgerFactory
 from trainer_server.ledger.books import Books
@@ -139,7 +140,7 @@ def postgres() -> ModuleType:
         ConfigError: psycopg is not installed.
     """
     try:
-        from trainer_server.ledger import postgres as package
+        package: ModuleType = load("trainer_server.ledger.postgres")
     except ImportError as error:
         message = f"--ledger postgresql://… needs psycopg ({error}): pip install 'art-langgraph[postgres]'"
         raise ConfigError(message) from None

@@ -132,14 +132,14 @@ class ModelShape:
         if experts := next((key for key in config if "experts" in key and config[key]), None):
             raise ConfigError(f"{origin} has {experts}={config[experts]}: the arithmetic is for dense models")
         try:
-            heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+            heads, hidden_size = int(config["num_attention_heads"]), int(config["hidden_size"])
             return cls(
                 layers=int(config["num_hidden_layers"]),
-                hidden_size=hidden,
+                hidden_size=hidden_size,
                 intermediate=int(config["intermediate_size"]),
                 heads=heads,
                 key_heads=int(config.get("num_key_value_heads") or heads),
-                head_size=int(config.get("head_dim") or hidden // heads),
+                head_size=int(config.get("head_dim") or hidden_size // heads),
                 vocabulary=int(config["vocab_size"]),
                 tied=bool(config.get("tie_word_embeddings", False)),
                 biased=config.get("model_type") == "qwen2",
@@ -168,7 +168,7 @@ class ModelShape:
                 raise ConfigError(f"{path} is not JSON: {error}") from None
         model = "SmolLM2-135M" if model == "embedded" else model
         name = model.rpartition("/")[2].lower().removesuffix("-instruct").removesuffix("-base")
-        if shape := next((shape for known, shape in KNOWN.items() if known.lower() == name), None):
+        if shape := next((shape for key, shape in KNOWN.items() if key.lower() == name), None):
             return shape
         raise ConfigError(f"--model {model}: give its directory or config.json, or one of: {', '.join(KNOWN)}")
 

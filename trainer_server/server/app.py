@@ -10,10 +10,12 @@ from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
 from trainer_server.common import tracing
+from trainer_server.common.extensions import DASHBOARD, extension_of, find
 from trainer_server.engines.base import EngineLost
+from trainer_server.gateway.errors import APIError
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.access.auth import BearerAuth, KnownHosts
@@ -29,11 +31,9 @@ from trainer_server.server.access.layers import (
 )
 from trainer_server.server.access.quotas import QuotaLayer
 from trainer_server.server.access.request_log import RequestLog
-from trainer_server.server.access.scopes import check_owner, check_scope
+from trainer_server.server.access.scopes import RULES, check_owner, check_scope
 from trainer_server.server.access.tokens import Keyring, TokenRepository
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.dashboard import views
-from trainer_server.server.dashboard.sessions import Sessions
 from trainer_server.server.errors import add_error_handlers
 from trainer_server.server.metrics.state import State
 from trainer_server.server.routes import ROUTERS
@@ -64,7 +64,9 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     server.series.register(State(server))
     engine_key = config.engine_api_key if config.engine_urls else None
     keys = Keyring(token, TokenRepository(config.home), engine_key=engine_key)
-    sessions, requests = Sessions(keys), RequestLog(AuditLog(config.home))
+    requests = RequestLog(AuditLog(config.home))
+    dashboard = find(f"{DASHBOARD}.views")
+    logins = dashboard.Sessions(keys) if dashboard else None
 
     async def write_uses() -> None:
         await asyncio.sleep(_USES_WRITTEN)
@@ -99,8 +101,8 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
         """The contract of the HTTP API."""
         return app.openapi()
 
-    app.state.server, app.state.sessions = server, sessions
-    for router in (*ROUTERS, *views.ROUTERS):
+    app.state.server, app.state.sessions = server, logins
+    for router in (*ROUTERS, *(dashboard.ROUTERS if dashboard else [_absent_routes(DASHBOARD)])):
         app.include_router(router, dependencies=[Depends(check_scope), Depends(check_owner)])
     app.add_middleware(AuditLayer, requests=requests)
     app.add_middleware(QuotaLayer, quotas=server.quotas)
@@ -108,7 +110,7 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.add_middleware(Bodies, most_mib=config.max_body_mib)
     if config.gateway_of is not None:
         app.add_middleware(TrainerRoutes, trainer=config.gateway_of)
-    app.add_middleware(BearerAuth, keys=keys, sessions=sessions, requests=requests)
+    app.add_middleware(BearerAuth, keys=keys, logins=logins, requests=requests)
     app.add_middleware(KnownHosts, hosts=(config.host, *config.allowed_hosts))
     app.add_middleware(RequestTimer, count=server.counters.count_request)
     app.add_middleware(StopHandler)
@@ -117,6 +119,24 @@ def create_app(config: ServerConfig, token: str) -> FastAPI:
     app.add_middleware(RequestIds, logged=config.logs.requests)
     add_error_handlers(app)
     return app
+
+
+def _absent_routes(module: str) -> APIRouter:
+    """The routes of an extension that is absent: each answers 501 with what is missing."""
+    router, extension = APIRouter(include_in_schema=False), extension_of(module)
+    assert extension is not None
+
+    async def refuse() -> None:
+        try:
+            extension.refuse()
+        except ConfigError as error:
+            raise APIError(501, str(error), code="extension_missing") from None
+
+    for name, rule in RULES.items():
+        if rule.extension == module:
+            method, path = name.split()
+            router.add_api_route(path, refuse, methods=[method])
+    return router
 
 
 async def check_engines(config: ServerConfig) -> None:

@@ -7,9 +7,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from trainer_server.trackers import ENVIRONMENT, TrackedRun, Tracking, make_trackers
-from trainer_server.trackers.base import run_id
-from trainer_server.trackers.registry import OF_CLIENTS
+from trainer_server.tracking import ENVIRONMENT, OF_CLIENTS, TrackedRun, Tracking, make_trackers, run_id
 from trainer_server.wire import Job, JobStatus
 
 log = logging.getLogger("trainer_server")

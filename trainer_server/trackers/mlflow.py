@@ -10,8 +10,7 @@ from itertools import islice
 from typing import Any
 
 from trainer_server.common.jsonl import to_json
-from trainer_server.trackers.base import TrackedRun, numbers
-from trainer_server.trackers.library import import_library
+from trainer_server.tracking import TrackedRun, import_library, numbers
 
 _NOT_ALLOWED = re.compile(r"[^\w\-. /]")
 _METRICS, _PARAMS = 900, 100
@@ -43,9 +42,9 @@ class MLflowTracker:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "art-langgraph"
         experiment = self._client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else self._client.create_experiment(name)
-        known = self._client.search_runs([number], f"tags.`{_ID}` = '{run.id}'", max_results=1)
-        if known:
-            self._run = known[0].info.run_id
+        earlier = self._client.search_runs([number], f"tags.`{_ID}` = '{run.id}'", max_results=1)
+        if earlier:
+            self._run = earlier[0].info.run_id
             self._client.update_run(self._run, status="RUNNING")
             return
         tags = {_ID: run.id, "policy": run.policy, "kind": run.kind}

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.common.jsonl import to_json
-from trainer_server.trackers.base import TrackedRun, numbers
-from trainer_server.trackers.library import import_library
+from trainer_server.tracking import TrackedRun, import_library, numbers
 
 
 class TensorBoardTracker:

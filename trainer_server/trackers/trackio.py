@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from trainer_server.trackers.base import TrackedRun, numbers
-from trainer_server.trackers.library import import_library
+from trainer_server.tracking import TrackedRun, import_library, numbers
 
 
 class TrackioTracker:

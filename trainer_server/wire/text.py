@@ -27,8 +27,8 @@ def writable(text: str) -> str:
 
 def beginning(text: str, most: int) -> str:
     """The first `most` characters of a text, and how many were left out."""
-    left = len(text) - most
-    return text if left <= 0 else f"{text[:most]} [… {left:,} more characters]"
+    rest = len(text) - most
+    return text if rest <= 0 else f"{text[:most]} [… {rest:,} more characters]"
 
 
 def visible(text: str) -> str:

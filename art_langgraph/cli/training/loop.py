@@ -105,7 +105,7 @@ def run_loop(
     from art_langgraph.loop.sampling.dead_groups import dead_groups
     from art_langgraph.loop.sampling.exploration import Exploration
     from art_langgraph.loop.train import train
-    from trainer_server.trackers import JSONLTracker, Tracker, named_by
+    from trainer_server.tracking import JSONLTracker, Tracker, named_by
 
     assert flags.scenarios is not None
     scorer = load_object(reward) if reward else None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from art_langgraph.cli.options import load_object
+from trainer_server.common.extensions import find
 from trainer_server.wire import GRPOConfig
 
 if TYPE_CHECKING:
@@ -71,7 +72,6 @@ async def find_unused_runs(
     trainer: TrainerClient, store: TrajectoryStore, policy: str, runs: Sequence[Trajectory], again: bool
 ) -> list[Trajectory]:
     """The runs that a step may take. Says which ones are left out, and why."""
-    from art_langgraph.auto_pilot.state_store import StateStore
     from art_langgraph.client.step_marks import settle
 
     usable = [trajectory for trajectory in runs if not (trajectory.evaluation or trajectory.hints)]
@@ -80,7 +80,8 @@ async def find_unused_runs(
             f"{evaluations} of {len(runs)} runs are left out: they evaluate a version, or had hints, and are never "
             "trained on"
         )
-    flown = StateStore(store, policy).step_of_a_running_autopilot()
+    autopilots = find("art_langgraph.auto_pilot.state_store")
+    flown = autopilots.StateStore(store, policy).step_of_a_running_autopilot() if autopilots else None
     if flown is not None:
         print(f"the autopilot of {policy} is running, and has a training step under way: its runs are in use")
     for job in await settle(trainer, store, policy, sending=flown):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from art_langgraph.loop.executors.base import Executor
 from art_langgraph.loop.executors.local import LocalExecutor
-from art_langgraph.loop.executors.ray import RayExecutor
+from trainer_server.common.extensions import load
 from trainer_server.wire import ConfigError
 
 ExecutorName = Literal["local", "ray"]
@@ -27,4 +27,7 @@ def executor_of(executor: Executor | ExecutorName) -> Executor:
 @cache
 def _create_executor(name: ExecutorName) -> Executor:
     """One of each name in a process, so that a graph is sent to Ray once."""
-    return RayExecutor() if name == "ray" else LocalExecutor()
+    if name == "local":
+        return LocalExecutor()
+    executor: Executor = load("art_langgraph.loop.executors.ray").RayExecutor()
+    return executor

@@ -15,10 +15,8 @@ from art_langgraph.client.client import TrainerClient
 from art_langgraph.costs.meter import CostMeter
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.watch.record import StepRecord
-from art_langgraph.trackers import CLIENT_TRACKERS
 from trainer_server.common import Home
-from trainer_server.trackers import TrackedRun, Tracker, Tracking, make_trackers, named_by
-from trainer_server.trackers.base import run_id
+from trainer_server.tracking import CLIENT_TRACKERS, TrackedRun, Tracker, Tracking, make_trackers, named_by, run_id
 
 log = logging.getLogger("art_langgraph")
 

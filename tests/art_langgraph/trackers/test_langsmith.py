@@ -13,7 +13,7 @@ from art_langgraph.trackers.spans import spans
 from tests.support.patience import PATIENCE
 from tests.support.runs.trackers import a_run, a_run_with, tracked
 from tests.support.tracing.recording_server import Recorded, recording
-from trainer_server.trackers import Tracking
+from trainer_server.tracking import Tracking
 from trainer_server.wire import ConfigError
 
 MARK, FUNCTION = "secret-4711", "tests.support.homes.redactions:digits"

@@ -18,7 +18,7 @@ import pytest
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 _OURS = {"art_langgraph", "art_mcp", "trainer_server", "art_examples", "tests", "testbed"}
 """A module of these that is missing is a fault."""
-LINUX_ONLY = "tests/trainer_server/wire/test_guard.py"
+LINUX_ONLY = "tests/trainer_server/common/test_guard.py"
 _WORLDS, _MODES = "worlds cannot be copied on Windows", "Windows has no modes of files"
 NOT_ON_WINDOWS = {
     "tests/art_langgraph/background/test_background.py::test_a_child_of_a_fork_begins_anew": "Windows has no fork",
@@ -34,13 +34,13 @@ NOT_ON_WINDOWS = {
     "tests/art_mcp/scenarios/test_worlds.py": _WORLDS,
     "tests/art_mcp/specialization/test_verify.py::test_a_run_that_called_nothing": _WORLDS,
     "tests/art_mcp/worlds/": _WORLDS,
-    "tests/trainer_server/wire/test_home.py::test_a_home_that_": _MODES,
-    "tests/trainer_server/wire/test_home.py::test_a_new_home_is_private": _MODES,
-    "tests/trainer_server/wire/test_home.py::test_a_directory_that_has_other_uses": _MODES,
-    "tests/trainer_server/wire/test_home.py::test_a_private_file_is_readable": _MODES,
-    "tests/trainer_server/wire/test_home.py::test_a_text_of_a_model_is_written": _MODES,
-    "tests/trainer_server/wire/test_home.py::test_the_server_of_connect_comes_before": _MODES,
-    "tests/trainer_server/wire/test_jsonl.py::test_only_the_user_may_read_a_new_file": _MODES,
+    "tests/trainer_server/common/test_home.py::test_a_home_that_": _MODES,
+    "tests/trainer_server/common/test_home.py::test_a_new_home_is_private": _MODES,
+    "tests/trainer_server/common/test_home.py::test_a_directory_that_has_other_uses": _MODES,
+    "tests/trainer_server/common/test_home.py::test_a_private_file_is_readable": _MODES,
+    "tests/trainer_server/common/test_home.py::test_a_text_of_a_model_is_written": _MODES,
+    "tests/trainer_server/common/test_home.py::test_the_server_of_connect_comes_before": _MODES,
+    "tests/trainer_server/common/test_jsonl.py::test_only_the_user_may_read_a_new_file": _MODES,
 }
 NOT_ON_MACOS = {
     "tests/art_mcp/worlds/test_copying.py::test_where_blocks_cannot_be_shared": "files share blocks on Linux only",

@@ -12,7 +12,7 @@ from pathlib import Path
 from art_langgraph.trackers import CLIENT_TRACKERS
 from tests.support.patience import PATIENCE
 from tests.support.runs.trackers import a_run, tracked
-from trainer_server.trackers import Tracking, make_trackers
+from trainer_server.tracking import Tracking, make_trackers
 
 
 def track(name: str, home: Path) -> tuple[list[str], dict[str, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 from art_langgraph import Scenario, Trajectory
 from art_langgraph.trajectory import CompletionCall, NodeRun, ToolCall
 from tests.support.patience import PATIENCE
-from trainer_server.trackers import TrackedRun
+from trainer_server.tracking import TrackedRun
 
 
 class Remembering:

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import Protocol
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import Headers
@@ -19,9 +20,8 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.process.files import write_atomic
 from trainer_server.server.access.layers import Layer
 from trainer_server.server.access.request_log import RequestLog
-from trainer_server.server.access.scopes import set_token, token_of
+from trainer_server.server.access.scopes import LOGIN, set_token, token_of
 from trainer_server.server.access.tokens import Keyring, Token
-from trainer_server.server.dashboard.sessions import LOGIN, Sessions
 from trainer_server.wire import ConfigError
 
 OPEN = {"/health", "/ready", "/favicon.ico", LOGIN}
@@ -83,6 +83,18 @@ def _host(header: str) -> str | None:
         return None
 
 
+class Logins(Protocol):
+    """The logins of browsers, which the dashboard has."""
+
+    def token(self, method: str, path: str, headers: Headers) -> Token | None:
+        """The token of the login in a request's cookie; None: there is none, or the request may not use it.
+
+        Raises:
+            ConfigError: The named tokens cannot be read.
+        """
+        ...
+
+
 class BearerAuth(Layer):
     """Answers 401 to requests without a token that counts, and adds them to the audit log.
 
@@ -94,13 +106,13 @@ class BearerAuth(Layer):
     Args:
         app: The application behind it.
         keys: The tokens.
-        sessions: The logins of browsers.
+        logins: The logins of browsers; None: there is no dashboard to log in to.
         requests: The audit log.
     """
 
-    def __init__(self, app: ASGIApp, keys: Keyring, sessions: Sessions, requests: RequestLog) -> None:
+    def __init__(self, app: ASGIApp, keys: Keyring, logins: Logins | None, requests: RequestLog) -> None:
         super().__init__(app)
-        self._keys, self._sessions, self._requests = keys, sessions, requests
+        self._keys, self._logins, self._requests = keys, logins, requests
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -108,7 +120,10 @@ class BearerAuth(Layer):
         method, path = scope["method"], scope["path"]
         is_open = path in OPEN or path.startswith(_OPEN_BELOW)
         try:
-            token = self._keys.find(secret) if secret else self._sessions.token(method, path, headers)
+            if secret:
+                token = self._keys.find(secret)
+            else:
+                token = self._logins.token(method, path, headers) if self._logins else None
         except ConfigError as error:
             if not is_open:
                 raise APIError(503, str(error), code="tokens_unreadable") from None
@@ -117,7 +132,7 @@ class BearerAuth(Layer):
         set_token(scope, valid_token)
         if is_open or valid_token is not None:
             await self.app(scope, receive, send)
-        elif method == "GET" and not secret and (path == "/" or path.startswith("/ui/")):
+        elif self._logins and method == "GET" and not secret and (path == "/" or path.startswith("/ui/")):
             page = path + (f"?{query.decode('latin-1')}" if (query := scope.get("query_string")) else "")
             login = RedirectResponse(f"{LOGIN}?next={quote(page)}", status_code=303)
             await login(scope, receive, send)

@@ -10,10 +10,13 @@ from starlette.requests import Request
 from starlette.routing import compile_path
 from starlette.types import Scope as ASGIScope
 
+from trainer_server.common.extensions import DASHBOARD
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.tokens import Scope, Token
 from trainer_server.wire.headers import ROLLOUT
 
+LOGIN = "/ui/login"
+"""Path of the page on which a browser gives its token."""
 _TOKEN = "token"
 """Key of a request's state."""
 
@@ -26,14 +29,17 @@ class Rule:
         scope: What a token needs; None: the route needs no token.
         action: What the audit log calls it; None: it is not in the log.
         anywhere: Whether every server of a fleet answers it; else the one that trains does.
+        extension: Module of the extension whose route it is; None: the core answers it.
     """
 
     scope: Scope | None
     action: str | None = None
     anywhere: bool = False
+    extension: str | None = None
 
 
-_OPEN, _ROLLOUT, _TRAIN, _ADMIN = (Rule(scope) for scope in (None, Scope.rollout, Scope.train, Scope.admin))
+_ROLLOUT, _TRAIN = Rule(Scope.rollout), Rule(Scope.train)
+_PAGE = Rule(Scope.train, extension=DASHBOARD)
 _OPEN_ANYWHERE, _ANYWHERE = (Rule(scope, anywhere=True) for scope in (None, Scope.rollout))
 
 RULES: dict[str, Rule] = {
@@ -51,7 +57,7 @@ RULES: dict[str, Rule] = {
     "GET /api/rollouts/{rollout}": _ANYWHERE,
     "POST /api/rollouts/{rollout}/reward": _ANYWHERE,
     "PUT /api/rollouts/{rollout}/trace": _ANYWHERE,
-    "GET /api/rollouts/{rollout}/trace": _ROLLOUT,
+    "GET /api/rollouts/{rollout}/trace": Rule(Scope.rollout, extension=DASHBOARD),
     "POST /api/rollouts/traces": _ANYWHERE,
     "DELETE /api/rollouts/{rollout}": _ANYWHERE,
     "POST /api/rollouts/release": _ANYWHERE,
@@ -81,23 +87,23 @@ RULES: dict[str, Rule] = {
     "GET /api/rollouts": _TRAIN,
     "POST /api/completions": Rule(Scope.train, "completions.import"),
     "GET /api/engines": _TRAIN,
-    "GET /api/status": _TRAIN,
-    "GET /api/policies/{name}/curves": _TRAIN,
-    "GET /": _TRAIN,
-    "GET /ui/now": _TRAIN,
-    "GET /ui/throughput.json": _TRAIN,
-    "GET /ui/policies/{name}": _TRAIN,
-    "GET /ui/jobs": _TRAIN,
-    "GET /ui/jobs/{job_id}": _TRAIN,
-    "GET /ui/events": _TRAIN,
-    "GET /ui/runs": _TRAIN,
-    "GET /ui/runs/rows": _TRAIN,
-    "GET /ui/runs/newer": _TRAIN,
-    "GET /ui/runs/{run_id}": _TRAIN,
-    "GET /ui/completions/{completion_id}": _TRAIN,
-    "GET /ui/groups": _TRAIN,
-    "GET /ui/scenarios": _TRAIN,
-    "GET /ui/diff": _TRAIN,
+    "GET /api/status": _PAGE,
+    "GET /api/policies/{name}/curves": _PAGE,
+    "GET /": _PAGE,
+    "GET /ui/now": _PAGE,
+    "GET /ui/throughput.json": _PAGE,
+    "GET /ui/policies/{name}": _PAGE,
+    "GET /ui/jobs": _PAGE,
+    "GET /ui/jobs/{job_id}": _PAGE,
+    "GET /ui/events": _PAGE,
+    "GET /ui/runs": _PAGE,
+    "GET /ui/runs/rows": _PAGE,
+    "GET /ui/runs/newer": _PAGE,
+    "GET /ui/runs/{run_id}": _PAGE,
+    "GET /ui/completions/{completion_id}": _PAGE,
+    "GET /ui/groups": _PAGE,
+    "GET /ui/scenarios": _PAGE,
+    "GET /ui/diff": _PAGE,
     # What users of a policy get, and what is lost for ever.
     "PUT /api/policies/{name}/promotion": Rule(Scope.admin, "policy.promote"),
     "PUT /api/policies/{name}/candidate": Rule(Scope.admin, "candidate.begin"),
@@ -108,10 +114,10 @@ RULES: dict[str, Rule] = {
     # What anybody may see: whether the server is ready, and the way in and out.
     "GET /health": _OPEN_ANYWHERE,
     "GET /ready": _OPEN_ANYWHERE,
-    "GET /ui/login": _OPEN,
-    "POST /ui/login": Rule(None, "login"),
-    "POST /ui/logout": _ROLLOUT,
-    "GET /ui/static/{name:path}": _OPEN_ANYWHERE,
+    f"GET {LOGIN}": Rule(None, extension=DASHBOARD),
+    f"POST {LOGIN}": Rule(None, "login", extension=DASHBOARD),
+    "POST /ui/logout": Rule(Scope.rollout, extension=DASHBOARD),
+    "GET /ui/static/{name:path}": Rule(None, anywhere=True, extension=DASHBOARD),
 }
 """By method and path of the route."""
 BEGIN = {

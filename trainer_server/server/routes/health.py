@@ -1,5 +1,5 @@
-"""`/health`, `/ready`, `/api/engines`, `/api/status`, `/metrics`: whether the server can answer, and what it works on;
-and `/api/token`: what the token of a request is for."""
+"""`/health`, `/ready`, `/api/engines`, `/metrics`: whether the server can answer, and what it works on; and
+`/api/token`: what the token of a request is for."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client.exposition import choose_encoder
 
 from trainer_server.common import TokenInfo
-from trainer_server.common.status import ServerStatus
 from trainer_server.engines.base import CountsSeconds, Engine
 from trainer_server.server.access.auth import authorized
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Scope
-from trainer_server.server.dashboard.sources import SourcesDep
-from trainer_server.server.dashboard.status import status_of
 from trainer_server.server.dependencies import ServerDep
 from trainer_server.server.server import Server
 from trainer_server.wire import EngineError
@@ -76,14 +73,6 @@ async def _request_seconds(engine: Engine) -> dict[str, float] | None:
         return await engine.request_seconds() if isinstance(engine, CountsSeconds) and engine.ready else None
     except EngineError:
         return None
-
-
-@router.get("/api/status")
-async def status(sources: SourcesDep) -> ServerStatus:
-    """One screen of everything: engines, the line, open jobs by phase, policies with their last results, tokens per
-    second, memory, and problems with their remedies."""
-    await sources.look()
-    return await asyncio.to_thread(status_of, sources)
 
 
 @router.get("/metrics")

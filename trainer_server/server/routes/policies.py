@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
-from trainer_server.common.status import Curve
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
-from trainer_server.server.dashboard.sources import SourcesDep
 from trainer_server.server.dependencies import (
     PolicyDep,
     ServerDep,
@@ -96,17 +93,6 @@ def list_policies(server: ServerDep) -> dict[str, list[Policy]]:
 async def show_policy(policy: PolicyDep) -> Policy:
     """One policy."""
     return policy
-
-
-@router.get("/{name}/curves", response_model_exclude_none=True)
-async def show_curves(
-    name: str, sources: SourcesDep, scenario: Annotated[str, Query(max_length=200)] = ""
-) -> dict[str, Curve]:
-    """The learning curves of a policy, by version: held-out success, rewards of its runs and of its nodes, and each
-    metric of its steps. With `scenario`: those of the runs of one scenario."""
-    await sources.look()
-    curves = await asyncio.to_thread(sources.curves, name, scenario)
-    return {curve: Curve.model_validate(values) for curve, values in curves.items()}
 
 
 @router.delete("/{name}")

@@ -16,7 +16,6 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.records import record_of, rows_of
 from trainer_server.ledger.run_repository import ReportedRun
 from trainer_server.server.access.request_log import note
-from trainer_server.server.dashboard.sources import Sources, SourcesDep
 from trainer_server.server.dependencies import RolloutRoute, ServerDep
 from trainer_server.server.erasure import erase_runs
 from trainer_server.server.server import Server
@@ -126,18 +125,6 @@ async def give_reward(rollout: str, reward: Reward, server: ServerDep) -> Respon
     return Response(await asyncio.to_thread(give), media_type="application/json")
 
 
-@router.get("/{rollout}/trace")
-async def get_trace(rollout: str, sources: SourcesDep, request: Request) -> Response:
-    """What a client told of a run (`RunTrace`): nodes, tool calls, rewards. `rollout`: its id, or that of its
-    trajectory."""
-    await sources.look()
-    row = await asyncio.to_thread(sources.runs.run, rollout)
-    if row is not None:  # its id may be another one than that of the path
-        await sources.server.owners.check(request.scope, [row.id], begins=False)
-    trace = await asyncio.to_thread(_get_trace, sources, row.id if row else rollout)
-    return Response(to_json(trace), media_type="application/json")
-
-
 @router.put("/{rollout}/trace", status_code=204)
 async def put_trace(rollout: NewRolloutId, request: Request, server: ServerDep) -> None:
     """Takes what a client knows of a run that has ended (`RunTrace`): nodes, tool calls, rewards. The dashboard shows
@@ -242,16 +229,6 @@ def _answer(trace: RunTrace) -> str:
     """What a run answered last."""
     answers = [call.message.get("content") for call in trace.completions if call.message]
     return str(next((text for text in reversed(answers) if text), ""))
-
-
-def _get_trace(sources: Sources, rollout: str) -> RunTrace:
-    if (trace := sources.server.runs.find_trace(rollout)) is None:
-        raise NotFound(
-            f"no client told what {rollout!r:.200} did: clients tell it when a run has ended. The ledger has the "
-            "completions: GET /api/rollouts/ID",
-            code="not_found",
-        )
-    return trace
 
 
 def _record(server: Server, rollout: str, completions: Sequence[Completion]) -> RolloutRecord:

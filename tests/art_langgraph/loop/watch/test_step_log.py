@@ -15,7 +15,7 @@ from art_langgraph import ChatART, HeldOut, StepRecord, TrainerClient, train
 from tests.support.patience import PATIENCE
 from tests.support.runs.trackers import Hanging, Raising, Remembering
 from tests.support.servers.trainer_server import TrainerServer
-from trainer_server.trackers import tracking
+from trainer_server.tracking import background
 from trainer_server.wire import ConfigError
 
 
@@ -69,7 +69,7 @@ async def test_steps_and_their_runs_reach_trackers_and_the_servers_own(
     assert "the tracker 'Raising' failed, and the training goes on" in caplog.text
     assert "Give it another address" in caplog.text
 
-    monkeypatch.setattr(tracking, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(background, "FLUSH_SECONDS", 0.0)
     again = Remembering()
     (record,) = await run("tracked", run="mine", first_step=3, steps=3, trackers=[again, slow])
     slow.let_go.set()

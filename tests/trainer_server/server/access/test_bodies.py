@@ -16,12 +16,12 @@ from starlette.types import Message
 
 from tests.support.patience import PATIENCE
 from trainer_server.common import Home
+from trainer_server.dashboard import views
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import ChatBody
 from trainer_server.server.access import bodies
 from trainer_server.server.app import create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.dashboard import views
 from trainer_server.server.routes import ROUTERS
 from trainer_server.wire import RunTrace, RunTraces
 from trainer_server.wire.bounds import ClosedRecord

@@ -1,0 +1,1 @@
+"""Copies of the three packages without extensions, and what runs in them."""

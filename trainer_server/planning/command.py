@@ -1,0 +1,148 @@
+"""`art-langgraph plan`: prints tables of the memory on each GPU, and the command to run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trainer_server.cli.local import ReasoningOption, ToolOption
+from trainer_server.common import Home
+from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
+from trainer_server.planning.model_shape import ModelShape
+from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Workload, make_plan, remedies
+
+
+def plan_command(
+    model: Annotated[
+        str, typer.Option(help="A model directory, its config.json, a known name (Qwen/Qwen3-8B), or `embedded`.")
+    ],
+    gpus: Annotated[int, typer.Option(help="GPUs of one machine.", min=1, max=64)] = 1,
+    gpu_memory: Annotated[float, typer.Option(help="Memory of each, GiB.", min=4)] = 80,
+    context: Annotated[int, typer.Option(help="Longest prompt and answer together, tokens.", min=256)] = 8192,
+    rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
+    policies: Annotated[int, typer.Option(help="Policies that are used at once.", min=1)] = 1,
+    concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
+    tool_call_parser: ToolOption = AUTO,
+    reasoning_parser: ReasoningOption = AUTO,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Say what a model needs on these GPUs, and how to serve it there. Asks no network and no GPU.
+
+    Ends with status 1 if it does not fit.
+    """
+    workload = Workload(model, ModelShape.find(model), gpus, gpu_memory, context, rank, policies, concurrency)
+    plan = make_plan(workload)
+    names = {TOOL_FLAG: tool_call_parser, REASONING_FLAG: reasoning_parser}
+    flags = [word for flag, name in names.items() if name != AUTO for word in (flag, name)]
+    line = " ".join([plan.command, *flags]) if plan.fits else ""
+    if as_json:
+        print(json.dumps(_facts(plan, line), indent=2))
+        if not plan.fits:
+            raise typer.Exit(1)
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(
+        f"For {gpus} × {gpu_memory:g} GiB of GPU memory (--gpus, --gpu-memory). This machine was not looked at."
+    )
+    engine = f"{plan.engines} engine{'s' if plan.engines > 1 else ''}, each on {plan.tensor} GPU"
+    console.print(_table(f"{engine}{'s' if plan.tensor > 1 else ''} (GiB of one GPU)", plan.engine_items, plan.kv_gib))
+    where = f"{plan.trainer} GPU{'s' if plan.trainer > 1 else ''}" if plan.trainer else "the engine's GPU"
+    where += ", by turns" if plan.turns else ""
+    console.print(_table(f"trainer on {where} (GiB of one GPU)", plan.trainer_items))
+    if not plan.fits:
+        console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {_why(plan)}")
+        if changes := remedies(workload):
+            console.print(f"It would with {', or with '.join(changes)}.")
+        raise typer.Exit(1)
+    if plan.turns:
+        console.print(
+            f"Engine and trainer take turns: vLLM sleeps while a step is computed, and requests wait for it. Whichever "
+            f"rests is in main memory, {plan.main_memory_gib:.0f} GiB for both."
+        )
+    full_requests = plan.kv_tokens // context
+    console.print(
+        f"KV cache: {workload.shape.kv_bytes_per_token / 1024:.0f} KiB a token, {plan.kv_tokens:,} tokens in all: "
+        f"{full_requests} requests of full length at once"
+        + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
+    )
+    console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
+    console.print("\n" + line, markup=False)
+
+
+def _facts(plan: Plan, line: str) -> dict[str, Any]:
+    """The plan as JSON. GiB are those of one GPU."""
+    return {
+        "fits": plan.fits,
+        "why_not": None if plan.fits else _why(plan),
+        "remedies": [] if plan.fits else remedies(plan.workload),
+        "command": line if plan.fits else None,
+        "engines": {
+            "count": plan.engines,
+            "gpus_each": plan.tensor,
+            "gib": {item.name: item.gib for item in plan.engine_items},
+            "kv_cache_gib": plan.kv_gib,
+        },
+        "trainer": {
+            "gpus": plan.trainer,
+            "turns": plan.turns,
+            "gib": {item.name: item.gib for item in plan.trainer_items},
+        },
+        "kv_tokens": plan.kv_tokens,
+        "main_memory_gib": plan.main_memory_gib,
+    }
+
+
+def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:
+    """Which parsers the server will choose, and why."""
+    from trainer_server.engines.served_model import embedded_directory
+
+    cache = Home.find().cache
+    path = embedded_directory(cache) if model == "embedded" else Path(model).expanduser()
+    directory = path.parent if path.is_file() else path
+    if directory.is_dir():
+        return parsers_of(directory, cache, tools=tools, reasoning=reasoning).lines()
+    check_parser_names(cache, tools=tools, reasoning=reasoning)
+    later = "chosen when the model is on this machine, by its chat template: `art-langgraph doctor` says it beforehand"
+    return [f"{what}: {later if name == AUTO else name}" for what, name in (("tools", tools), ("reasoning", reasoning))]
+
+
+def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("what")
+    table.add_column("GiB", justify="right")
+    table.add_column("how", style="dim")
+    for item in items:
+        table.add_row(item.name, f"{item.gib:.2f}", item.how)
+    table.add_row("sum", f"{sum(item.gib for item in items):.2f}", "", style="bold")
+    if kv_gib is not None:
+        table.add_row("left for the KV cache", f"{kv_gib:.2f}", "")
+    return table
+
+
+def _why(plan: Plan) -> str:
+    """A sentence that says which part does not fit, and by how much."""
+    workload = plan.workload
+    saving = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
+    if plan.trainer and not plan.trainer_fits:
+        return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saving:.1f} in all."
+    if not plan.trainer_fits:
+        return (
+            f"The trainer needs {plan.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} GiB; "
+            "4-bit weights cannot take turns."
+        )
+    if not plan.trainer and not plan.turns and plan.kv_gib <= 0:
+        together = plan.trainer_gib + sum(item.gib for item in plan.engine_items)
+        return f"Engine and trainer need {together:.1f} GiB before any KV cache; 4-bit weights would save {saving:.1f}."
+    if plan.kv_gib <= 0:
+        return f"An engine lacks {-plan.kv_gib:.1f} GiB a GPU for its weights, before any KV cache."
+    return f"An engine's KV cache holds {plan.kv_tokens // plan.engines:,} tokens, less than one request."
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the command to `art-langgraph`."""
+    app.command("plan")(plan_command)
