@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import StepFlags, StoreOption, load_object, with_flags
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_json
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:
@@ -233,8 +233,3 @@ def _show(report: dict[str, object], as_json: bool) -> None:
         return
     for name, value in report.items():
         print(f"{name}: {json.dumps(value) if isinstance(value, dict) else value}")
-
-
-def register(root: typer.Typer) -> None:
-    """Adds this command to `art-langgraph`."""
-    root.command("autopilot")(autopilot_command)

@@ -19,7 +19,7 @@ from art_langgraph.cli.options import (
     rubric_text,
     with_flags,
 )
-from art_langgraph.cli.printing.lists import only_json
+from art_langgraph.cli.printing import only_json
 from trainer_server.common.home import write_private
 from trainer_server.wire import ConfigError
 
@@ -114,8 +114,3 @@ def autorl_command(
                 "report": str(output / "report.md"),
             }
         )
-
-
-def register(root: typer.Typer) -> None:
-    """Adds this command to `art-langgraph`."""
-    root.command("autorl")(autorl_command)

@@ -3,16 +3,15 @@ them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from art_langgraph.cli import policies, trajectories
-from art_langgraph.cli.options import JsonOption, StoreOption, find_trajectory, short_patience
-from art_langgraph.cli.printing.lists import only_json
-from trainer_server.wire import ConfigError, Erased, ServerError
+from art_langgraph.cli.options import JsonOption, StoreOption, ask_server, find_trajectory
+from art_langgraph.cli.printing import only_json
+from trainer_server.wire import ConfigError, Erased, ServerError, ServerUnreachable
 
 if TYPE_CHECKING:
     from art_langgraph.store import TrajectoryStore
@@ -61,7 +60,7 @@ def delete_trajectories_command(
         try:
             stored += target.parts(find_trajectory(target, run).id)
         except ConfigError:
-            if local or not asyncio.run(_is_rollout(run)):
+            if local or not _is_rollout(run):
                 raise
             elsewhere.append(run)
     with only_json(as_json) as answer:
@@ -136,22 +135,13 @@ def delete_policy_command(
 
     Example: art-langgraph policies delete agent-old
     """
-    from art_langgraph.client.client import TrainerClient
     from art_langgraph.store import TrajectoryStore
-
-    async def find() -> None:
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            await trainer.policy(name)
-
-    async def at_the_server() -> Erased:
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            return await trainer.delete_policy(name)
 
     with only_json(as_json) as answer:
         if not yes:  # before the question: there is nothing to confirm where there is no such policy
-            asyncio.run(find())
+            ask_server(lambda trainer: trainer.policy(name))
         _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
-        erased = asyncio.run(at_the_server())
+        erased = ask_server(lambda trainer: trainer.delete_policy(name))
         target = TrajectoryStore(store)
         deleted = target.delete([run.id for run in target if name in run.versions])
         print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.name}")
@@ -170,20 +160,16 @@ def _delete(
         rollouts = [*dict.fromkeys(run.rollout_id for run in runs if run.rollout_id), *elsewhere]
         completions = list(dict.fromkeys(call.id for run in runs for call in run.completions if call.id))
         if rollouts or completions:
-            erased = asyncio.run(_at_the_server(rollouts, completions))
+            erased = _delete_at_server(rollouts, completions)
             _print_counts(erased)
     deleted = store.delete([run.id for run in runs])
     print(f"{deleted} runs deleted in {store.name}")
     return {"store": store.name, "runs": deleted, "server": erased and erased.model_dump()}
 
 
-async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:
-    from art_langgraph.client.client import TrainerClient
-    from trainer_server.wire import ServerUnreachable
-
+def _delete_at_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:
     try:
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            return await trainer.erase(rollouts, completions)
+        return ask_server(lambda trainer: trainer.erase(rollouts, completions))
     except (ServerUnreachable, ServerError) as error:
         raise ConfigError(
             f"nothing was deleted, because the trainer server deletes its part first: {error}. --local deletes the "
@@ -191,17 +177,14 @@ async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) ->
         ) from None
 
 
-async def _is_rollout(run: str) -> bool:
+def _is_rollout(run: str) -> bool:
     """Whether the trainer server has a rollout with this id."""
-    from art_langgraph.client.client import TrainerClient
-
-    async with TrainerClient(retry_for=short_patience()) as trainer:
-        try:
-            await trainer.rollout(run)
-        except ServerError as error:
-            if error.status == 404:
-                return False
-            raise
+    try:
+        ask_server(lambda trainer: trainer.rollout(run))
+    except ServerError as error:
+        if error.status == 404:
+            return False
+        raise
     return True
 
 
@@ -217,8 +200,3 @@ def _print_counts(erasure: Erased) -> None:
     )
     if not erasure.rewritten:
         print("its databases are larger than 1 GiB and were not written anew: what was deleted is overwritten in them")
-
-
-def register(root: typer.Typer) -> None:
-    """Adds these commands to `art-langgraph`."""
-    root.add_typer(threads_app, name="threads")

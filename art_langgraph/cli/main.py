@@ -14,12 +14,22 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import autopilot, autorl, deletion, jobs, policies, scoring, traces, trajectories
+from art_langgraph.cli import (
+    autopilot,
+    autorl,
+    deletion,
+    policies,
+    recorded_runs,
+    setup,
+    sft,
+    status,
+    traces,
+    train,
+    trajectories,
+    watch,
+)
 from art_langgraph.cli.options import JsonOption
-from art_langgraph.cli.printing.lists import print_json
-from art_langgraph.cli.setup import commands as setup
-from art_langgraph.cli.training import imitation, train
-from art_langgraph.cli.watching import commands as watching
+from art_langgraph.cli.printing import print_outcome
 from trainer_server.common.proxies import exempt_loopback
 from trainer_server.wire import ARTError
 
@@ -30,10 +40,35 @@ _FIRST = "quickstart" if sys.platform == "linux" else "connect URL"
 def version_command(as_json: JsonOption = False) -> None:
     """Print the version of art-langgraph."""
     installed = version("art-langgraph")
-    if as_json:
-        print_json({"version": installed})
-    else:
-        print(installed)
+    print_outcome({"version": installed}, installed, as_json)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": setup.init_command,
+    "connect": setup.connect_command,
+    "disconnect": setup.disconnect_command,
+    "status": status.status_command,
+    "watch": watch.watch_command,
+    "top": status.top_command,
+    "feedback": recorded_runs.feedback_command,
+    "score": recorded_runs.score_command,
+    "train": train.train_command,
+    "sft": sft.sft_command,
+    "autopilot": autopilot.autopilot_command,
+    "export": policies.export_command,
+    "fork": policies.fork_command,
+    "score-version": policies.score_command,
+    "promote": policies.promote_command,
+    "autorl": autorl.autorl_command,
+    "version": version_command,
+}
+_GROUPS: dict[str, typer.Typer] = {
+    "trajectories": trajectories.app,
+    "import": traces.app,
+    "policies": policies.app,
+    "jobs": policies.jobs_app,
+    "threads": deletion.threads_app,
+}
 
 
 def build() -> typer.Typer:
@@ -44,22 +79,10 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    for commands in (
-        setup,
-        watching,
-        trajectories,
-        traces,
-        scoring,
-        train,
-        imitation,
-        autopilot,
-        policies,
-        jobs,
-        autorl,
-        deletion,
-    ):
-        commands.register(app)
-    app.command("version")(version_command)
+    for name, group in _GROUPS.items():
+        app.add_typer(group, name=name)
+    for name, command in _COMMANDS.items():
+        app.command(name)(command)
     for entry in entry_points(group=GROUP):
         try:
             register: Callable[[typer.Typer], None] = entry.load()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import typer
 
@@ -18,10 +19,13 @@ from trainer_server.wire import ConfigError, GRPOConfig
 from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
     from art_langgraph.judge.ruler import Ruler
     from art_langgraph.llm.llm import LLM
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
+
+T = TypeVar("T")
 
 RunArgument = Annotated[
     str,
@@ -180,6 +184,22 @@ def _flags(options: Any, panel: str) -> Iterator[inspect.Parameter]:
 def flag(name: str) -> str:
     """A field, as the command line writes it."""
     return f"--{name.replace('_', '-')}"
+
+
+def ask_server(request: Callable[[TrainerClient], Awaitable[T]]) -> T:
+    """Sends the requests of a command to the trainer server. A server that is gone is waited for by `short_patience`.
+
+    Args:
+        request: Sends them.
+    """
+
+    async def send() -> T:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            return await request(trainer)
+
+    return asyncio.run(send())
 
 
 def short_patience() -> float:

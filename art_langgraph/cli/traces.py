@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import JsonOption, SinceFilter, with_flags
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_json
 from trainer_server.wire import ConfigError
 
 if TYPE_CHECKING:
@@ -175,8 +175,3 @@ def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path
 
 for _system in _ABOUT:
     app.command(_system)(_command(_system))
-
-
-def register(root: typer.Typer) -> None:
-    """Adds these commands to `art-langgraph`."""
-    root.add_typer(app, name="import")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import JsonOption, make_llm
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_json
 from art_mcp.cli.options import (
     DestructiveOption,
     DifficultyOption,

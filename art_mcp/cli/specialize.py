@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from art_langgraph.cli.options import JsonOption, StepFlags, load_object, make_llm, with_flags
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_json
 from art_mcp.cli.options import (
     DestructiveOption,
     DifficultyOption,

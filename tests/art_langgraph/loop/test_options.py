@@ -10,7 +10,7 @@ from dataclasses import fields
 import pytest
 
 from art_langgraph import compare_versions, evaluate, gather, rollout, train
-from art_langgraph.cli.training.loop import LoopFlags
+from art_langgraph.cli.train import LoopFlags
 from art_langgraph.loop.options import LoopOptions, help_of
 from art_langgraph.loop.train import TrainOptions
 from tests.support.option_tables import PAGES, TABLE, renew

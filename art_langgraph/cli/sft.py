@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from art_langgraph.cli.options import JsonOption
-from art_langgraph.cli.printing.lists import only_json
+from art_langgraph.cli.printing import only_json
 from trainer_server.wire import ConfigError, SFTConfig
 
 _SFT = SFTConfig()
@@ -133,8 +133,3 @@ def _held_out(metrics: Mapping[str, Any]) -> str:
         return ended
     kept = metrics["updates_kept"]
     return f", held-out loss {losses[0]:.3f} → {min(losses):.3f} (that of {kept} updates, which is kept){ended}"
-
-
-def register(root: typer.Typer) -> None:
-    """Adds the command to `art-langgraph`."""
-    root.command("sft")(sft_command)

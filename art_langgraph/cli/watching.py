@@ -1,14 +1,88 @@
-"""What happened in a training between two looks at the server."""
+"""What `watch` is asked to watch, the looks at it, and what has changed between two of them."""
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainer_server.common.status import OpenJob, PolicyStatus, ServerStatus
-from trainer_server.wire import Job
+from art_langgraph.cli.options import several
+from trainer_server.common.status import Curve, OpenJob, PolicyStatus, ServerStatus
+from trainer_server.wire import ConfigError, Job, ServerError
+
+if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
+
+
+_JOBS_SEARCHED = 1000
+"""How many of the newest jobs are searched for the first characters of an id."""
+
+
+@dataclass(slots=True)
+class Target:
+    """What is watched.
+
+    Args:
+        policy: Name of the policy.
+        job: Id of the one job that is watched; None: all of the policy.
+        run: Name of the training run (`train(run=…)`); None: none was named.
+        steps: Of a training run, by the ids of their jobs: the numbers of its steps.
+    """
+
+    policy: str
+    job: str | None = None
+    run: str | None = None
+    steps: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """What to call it."""
+        return self.job or (f"run {self.run} of {self.policy}" if self.run else self.policy)
+
+    async def number_steps(self, trainer: TrainerClient) -> None:
+        """Finds out which jobs are steps of the training run."""
+        if self.run is None:
+            return
+        number = max(self.steps.values(), default=0) + 1
+        while job := await trainer.find_step(self.policy, f"{self.run}-step-{number}"):
+            self.steps[job.id] = number
+            number += 1
+
+
+async def find_target(trainer: TrainerClient, name: str) -> Target:
+    """What a name means: a policy, the beginning of a job's id, or a training run; of several policies' runs of that
+    name, the one with the newest step.
+
+    Args:
+        trainer: The server.
+        name: Given by the user.
+
+    Raises:
+        ConfigError: The server knows nothing of that name, or several jobs.
+    """
+    policies = [policy.name for policy in await trainer.policies()]
+    if name in policies:
+        return Target(name)
+    jobs = {job.id: job for job in await trainer.jobs(limit=_JOBS_SEARCHED) if job.id.startswith(name)}
+    if len(jobs) > 1 and name not in jobs:
+        raise ConfigError(several(name, list(jobs)))
+    if jobs:
+        job = jobs.get(name) or next(iter(jobs.values()))
+        return Target(job.policy, job=job.id)
+    runs = [Target(policy, run=name) for policy in policies]
+    for run in runs:
+        await run.number_steps(trainer)
+    if known := [run for run in runs if run.steps]:
+        return max(known, key=lambda run: max(run.steps))  # ids of jobs sort by time
+    raise ConfigError(
+        f"{name!r} is no policy, no job and no training run of this server. Its policies: "
+        f"{', '.join(policies) or 'none'}. `art-langgraph jobs list` shows its jobs; a training run has a name with "
+        "train(run=…) or `train --run`, and is known once its first step was accepted"
+    )
+
 
 Activity = Literal["rollouts", "job", "between", "idle"]
 """What a policy does: it answers requests; a job of it is open; nothing for a moment; nothing for longer."""
@@ -160,3 +234,84 @@ def describe_end(job: Job) -> Change:
 
 def _name(job: Job) -> str:
     return f"{job.kind} {job.id[-8:]}"
+
+
+_REMEMBERED = 50
+"""Changes that are kept."""
+
+
+class Following:
+    """A training that is looked at.
+
+    Args:
+        trainer: The server.
+        target: What is watched.
+
+    Attributes:
+        training: As it was at the last look.
+        curves: The learning curves of the policy.
+        recent: The last changes, oldest first.
+        last: The job that ended last while it was watched; None: none did.
+    """
+
+    def __init__(self, trainer: TrainerClient, target: Target) -> None:
+        self._trainer, self.target = trainer, target
+        self.training = Training(target.policy, only=target.job)
+        self.curves: dict[str, Curve] = {}
+        self.recent: deque[Change] = deque(maxlen=_REMEMBERED)
+        self.last: Job | None = None
+        self._drawn: object = None
+
+    async def looks(self, *, idle: float, every: float) -> AsyncIterator[list[Change]]:
+        """Looks until the end, and yields after each look what has changed.
+
+        Args:
+            idle: Seconds without anything that happens, after which a policy is not watched any more; 0: never.
+            every: Seconds between two looks.
+        """
+        self.training.calm = min(self.training.calm, idle or self.training.calm)
+        while True:
+            changes = await self._look()
+            over = self._over(idle)
+            if over is not None:
+                changes.append(over)
+            self.recent.extend(changes)
+            yield changes
+            ended_alone = self.target.job is not None and any(change.kind == "ended" for change in changes)
+            if over is not None or ended_alone:
+                return
+            await asyncio.sleep(every)
+
+    async def _look(self) -> list[Change]:
+        status = await self._trainer.status()
+        changes, closed = self.training.look(status)
+        if self.target.job is not None and not self.training.open:
+            closed = [self.target.job]
+        await self.target.number_steps(self._trainer)
+        changes = [*[await self._describe_end(job_id) for job_id in closed], *changes]
+        known = self.training.status
+        figures = known and (known.newest, known.held_out, known.training, known.score)
+        if known is not None and (closed or figures != self._drawn):
+            self.curves, self._drawn = await self._trainer.curves(known.name), figures
+        return changes
+
+    async def _describe_end(self, job_id: str) -> Change:
+        try:
+            self.last = await self._trainer.job(job_id)
+        except ServerError as error:
+            if error.status != 404:
+                raise
+            return Change("ended", f"{job_id} is not there any more: it was deleted", {"job": job_id})
+        change = describe_end(self.last)
+        step = self.target.steps.get(job_id)
+        if step is None:
+            return change
+        return Change(change.kind, f"step {step} of {self.target.run}: {change.text}", {**change.facts, "step": step})
+
+    def _over(self, idle: float) -> Change | None:
+        """The last change, where nothing has happened for so long that the training counts as ended."""
+        if self.target.job is not None or not idle or self.training.quiet < idle:
+            return None
+        known = self.training.status
+        newest = "is not there any more" if known is None else f"is at version {known.newest}"
+        return Change("over", f"nothing has happened for {idle:g} s: {self.target.policy} {newest}")
