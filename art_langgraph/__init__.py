@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from art_langgraph.auto_pilot.decision import CanaryRules
+    from art_langgraph.auto_pilot.options import CanaryRules
     from art_langgraph.auto_pilot.pilot import Autopilot, autopilot
     from art_langgraph.auto_rl.autorl import AutoRLReport, autorl
     from art_langgraph.capture.handler import ARTCallbackHandler
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from trainer_server.wire import ARTError, Conversation, Distillation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 _MODULES = {
-    "art_langgraph.auto_pilot.decision": ("CanaryRules",),
+    "art_langgraph.auto_pilot.options": ("CanaryRules",),
     "art_langgraph.auto_pilot.pilot": ("Autopilot", "autopilot"),
     "art_langgraph.auto_rl.autorl": ("AutoRLReport", "autorl"),
     "art_langgraph.capture.handler": ("ARTCallbackHandler",),

@@ -116,6 +116,17 @@ class StepFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeFlags(StepFlags):
+    """A training step of some nodes on the command line.
+
+    Args:
+        node: Train only this node; repeatable, patterns allowed.
+    """
+
+    node: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JudgeFlags:
     """A judge on the command line.
 
@@ -169,12 +180,12 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
-def _flags(options: Any, panel: str) -> Iterator[inspect.Parameter]:
+def _flags(options: Any, panel: str | None) -> Iterator[inspect.Parameter]:
     """A parameter of a command for each field of a dataclass."""
     by_name, hints = {option.name: option for option in fields(options)}, get_type_hints(options)
     for name, meaning in help_of(options).items():
-        settings = {"flag": flag(name), **by_name[name].metadata}
-        option = typer.Option(settings.pop("flag"), help=meaning, rich_help_panel=panel, **settings)
+        settings = {"flag": flag(name), "rich_help_panel": panel, **by_name[name].metadata}
+        option = typer.Option(*settings.pop("flag").split(), help=meaning, **settings)
         default = inspect.Parameter.empty if by_name[name].default is MISSING else by_name[name].default
         yield inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[hints[name], option]

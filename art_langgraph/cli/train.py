@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from pydantic import ValidationError
 
-from art_langgraph.cli.options import JudgeFlags, RunFilter, StepFlags, StoreOption, flag, load_object, with_flags
+from art_langgraph.cli.options import JudgeFlags, NodeFlags, RunFilter, StoreOption, flag, load_object, with_flags
 from art_langgraph.cli.printing import only_json
 from art_langgraph.cli.recorded_runs import (
     find_unused_runs,
@@ -198,17 +198,15 @@ class AgentFlags(JudgeFlags):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyFlags(StepFlags):
+class PolicyFlags(NodeFlags):
     """A training step of `train` on the command line.
 
     Args:
         distill: Let a teacher score the tokens too: a policy (big), a version (big@3), base, or the address of a vLLM
             that serve --teacher-url allows.
-        node: Train only this node; repeatable, patterns allowed.
     """
 
     distill: str | None = None
-    node: list[str] | None = None
 
     def config(self) -> GRPOConfig:
         """The settings of the step. Raises ConfigError where `distill` names no teacher."""

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import AlarmRules, CanaryRules, HeldOut, Trajectory, TrajectoryStore, weighted
+from art_langgraph import HeldOut, Trajectory, TrajectoryStore, weighted
 from art_langgraph.auto_pilot.gate import Gate
-from art_langgraph.auto_pilot.journal import Journal
 from art_langgraph.auto_pilot.preparation import Preparation
 from art_langgraph.auto_pilot.runs import StoredRuns
+from art_langgraph.auto_pilot.settings import AutopilotOptions
 from art_langgraph.auto_pilot.state import Phase, State
-from art_langgraph.auto_pilot.state_store import StateStore
+from art_langgraph.auto_pilot.state_store import Journal, StateStore
 from art_langgraph.loop.evaluate import full_reward
 from tests.support.runs.chat_models import Answering
 from trainer_server.wire import Policy, PolicySpec
@@ -62,20 +62,8 @@ async def measured(store: TrajectoryStore, candidate: int, *, name: str = "", le
     )
     client: Any = None
     journal = Journal(StateStore(store, "p"))
-    preparation = Preparation(
-        "p",
-        client=client,
-        store=store,
-        journal=journal,
-        run_source=StoredRuns(store),
-        gate=gate,
-        train_every=1,
-        max_age=7.0,
-        rules=CanaryRules(),
-        alarms=AlarmRules(),
-        config=None,
-        nodes=None,
-    )
+    options = AutopilotOptions("p", client, train_every=1)
+    preparation = Preparation(options, store, journal=journal, run_source=StoredRuns(store), gate=gate)
     signals = [{"step": 1, "version": candidate}]
     state = State(policy="p", created=1.0, phase=Phase.gate, candidate=candidate, signals=signals)
     await preparation.measure(state, policy(1.0))
