@@ -130,8 +130,8 @@ def evidence(challenger: Outcomes, other: Outcomes) -> float:
     if challenger.rate is None or other.rate is None or challenger.rate <= other.rate:
         highest = _log_likelihood(challenger, challenger.rate) + _log_likelihood(other, other.rate)
     else:  # of the pairs of rates that the hypothesis admits, the likeliest has both equal
-        pooled = (challenger.successes + other.successes) / (challenger.runs + other.runs)
-        highest = _log_likelihood(challenger, pooled) + _log_likelihood(other, pooled)
+        common_rate = (challenger.successes + other.successes) / (challenger.runs + other.runs)
+        highest = _log_likelihood(challenger, common_rate) + _log_likelihood(other, common_rate)
     return _log_mixture(challenger) + _log_mixture(other) - highest
 
 

@@ -1,7 +1,7 @@
 """Autopilot: trains a candidate on what a deployment's runs came to, tries it, and promotes it or rolls it back.
 
-Each phase does one thing, writes down what it did, and returns. What a phase tells the server can be told again, so
-that a process that is killed anywhere loses nothing: the next one reads the state and goes on.
+Each phase does one thing, writes down what it did, and returns. What a phase sends to the server can be sent again,
+so that a process that is killed anywhere loses nothing: the next one reads the state and goes on.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Autopilot(AutopilotOptions):
 
 
 def _may_pass(error: ServerError) -> bool:
-    """Whether the same phase may succeed later, also because somebody promoted while the request was under way."""
+    """Whether the same phase may succeed later, also after a promotion by hand while the request was under way."""
     return may_succeed_later(error) or error.code == PROMOTED_MEANWHILE
 
 

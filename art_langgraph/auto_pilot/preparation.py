@@ -19,8 +19,8 @@ from art_langgraph.credit import Comparison, compare
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.pins import PinIgnored
+from art_langgraph.loop.watch.alarm_rules import Signals
 from art_langgraph.loop.watch.record import StepRecord
-from art_langgraph.loop.watch.signals import Signals
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import Job, JobFailed, Policy, ServerError, StepResult
@@ -56,8 +56,8 @@ class Preparation:
     async def collect(self, state: State) -> None:
         """Begins a step once there are enough new runs."""
         history = await self._run_source.runs(time.time() - self._options.max_age * _DAY)
-        trained = await asyncio.to_thread(self._store.trained, self._policy)
-        fresh = [run for run in history if run.id not in trained and trainable(run, self._policy, self._gate.tasks)]
+        trained_ids = await asyncio.to_thread(self._store.trained, self._policy)
+        fresh = [run for run in history if run.id not in trained_ids and trainable(run, self._policy, self._gate.tasks)]
         repeats = {run.id for run in fresh}.intersection(state.tried)
         new = len(fresh) - len(repeats)
         if new < self._options.train_every:
@@ -77,7 +77,7 @@ class Preparation:
         """Sends the step, or finds it again, and waits for its version."""
         runs = await self._run_source.read(state.runs)
         job = await self._client.find_step(self._policy, state.key)
-        if job is None:  # somebody else may have taken runs meanwhile: `train --from-store`, say
+        if job is None:  # another command may have taken runs meanwhile: `train --from-store`, say
             ids = [run.id for run in runs]
             free = await asyncio.to_thread(self._store.begin_step, self._policy, state.key, ids, again=False)
             runs = [run for run in runs if run.id in free]
@@ -90,8 +90,8 @@ class Preparation:
             remedy = "See why (`art-langgraph jobs list`, the server's log); after --resume the runs are used again"
             return await self._journal.pause(state, Pause(cause="step_failed", reason=str(error), remedy=remedy))
         state.tried = sorted({*state.tried, *state.runs})
-        if result is None or (skipped := result.metrics.get("skipped")):
-            why = "none of the runs can be compared with another" if result is None else str(skipped)
+        if result is None or (skip_reason := result.metrics.get("skipped")):
+            why = "none of the runs can be compared with another" if result is None else str(skip_reason)
             counts = {"unscored": comparison.unscored_count, "no_baseline": comparison.no_baseline}
             state.collect()
             reason = f"nothing to learn from {len(runs)} runs: {why}. It waits for {self._options.train_every} more"

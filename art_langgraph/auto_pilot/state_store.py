@@ -35,7 +35,7 @@ class StateStore:
             raise ConfigError(f"{policy!r} is no name of a policy: letters, digits, `.`, `_` and `-`")
         self._store, self._policy = store, policy
         self._holds: Callable[[], bool] | None = None
-        """Whether this process still has the lock of `alone`; None: it does not fly the policy."""
+        """Whether this process still has the lock of `alone`; None: it does not run the autopilot."""
 
     def state(self) -> State | None:
         """The state; None: the policy has had no autopilot."""
@@ -47,7 +47,7 @@ class StateStore:
         """Records a state, and what led to it. When this returns, it survives a kill of the process.
 
         Raises:
-            ConfigError: This process flies the policy, and has lost the lock that kept others from it.
+            ConfigError: This process runs the autopilot, and has lost the lock that kept others from it.
         """
         if self._holds is not None and not self._holds():
             raise ConfigError(
@@ -79,7 +79,7 @@ class StateStore:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Keeps other processes from flying the same policy. A process that is killed keeps nobody from it.
+        """Keeps other processes from running an autopilot of the policy. A process that is killed gives the lock back.
 
         Raises:
             ConfigError: Another one does.

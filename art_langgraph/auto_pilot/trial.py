@@ -148,7 +148,7 @@ class Trial:
                 raise
 
     async def accept_promotion(self, state: State, policy: Policy) -> None:
-        """Somebody has promoted. That ended the canary, and stays."""
+        """Accepts a promotion by hand. It ended the canary, and stays."""
         means = f"{self._policy}@{policy.served}" + ("" if policy.promoted is not None else ", its newest version")
         entries = []
         if state.candidate is not None:
@@ -161,7 +161,7 @@ class Trial:
         await self._journal.pause(state, Pause(cause=BY_HAND, reason=reason, remedy=remedy), *entries)
 
     async def nothing_promoted(self, state: State, policy: Policy) -> None:
-        """The promoted version cannot be used any more, and its name means the newest, which nobody has tried."""
+        """The promoted version cannot be used any more, and its name means the newest, which has had no canary."""
         why = policy.quarantined.get(state.champion, f"{self._policy}@{state.champion} is not promoted any more")
         entries = []
         if state.candidate is not None:

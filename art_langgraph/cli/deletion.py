@@ -54,17 +54,17 @@ def delete_trajectories_command(
     from art_langgraph.store import TrajectoryStore
 
     target = TrajectoryStore(store)
-    stored: list[Trajectory] = []
+    parts: list[Trajectory] = []
     elsewhere: list[str] = []
     for run in runs:
         try:
-            stored += target.parts(find_trajectory(target, run).id)
+            parts += target.parts(find_trajectory(target, run).id)
         except ConfigError:
             if local or not _is_rollout(run):
                 raise
             elsewhere.append(run)
     with only_json(as_json) as answer:
-        answer(_delete(target, stored, elsewhere, what=", ".join(runs), yes=yes, local=local))
+        answer(_delete(target, parts, elsewhere, what=", ".join(runs), yes=yes, local=local))
 
 
 @trajectories.app.command("prune")
@@ -93,9 +93,9 @@ def prune_command(
     target = TrajectoryStore(store)
     with only_json(as_json) as answer:
         _confirm(f"old runs in {target.name}", yes)
-        deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
-        print(f"{deleted} runs deleted in {target.name}")
-        answer({"store": target.name, "runs": deleted})
+        count = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
+        print(f"{count} runs deleted in {target.name}")
+        answer({"store": target.name, "runs": count})
 
 
 @threads_app.command("delete")
@@ -117,9 +117,9 @@ def delete_thread_command(
     ids = [run.id for run in (*target.list(thread=thread), *target.unfinished()) if run.thread_id == thread]
     if not ids:
         raise ConfigError(f"{target.name} has no run of the thread {thread!r}")
-    stored = [part for run_id in ids for part in target.parts(run_id)]
+    parts = [part for run_id in ids for part in target.parts(run_id)]
     with only_json(as_json) as answer:
-        answer(_delete(target, stored, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
+        answer(_delete(target, parts, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
 
 
 @policies.app.command("delete")
@@ -141,12 +141,12 @@ def delete_policy_command(
         if not yes:  # before the question: there is nothing to confirm where there is no such policy
             ask_server(lambda trainer: trainer.policy(name))
         _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
-        erased = ask_server(lambda trainer: trainer.delete_policy(name))
+        erasure = ask_server(lambda trainer: trainer.delete_policy(name))
         target = TrajectoryStore(store)
-        deleted = target.delete([run.id for run in target if name in run.versions])
-        print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.name}")
-        _print_counts(erased)
-        answer({"policy": name, "store": target.name, "runs": deleted, "server": erased.model_dump()})
+        count = target.delete([run.id for run in target if name in run.versions])
+        print(f"{name}: {erasure.versions} versions deleted, and {count} runs in {target.name}")
+        _print_counts(erasure)
+        answer({"policy": name, "store": target.name, "runs": count, "server": erasure.model_dump()})
 
 
 def _delete(
@@ -155,16 +155,16 @@ def _delete(
     """Deletes runs: first at the server, so that the store still knows what to ask for if that fails. Returns what was
     deleted, as JSON."""
     _confirm(what, yes)
-    erased = None
+    erasure = None
     if not local:
         rollouts = [*dict.fromkeys(run.rollout_id for run in runs if run.rollout_id), *elsewhere]
         completions = list(dict.fromkeys(call.id for run in runs for call in run.completions if call.id))
         if rollouts or completions:
-            erased = _delete_at_server(rollouts, completions)
-            _print_counts(erased)
-    deleted = store.delete([run.id for run in runs])
-    print(f"{deleted} runs deleted in {store.name}")
-    return {"store": store.name, "runs": deleted, "server": erased and erased.model_dump()}
+            erasure = _delete_at_server(rollouts, completions)
+            _print_counts(erasure)
+    count = store.delete([run.id for run in runs])
+    print(f"{count} runs deleted in {store.name}")
+    return {"store": store.name, "runs": count, "server": erasure and erasure.model_dump()}
 
 
 def _delete_at_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:

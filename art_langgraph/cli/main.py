@@ -39,8 +39,8 @@ _FIRST = "quickstart" if sys.platform == "linux" else "connect URL"
 
 def version_command(as_json: JsonOption = False) -> None:
     """Print the version of art-langgraph."""
-    installed = version("art-langgraph")
-    print_outcome({"version": installed}, installed, as_json)
+    number = version("art-langgraph")
+    print_outcome({"version": number}, number, as_json)
 
 
 _COMMANDS: dict[str, Callable[..., None]] = {

@@ -214,7 +214,7 @@ def ask_server(request: Callable[[TrainerClient], Awaitable[T]]) -> T:
 
 
 def short_patience() -> float:
-    """Seconds for which a command that somebody waits for asks a server that is gone; longer ones ask for longer."""
+    """Seconds for which a short command waits for a server that is gone. Long ones wait as `ART_RETRY_FOR` says."""
     from art_langgraph.client.outages import retry_seconds
 
     return min(retry_seconds(), 5.0)
@@ -229,8 +229,8 @@ def why_empty(store: TrajectoryStore, requested_filters: Mapping[str, Any]) -> s
     """
     if any(value is not None for value in requested_filters.values()) and store.list(limit=1):
         return f"{store.name} has runs, and none of them fits these options: leave some of them out"
-    if begun := len(store.unfinished()):
-        return f"{store.name} has no run that has ended; {begun} have begun, and are under way or were cut off"
+    if count := len(store.unfinished()):
+        return f"{store.name} has no run that has ended; {count} have begun, and are under way or were cut off"
     return (
         f"{store.name} has no runs. In Python, train(…, store=TrajectoryStore()) writes them there, and so do rollout, "
         "gather and evaluate. `langgraph dev` with the capture app and `art-langgraph train` do it by themselves"

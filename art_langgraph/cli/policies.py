@@ -214,7 +214,7 @@ def promote_command(
     print_outcome(policy.model_dump(mode="json"), f"{name} is {name}@{policy.served}, {newest}", as_json)
 
 
-_SEARCHED = 1000
+_MOST_JOBS = 1000
 """How many of the newest jobs are searched for the first characters of an id."""
 
 jobs_app = typer.Typer(help="Training steps and warm starts on the trainer server: list, cancel.", no_args_is_help=True)
@@ -260,7 +260,7 @@ def cancel_job_command(
 
 async def _find_job(trainer: TrainerClient, prefix: str) -> str:
     """The id of the job whose id begins with `prefix`. Raises ConfigError for no job, and for several."""
-    ids = [job.id for job in await trainer.jobs(limit=_SEARCHED) if job.id.startswith(prefix)]
+    ids = [job.id for job in await trainer.jobs(limit=_MOST_JOBS) if job.id.startswith(prefix)]
     if len(ids) == 1 or prefix in ids:
         return prefix if prefix in ids else ids[0]
     if ids:
@@ -272,8 +272,8 @@ def _job_row(job: Job) -> dict[str, Any]:
     outcome = job.error or ""
     if job.result:
         outcome = f"version {job.result.version}"
-        if skipped := job.result.metrics.get("skipped"):
-            outcome += f", skipped: {skipped}"
+        if reason := job.result.metrics.get("skipped"):
+            outcome += f", skipped: {reason}"
     elif job.progress is not None:
         outcome = ", ".join(filter(None, (f"{job.progress:.0%} done", losses(job.measured))))
     return {

@@ -73,8 +73,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, wh
     for row in rows:
         table.add_row(*(escape(cell(row.get(name))) for name in columns))
     console = Console()
-    needed = Measurement.get(console, console.options.update_width(10_000), table)
-    console.width = max(console.width, needed.minimum if console.is_terminal else needed.maximum)
+    measurement = Measurement.get(console, console.options.update_width(10_000), table)
+    console.width = max(console.width, measurement.minimum if console.is_terminal else measurement.maximum)
     console.print(table)
 
 

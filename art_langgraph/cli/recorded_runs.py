@@ -6,6 +6,7 @@ import asyncio
 import sys
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,23 +77,23 @@ def score_command(
 
     if (reward is None) == (judge_flags.judge is None):
         raise ConfigError("say either --reward module:function or --judge provider/name")
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    everything = target.list(**chosen)
+    query, target = run_filter.query(), TrajectoryStore(store)
+    everything = target.list(**query)
     if not everything:
-        print(why_empty(target, chosen), file=sys.stderr)
-    ended = [trajectory for trajectory in everything if not trajectory.waiting]
-    runs = [trajectory for trajectory in ended if again or not trajectory.scored]
-    with only_json(as_json) as tell:
+        print(why_empty(target, query), file=sys.stderr)
+    complete = [trajectory for trajectory in everything if not trajectory.waiting]
+    runs = [trajectory for trajectory in complete if again or not trajectory.scored]
+    with only_json(as_json) as notify:
         if ruler := judge_flags.ruler():
             runs = asyncio.run(judge_runs(target, runs, ruler, str(judge_flags.judge)))
         elif reward is not None:
             asyncio.run(_score_runs(target, runs, load_object(reward), reward))
-        scored = sum(trajectory.scored for trajectory in runs)
-        kept, waiting = len(ended) - len(runs), len(everything) - len(ended)
-        tell({"scored": scored, "failed": len(runs) - scored, "had_a_reward": kept, "waiting": waiting})
-        print(f"{scored} scored, {len(runs) - scored} failed")
-        if kept:
-            print(f"{kept} runs had a reward already; --again scores them anew")
+        count = sum(trajectory.scored for trajectory in runs)
+        with_reward, waiting = len(complete) - len(runs), len(everything) - len(complete)
+        notify({"scored": count, "failed": len(runs) - count, "had_a_reward": with_reward, "waiting": waiting})
+        print(f"{count} scored, {len(runs) - count} failed")
+        if with_reward:
+            print(f"{with_reward} runs had a reward already; --again scores them anew")
         if waiting:
             print(f"{waiting} runs are left out: they wait for the answer to an interrupt")
 
@@ -128,45 +129,57 @@ async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: 
     from art_langgraph.trajectory import TrajectoryGroup
 
     groups = TrajectoryGroup.by_scenario(list(runs))
-    judged: list[Trajectory] = []
+    result: list[Trajectory] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
         task = bar.add_task("judged scenarios", total=len(groups))
         for scoring in asyncio.as_completed([score_group(group, ruler) for group in groups]):
             group = await scoring
             await asyncio.to_thread(store.score_group, group, source)
-            judged += group.trajectories
+            result += group.trajectories
             bar.advance(task)
             if reason := next((run.reward_error for run in group.trajectories if run.reward_error), None):
                 print(f"{group.scenario.id}: {reason}", file=sys.stderr)
     print(f"the judge: {ruler.usage}")
-    return judged
+    return result
 
 
 _AT_ONCE = 16
 """Rollouts that are read at once."""
 
 
-async def from_rewarded_rollouts(
-    policy: str,
-    store: TrajectoryStore,
-    since: float | None,
-    config: GRPOConfig,
-    nodes: list[str] | None,
-    *,
-    again: bool,
-    notify: Callable[[Any], None],
-) -> None:
+@dataclass(frozen=True, slots=True)
+class RecordedStep:
+    """A training step from recorded runs.
+
+    Args:
+        policy: The policy to train.
+        store: Where the runs are, or where those of the ledger are marked as trained.
+        config: Settings of the step.
+        nodes: Patterns of the node paths to train; None: all.
+        again: Whether runs that an earlier step was given are used again.
+        notify: Prints a value as JSON, where JSON is asked for.
+    """
+
+    policy: str
+    store: TrajectoryStore
+    config: GRPOConfig
+    nodes: list[str] | None
+    again: bool
+    notify: Callable[[Any], None]
+
+
+async def from_rewarded_rollouts(step: RecordedStep, since: float | None) -> None:
     """A step from the rollouts of the trainer server that have a reward and were not trained on."""
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.trajectory import Scenario, Trajectory
 
     async with TrainerClient() as trainer:
-        listed = [rollout async for rollout in trainer.rollouts(policy=policy, rewarded=True)]
-        listed = [rollout for rollout in listed if since is None or rollout.created >= since]
-        if not listed:
+        rollouts = [rollout async for rollout in trainer.rollouts(policy=step.policy, rewarded=True)]
+        rollouts = [rollout for rollout in rollouts if since is None or rollout.created >= since]
+        if not rollouts:
             print(
-                f"no rollout in which {policy!r} answered has a reward: give rollouts one with POST "
+                f"no rollout in which {step.policy!r} answered has a reward: give rollouts one with POST "
                 "/api/rollouts/ID/reward, or by `session`"
             )
             raise typer.Exit(1)
@@ -177,44 +190,43 @@ async def from_rewarded_rollouts(
                 reward=rollout.reward,
                 evaluation=rollout.evaluation,
             )
-            for rollout in listed
+            for rollout in rollouts
         ]
-        fresh = {header.id for header in await find_unused_runs(trainer, store, policy, headers, again)}
+        fresh = {header.id for header in await find_unused_runs(trainer, step, headers)}
         limit = asyncio.Semaphore(_AT_ONCE)
 
         async def read(rollout_id: str) -> Trajectory:
             async with limit:
                 return await trainer.rollout(rollout_id)
 
-        runs = await asyncio.gather(*(read(rollout.id) for rollout in listed if rollout.id in fresh))
+        runs = await asyncio.gather(*(read(rollout.id) for rollout in rollouts if rollout.id in fresh))
         earlier = [header for header in headers if header.id not in fresh]
-        await train_once(trainer, policy, store, runs, [*runs, *earlier], config, nodes, again, notify)
+        await train_once(trainer, step, runs, [*runs, *earlier])
 
 
-async def find_unused_runs(
-    trainer: TrainerClient, store: TrajectoryStore, policy: str, runs: Sequence[Trajectory], again: bool
-) -> list[Trajectory]:
-    """The runs that a step may take. Says which ones are left out, and why."""
+async def find_unused_runs(trainer: TrainerClient, step: RecordedStep, runs: Sequence[Trajectory]) -> list[Trajectory]:
+    """The runs that a step may take. Prints how many are left out, and why."""
     from art_langgraph.auto_pilot.state_store import StateStore
     from art_langgraph.client.step_marks import settle
 
+    policy, store = step.policy, step.store
     usable = [trajectory for trajectory in runs if not (trajectory.evaluation or trajectory.hints)]
     if evaluations := len(runs) - len(usable):
         print(
             f"{evaluations} of {len(runs)} runs are left out: they evaluate a version, or had hints, and are never "
             "trained on"
         )
-    flown = StateStore(store, policy).step_of_a_running_autopilot()
-    if flown is not None:
+    autopilot_step = StateStore(store, policy).step_of_a_running_autopilot()
+    if autopilot_step is not None:
         print(f"the autopilot of {policy} is running, and has a training step under way: its runs are in use")
-    for job in await settle(trainer, store, policy, sending=flown):
+    for job in await settle(trainer, store, policy, sending=autopilot_step):
         print(f"{job.id}, which was sent earlier, is still {job.status}: its runs are in use")
-    if again:
+    if step.again:
         return usable
-    used = store.trained(policy)
-    fresh = [trajectory for trajectory in usable if trajectory.id not in used]
-    if skipped := len(usable) - len(fresh):
-        print(f"{skipped} of {len(usable)} runs are left out: {policy} was trained on them; --again uses them again")
+    used_ids = store.trained(policy)
+    fresh = [trajectory for trajectory in usable if trajectory.id not in used_ids]
+    if count := len(usable) - len(fresh):
+        print(f"{count} of {len(usable)} runs are left out: {policy} was trained on them; --again uses them again")
     return fresh
 
 
@@ -224,10 +236,10 @@ async def replay_scenarios(
     """Runs the scenarios of recorded runs anew, `n` times each."""
     from art_langgraph.loop.rollout import gather
 
-    begun = [trajectory for trajectory in runs if trajectory.resumes is None]
-    if lost := len(runs) - len(begun):
-        print(f"{lost} runs are left out: they resumed a thread whose first run is not in the store, or a checkpoint")
-    scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in begun}.values())
+    whole_runs = [trajectory for trajectory in runs if trajectory.resumes is None]
+    if count := len(runs) - len(whole_runs):
+        print(f"{count} runs are left out: they resumed a thread whose first run is not in the store, or a checkpoint")
+    scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in whole_runs}.values())
     print(f"replaying {len(scenarios)} scenarios {n} times: their runs are compared with one another")
     groups = await gather(
         load_object(graph),
@@ -245,21 +257,13 @@ async def judge_unscored_runs(store: TrajectoryStore, runs: Sequence[Trajectory]
     """Lets the judge score the runs that have ended without a reward. Returns them, and the runs with a reward."""
     from art_langgraph.cli.recorded_runs import judge_runs
 
-    unscored = [trajectory for trajectory in runs if not trajectory.scored and not trajectory.waiting]
-    scored = await judge_runs(store, unscored, ruler, "ruler")
-    return [*(trajectory for trajectory in runs if trajectory.scored), *scored]
+    without_reward = [trajectory for trajectory in runs if not trajectory.scored and not trajectory.waiting]
+    judgements = await judge_runs(store, without_reward, ruler, "ruler")
+    return [*(trajectory for trajectory in runs if trajectory.scored), *judgements]
 
 
 async def train_once(
-    trainer: TrainerClient,
-    policy: str,
-    store: TrajectoryStore,
-    runs: Sequence[Trajectory],
-    history: Sequence[Trajectory],
-    config: GRPOConfig,
-    nodes: list[str] | None,
-    again: bool,
-    notify: Callable[[Any], None],
+    trainer: TrainerClient, step: RecordedStep, runs: Sequence[Trajectory], history: Sequence[Trajectory]
 ) -> None:
     """Compares runs, takes a training step on them, and records that they were used."""
     from art_langgraph.client.step_marks import StepMarks
@@ -267,28 +271,28 @@ async def train_once(
     from art_langgraph.loop.sampling.dead_groups import dead_groups
     from art_langgraph.trajectory import TrajectoryGroup
 
-    key = uuid.uuid4().hex
-    chosen = store.begin_step(policy, key, [trajectory.id for trajectory in runs], again=again)
-    if taken := sum(trajectory.id not in chosen for trajectory in runs):
-        print(f"{taken} of {len(runs)} runs are left out: another step of {policy} was given them meanwhile")
-    runs = [trajectory for trajectory in runs if trajectory.id in chosen]
-    comparison = compare(runs, policy, history=history, nodes=nodes)
+    policy, store, key = step.policy, step.store, uuid.uuid4().hex
+    free_ids = store.begin_step(policy, key, [trajectory.id for trajectory in runs], again=step.again)
+    if count := sum(trajectory.id not in free_ids for trajectory in runs):
+        print(f"{count} of {len(runs)} runs are left out: another step of {policy} was given them meanwhile")
+    runs = [trajectory for trajectory in runs if trajectory.id in free_ids]
+    comparison = compare(runs, policy, history=history, nodes=step.nodes)
     _print_comparison(comparison)
     if not comparison.groups:
         store.end_step(policy, key, None)
         print("nothing to train on")
         raise typer.Exit(1)
     async with StepMarks(store, policy, key, comparison.trained_runs) as marks:
-        job = await trainer.submit(policy, comparison.groups, config, idempotency_key=key)
+        job = await trainer.submit(policy, comparison.groups, step.config, idempotency_key=key)
         print(f"{job.id} is accepted: a training step of {policy}")
         marks.result = result = await trainer.result(job)
     metrics = result.metrics
-    notify({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
+    step.notify({"policy": policy, **result.model_dump(mode="json", exclude={"trajectories"})})
     several = [group for group in TrajectoryGroup.by_scenario(comparison.trained_runs) if len(group.trajectories) > 1]
     if several and (report := dead_groups(several)).scenarios:
         print(report)
-    if skipped := metrics.get("skipped"):
-        print(f"{policy} stays at version {result.version}: {skipped}; the runs can be used again")
+    if reason := metrics.get("skipped"):
+        print(f"{policy} stays at version {result.version}: {reason}; the runs can be used again")
         raise typer.Exit(1)
     drift = metrics.get("prefix_drift")
     print(

@@ -23,17 +23,17 @@ _LINE_LENGTH = 140
 
 def question(scenario: Scenario) -> str:
     """What the graph was asked: the last message of a user, or the whole input as JSON."""
-    given = plain(scenario.input)
-    if isinstance(given, str):
-        return given
-    if isinstance(given, dict) and given.get("messages"):
+    value = plain(scenario.input)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and value.get("messages"):
         try:
-            messages = convert_to_messages(given["messages"])
+            messages = convert_to_messages(value["messages"])
         except (ValueError, NotImplementedError, TypeError, KeyError):  # a state with messages of another kind
             messages = []
-        if asked := [message for message in messages if isinstance(message, HumanMessage)]:
-            return str(asked[-1].text)
-    return json.dumps(given, ensure_ascii=False)
+        if questions := [message for message in messages if isinstance(message, HumanMessage)]:
+            return str(questions[-1].text)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def answered_by(trajectory: Trajectory) -> list[str]:
@@ -115,8 +115,8 @@ def words_of(message: dict[str, Any] | None) -> str:
         return ""
     content = message.get("content")
     words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
-    made = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    return " ".join([words, *(f"→ {call.get('name', 'tool')}({call.get('arguments', '')})" for call in made)]).strip()
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    return " ".join([words, *(f"→ {call.get('name', 'tool')}({call.get('arguments', '')})" for call in calls)]).strip()
 
 
 def model_of(item: CallItem) -> str:
@@ -166,9 +166,9 @@ def _call(item: CallItem, number: int) -> str:
         "" if item.heard else "only the ledger knows of it",
     ]
     error = f" [red]{_escape_text(beginning(call.error, 400))}[/red]" if call.error else ""
-    said = shorten(words_of(call.message), _LINE_LENGTH)
+    words = shorten(words_of(call.message), _LINE_LENGTH)
     head = f"[magenta]●[/magenta] [bold]{number}[/bold] [dim]{_escape_text(' · '.join(filter(None, notes)))}[/dim]"
-    return f"{head}{error} {_escape_text(said)}".rstrip()
+    return f"{head}{error} {_escape_text(words)}".rstrip()
 
 
 def _tool(item: ToolItem) -> str:
@@ -198,27 +198,27 @@ def messages(items: Sequence[Item], *, most: int | None) -> Iterator[Text]:
         items: The tree of a run.
         most: Characters of a message; None: all.
     """
-    told: list[tuple[int, list[Turn]]] = []
+    printed_calls: list[tuple[int, list[Turn]]] = []
     for number, (path, item) in enumerate(calls(items), start=1):
-        asked = [_turn(message) for message in _request_messages(item)]
-        before, known = _earlier(told, asked)
+        turns = [_turn(message) for message in _request_messages(item)]
+        before, common = _earlier(printed_calls, turns)
         answer = words_of(item.call.message or (item.row.message if item.row else None))
         where = " · ".join(filter(None, (path, model_of(item), item.call.id)))
         goes_on = f"  goes on from {before}" if before else ""
         yield Text.from_markup(f"\n[bold]{number}[/bold] [dim]{escape(visible(where))}{goes_on}[/dim]")
-        for turn in asked[known:]:
+        for turn in turns[common:]:
             yield _line(turn, most)
         if item.call.error:
             yield Text(f"  {visible(item.call.error)}", style="red")
         if answer:
             yield _line(("assistant", answer), most)
-        told.append((number, [*asked, ("assistant", answer)]))
+        printed_calls.append((number, [*turns, ("assistant", answer)]))
 
 
 def _request_messages(item: CallItem) -> list[dict[str, Any]]:
     """The messages of a request: from the client, else from the ledger."""
-    given = item.call.messages or (item.row.request.get("messages") if item.row else None) or []
-    return [message for message in given if isinstance(message, dict)]
+    entries = item.call.messages or (item.row.request.get("messages") if item.row else None) or []
+    return [message for message in entries if isinstance(message, dict)]
 
 
 def _turn(message: dict[str, Any]) -> Turn:
@@ -235,6 +235,6 @@ def _earlier(printed_calls: list[tuple[int, list[Turn]]], request_turns: list[Tu
 
 def _line(turn: Turn, most: int | None) -> Text:
     role, words = turn
-    said = visible(words if most is None else beginning(words, most))
+    text = visible(words if most is None else beginning(words, most))
     line = Text(f"  {role:<9} ", style=_STYLES.get(role, ""))
-    return line.append(said.replace("\n", "\n            "), style="default")
+    return line.append(text.replace("\n", "\n            "), style="default")

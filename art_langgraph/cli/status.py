@@ -173,8 +173,8 @@ def _last_step(job: Job | None) -> str:
     ago = "" if job.finished is None else f", {format_duration(time.time() - job.finished)} ago"
     if job.result is None:
         return f"{job.kind} {job.status.value}{ago}"
-    if skipped := job.result.metrics.get("skipped"):
-        return f"{job.kind} learnt nothing ({skipped}){ago}"
+    if reason := job.result.metrics.get("skipped"):
+        return f"{job.kind} learnt nothing ({reason}){ago}"
     reward = job.result.metrics.get("reward_mean")
     with_reward = f", reward {reward:.3f}" if isinstance(reward, float) else ""
     return f"{job.kind} made @{job.result.version}{with_reward}{ago}"

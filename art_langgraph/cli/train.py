@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from art_langgraph.cli.options import JudgeFlags, NodeFlags, RunFilter, StoreOption, flag, load_object, with_flags
 from art_langgraph.cli.printing import only_json
 from art_langgraph.cli.recorded_runs import (
+    RecordedStep,
     find_unused_runs,
     from_rewarded_rollouts,
     judge_unscored_runs,
@@ -30,7 +31,6 @@ from trainer_server.wire import ConfigError, Distillation, GRPOConfig
 if TYPE_CHECKING:
     from art_langgraph.loop.watch.record import StepRecord
     from art_langgraph.loop.watch.stopping import StopRule
-    from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import TrajectoryGroup
 
 
@@ -115,7 +115,7 @@ def run_loop(
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.datasets import load_scenarios
     from art_langgraph.loop.sampling.dead_groups import dead_groups
-    from art_langgraph.loop.sampling.exploration import Exploration
+    from art_langgraph.loop.sampling.informative import Exploration
     from art_langgraph.loop.train import train
     from trainer_server.trackers import JSONLTracker, Tracker, named_by
 
@@ -124,12 +124,12 @@ def run_loop(
     hints = load_object(flags.hints) if flags.hints else None
     agent, scenarios = load_object(graph), load_scenarios(flags.scenarios)
     rows = flags.progress(policy)
-    named = named_by() if flags.tracker is None else flags.tracker
-    trackers: list[str | Tracker] = [JSONLTracker(rows), *(name for name in named if name != "jsonl")]
+    names = named_by() if flags.tracker is None else flags.tracker
+    trackers: list[str | Tracker] = [JSONLTracker(rows), *(name for name in names if name != "jsonl")]
 
     async def loop() -> None:
         async with TrainerClient() as trainer:
-            if policy not in {known.name for known in await trainer.policies()}:
+            if policy not in {item.name for item in await trainer.policies()}:
                 await trainer.create_policy(policy)
             steps = train(
                 agent,
@@ -154,7 +154,7 @@ def run_loop(
                     print(f"before: {record.baseline}")
                 last = record
                 print(record, flush=True)
-                tell(record.summary())
+                notify(record.summary())
                 groups += record.groups
             if (report := dead_groups(groups)).dead:
                 print(report)
@@ -163,7 +163,7 @@ def run_loop(
             if flags.metrics is None:
                 print(f"rows of the steps: {rows}")
 
-    with only_json(as_json) as tell:
+    with only_json(as_json) as notify:
         asyncio.run(loop())
 
 
@@ -282,48 +282,31 @@ def train_command(
         _refuse(for_the_store, "cannot be combined with --from-ledger: it is for --from-store")
     elif source.replay and not (agent.graph_object and (agent.reward or agent.judge)):
         raise ConfigError("--replay needs --graph-object module:graph, and --reward module:function or --judge")
-    with only_json(as_json) as tell:
+    with only_json(as_json) as notify:
+        recorded_step = RecordedStep(policy, TrajectoryStore(store), config, step.node, source.again, notify)
         if source.from_ledger:
-            training = from_rewarded_rollouts(
-                policy,
-                TrajectoryStore(store),
-                run_filter.moment(),
-                config,
-                step.node,
-                again=source.again,
-                notify=tell,
-            )
+            asyncio.run(from_rewarded_rollouts(recorded_step, run_filter.moment()))
         else:
-            training = _from_store(policy, TrajectoryStore(store), source, run_filter, agent, config, step.node, tell)
-        asyncio.run(training)
+            asyncio.run(_from_store(recorded_step, run_filter, agent, source.replay))
 
 
-async def _from_store(
-    policy: str,
-    store: TrajectoryStore,
-    source: SourceFlags,
-    run_filter: RunFilter,
-    agent: AgentFlags,
-    config: GRPOConfig,
-    nodes: list[str] | None,
-    notify: Callable[[Any], None],
-) -> None:
+async def _from_store(step: RecordedStep, run_filter: RunFilter, agent: AgentFlags, replay: int) -> None:
     """A step from the runs of the trajectory store in which the policy answered."""
     from art_langgraph.client.client import TrainerClient
 
     history = [
         trajectory
-        for trajectory in store.list(**run_filter.query())
-        if any(call.policy == policy for call in trajectory.completions)
+        for trajectory in step.store.list(**run_filter.query())
+        if any(call.policy == step.policy for call in trajectory.completions)
     ]
     ruler = agent.ruler()
     async with TrainerClient() as trainer:
-        runs = await find_unused_runs(trainer, store, policy, history, source.again)
-        if source.replay:
-            runs = await replay_scenarios(store, runs, source.replay, str(agent.graph_object), agent.reward, ruler)
+        runs = await find_unused_runs(trainer, step, history)
+        if replay:
+            runs = await replay_scenarios(step.store, runs, replay, str(agent.graph_object), agent.reward, ruler)
         elif ruler:
-            runs = await judge_unscored_runs(store, runs, ruler)
-        await train_once(trainer, policy, store, runs, history, config, nodes, source.again, notify)
+            runs = await judge_unscored_runs(step.store, runs, ruler)
+        await train_once(trainer, step, runs, history)
 
 
 def _teacher(teacher: str | None) -> Distillation | None:

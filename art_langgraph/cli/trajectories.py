@@ -6,7 +6,7 @@ import asyncio
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib import import_module
@@ -59,13 +59,13 @@ def list_command(
     from art_langgraph.cli.run_tree import facts
     from art_langgraph.store import TrajectoryStore
 
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    runs = target.list(limit=limit, **chosen)
+    query, target = run_filter.query(), TrajectoryStore(store)
+    runs = target.list(limit=limit, **query)
     if as_json:
         print_json([facts(trajectory) for trajectory in runs])
         return
     if not runs:
-        print(why_empty(target, chosen))
+        print(why_empty(target, query))
         return
     rows = [
         {
@@ -123,19 +123,19 @@ def export_command(
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     if file.suffix == ".parquet" and (with_tokens or format):
         raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    runs = target.list(**chosen)[::-1]
+    query, target = run_filter.query(), TrajectoryStore(store)
+    runs = target.list(**query)[::-1]
     if not runs:
-        print(why_empty(target, chosen), file=sys.stderr)
-    shown = track(runs, "exporting", disable=not sys.stderr.isatty())
+        print(why_empty(target, query), file=sys.stderr)
+    progress = track(runs, "exporting", disable=not sys.stderr.isatty())
     if with_tokens or format:
-        _write_with_rows(file, shown, with_tokens, format, as_json=as_json)
+        _write_with_rows(file, progress, with_tokens, format, as_json=as_json)
         return
     with _writing(file):
         if file.suffix == ".parquet":
             _write_parquet(file, runs)
         else:
-            write_jsonl(file, shown)
+            write_jsonl(file, progress)
     if as_json:
         print_json({"file": str(file), "trajectories": len(runs)})
     else:
@@ -182,7 +182,7 @@ def import_command(
     from trainer_server.common.jsonl import read_jsonl
 
     target = TrajectoryStore(store)
-    added = known = new_rows = known_rows = 0
+    count = known_count = new_rows = known_rows = 0
     lines: Iterable[tuple[Trajectory, list[Completion]]]
     if file.suffix == ".parquet":
         lines = ((run, []) for run in _read_parquet(file))
@@ -197,15 +197,15 @@ def import_command(
                 outcome = server.add(rows)
                 new_rows, known_rows = new_rows + outcome.added, known_rows + outcome.known
             if trajectory.id in target.rewards([trajectory.id]):  # `get` would find one that has only begun, too
-                known += 1
+                known_count += 1
             else:
                 target.add(trajectory)
-                added += 1
+                count += 1
         if as_json:
             tokens_of = {"server": server and server.url, "added": new_rows, "known": known_rows}
-            print_json({"added": added, "known": known, "tokens": tokens_of})
+            print_json({"added": count, "known": known_count, "tokens": tokens_of})
             return
-        print(f"{added} added, {known} were there already")
+        print(f"{count} added, {known_count} were there already")
         if server is not None:
             print(f"tokens of {new_rows} completions brought to {server.url}, of {known_rows} were there already")
 
@@ -221,15 +221,15 @@ def stats_command(
     from art_langgraph.store import TrajectoryStore
 
     by_graph: dict[str, list[Trajectory]] = {}
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    for trajectory in target.list(**chosen):
+    query, target = run_filter.query(), TrajectoryStore(store)
+    for trajectory in target.list(**query):
         by_graph.setdefault(trajectory.graph_id or "", []).append(trajectory)
     rows = [{"graph": name, **_statistics(runs)} for name, runs in by_graph.items()]
     if as_json:
         print_json(rows)
         return
     if not rows:
-        print(why_empty(target, chosen))
+        print(why_empty(target, query))
         return
     columns = ["graph", "runs", "errors", "scored", "mean reward", "completions", "tool calls", "median s", "versions"]
     print_table(rows, columns, whole=["graph"])
@@ -300,40 +300,23 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
     from trainer_server.common.jsonl import to_json
 
     arrow, parquet = _pyarrow()
-    rows = [
-        {
-            "id": _utf8(trajectory.id),
-            "started": trajectory.started,
-            "seconds": trajectory.seconds,
-            "graph": _utf8(trajectory.graph_id),
-            "thread": _utf8(trajectory.thread_id),
-            "run": _utf8(trajectory.run_id),
-            "scenario": _utf8(trajectory.scenario.id),
-            "reward": trajectory.reward,
-            "error": _utf8(trajectory.error),
-            "completions": len(trajectory.completions),
-            "tool_calls": len(trajectory.tool_calls),
-            "record": to_json(trajectory),
-        }
-        for trajectory in runs
-    ]
     text, real, whole = arrow.string(), arrow.float64(), arrow.int64()
-    schema = arrow.schema(
-        [
-            ("id", text),
-            ("started", real),
-            ("seconds", real),
-            ("graph", text),
-            ("thread", text),
-            ("run", text),
-            ("scenario", text),
-            ("reward", real),
-            ("error", text),
-            ("completions", whole),
-            ("tool_calls", whole),
-            ("record", text),
-        ]
-    )
+    columns: dict[str, tuple[Any, Callable[[Trajectory], Any]]] = {
+        "id": (text, lambda run: _utf8(run.id)),
+        "started": (real, lambda run: run.started),
+        "seconds": (real, lambda run: run.seconds),
+        "graph": (text, lambda run: _utf8(run.graph_id)),
+        "thread": (text, lambda run: _utf8(run.thread_id)),
+        "run": (text, lambda run: _utf8(run.run_id)),
+        "scenario": (text, lambda run: _utf8(run.scenario.id)),
+        "reward": (real, lambda run: run.reward),
+        "error": (text, lambda run: _utf8(run.error)),
+        "completions": (whole, lambda run: len(run.completions)),
+        "tool_calls": (whole, lambda run: len(run.tool_calls)),
+        "record": (text, to_json),
+    }
+    schema = arrow.schema([(name, kind) for name, (kind, _) in columns.items()])
+    rows = [{name: value(run) for name, (_, value) in columns.items()} for run in runs]
     create_private(file)
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
 

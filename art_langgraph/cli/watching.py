@@ -75,8 +75,8 @@ async def find_target(trainer: TrainerClient, name: str) -> Target:
     runs = [Target(policy, run=name) for policy in policies]
     for run in runs:
         await run.number_steps(trainer)
-    if known := [run for run in runs if run.steps]:
-        return max(known, key=lambda run: max(run.steps))  # ids of jobs sort by time
+    if candidates := [run for run in runs if run.steps]:
+        return max(candidates, key=lambda run: max(run.steps))  # ids of jobs sort by time
     raise ConfigError(
         f"{name!r} is no policy, no job and no training run of this server. Its policies: "
         f"{', '.join(policies) or 'none'}. `art-langgraph jobs list` shows its jobs; a training run has a name with "
@@ -116,7 +116,7 @@ class Training:
     Args:
         policy: Name of the policy.
         only: The one job that is looked at; None: all of the policy.
-        calm: Seconds without anything that happens, after which it is told that nothing does.
+        calm: Seconds without anything that happens, after which the change `idle` says so.
     """
 
     policy: str
@@ -131,7 +131,7 @@ class Training:
     tokens: float = 0.0
     """Its sampled tokens per second at the last look."""
     activity: Activity | None = None
-    """None: nobody looked yet."""
+    """None before the first look."""
     quiet_since: float = 0.0
     """When something happened last: a job was open, or a request under way. By the server's clock."""
     last_look: float = 0.0
@@ -147,7 +147,7 @@ class Training:
 
     def look(self, status: ServerStatus) -> tuple[list[Change], list[str]]:
         """Takes a look. Returns what changed, and the ids of jobs that are not open any more."""
-        before, known = self.open, self.status
+        before, previous = self.open, self.status
         self.open = [open_job for open_job in status.jobs if open_job.job.policy == self.policy]
         if self.only is not None:
             self.open = [open_job for open_job in self.open if open_job.job.id == self.only]
@@ -155,10 +155,10 @@ class Training:
         traffic = next((load for load in status.traffic if load.policy == self.policy), None)
         self.running, self.tokens = (traffic.running, traffic.tokens_now) if traffic else (0, 0.0)
         still = {open_job.job.id for open_job in self.open}
-        answered = traffic.total if traffic else self._answered
-        busy = self.running > 0 or (answered != self._answered and self.activity is not None)
-        self._answered = answered
-        changes = [*self._jobs(before), *self._policy(known), *self._activity(status.time, busy)]
+        total = traffic.total if traffic else self._answered
+        busy = self.running > 0 or (total != self._answered and self.activity is not None)
+        self._answered = total
+        changes = [*self._jobs(before), *self._policy(previous), *self._activity(status.time, busy)]
         self.last_look = status.time
         return changes, [open_job.job.id for open_job in before if open_job.job.id not in still]
 
@@ -218,7 +218,7 @@ def describe_end(job: Job) -> Change:
         job: In its final state.
     """
     facts: dict[str, Any] = {"job": job.id, "status": job.status.value, "seconds": job.seconds}
-    spent = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in job.seconds.items())
+    times = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in job.seconds.items())
     if job.result is None:
         return Change("ended", f"{_name(job)} {job.status.value}: {job.error}", {**facts, "error": job.error})
     metrics = job.result.metrics
@@ -228,15 +228,15 @@ def describe_end(job: Job) -> Change:
     facts |= {"version": job.result.version, "metrics": numbers}
     if why := metrics.get("skipped"):
         return Change("ended", f"{_name(job)} learnt nothing: {why}", {**facts, "skipped": why})
-    told = ", ".join(f"{name.removesuffix('_mean')} {value:.3f}" for name, value in numbers.items())
-    return Change("ended", f"{_name(job)} made {job.policy}@{job.result.version}: {told or 'done'} ({spent})", facts)
+    figures = ", ".join(f"{name.removesuffix('_mean')} {value:.3f}" for name, value in numbers.items())
+    return Change("ended", f"{_name(job)} made {job.policy}@{job.result.version}: {figures or 'done'} ({times})", facts)
 
 
 def _name(job: Job) -> str:
     return f"{job.kind} {job.id[-8:]}"
 
 
-_REMEMBERED = 50
+_MOST_CHANGES = 50
 """Changes that are kept."""
 
 
@@ -258,7 +258,7 @@ class Following:
         self._trainer, self.target = trainer, target
         self.training = Training(target.policy, only=target.job)
         self.curves: dict[str, Curve] = {}
-        self.recent: deque[Change] = deque(maxlen=_REMEMBERED)
+        self.recent: deque[Change] = deque(maxlen=_MOST_CHANGES)
         self.last: Job | None = None
         self._drawn: object = None
 
@@ -284,15 +284,15 @@ class Following:
 
     async def _look(self) -> list[Change]:
         status = await self._trainer.status()
-        changes, closed = self.training.look(status)
+        changes, ended_ids = self.training.look(status)
         if self.target.job is not None and not self.training.open:
-            closed = [self.target.job]
+            ended_ids = [self.target.job]
         await self.target.number_steps(self._trainer)
-        changes = [*[await self._describe_end(job_id) for job_id in closed], *changes]
-        known = self.training.status
-        figures = known and (known.newest, known.held_out, known.training, known.score)
-        if known is not None and (closed or figures != self._drawn):
-            self.curves, self._drawn = await self._trainer.curves(known.name), figures
+        changes = [*[await self._describe_end(job_id) for job_id in ended_ids], *changes]
+        status_now = self.training.status
+        figures = status_now and (status_now.newest, status_now.held_out, status_now.training, status_now.score)
+        if status_now is not None and (ended_ids or figures != self._drawn):
+            self.curves, self._drawn = await self._trainer.curves(status_now.name), figures
         return changes
 
     async def _describe_end(self, job_id: str) -> Change:
@@ -312,6 +312,6 @@ class Following:
         """The last change, where nothing has happened for so long that the training counts as ended."""
         if self.target.job is not None or not idle or self.training.quiet < idle:
             return None
-        known = self.training.status
-        newest = "is not there any more" if known is None else f"is at version {known.newest}"
+        status = self.training.status
+        newest = "is not there any more" if status is None else f"is at version {status.newest}"
         return Change("over", f"nothing has happened for {idle:g} s: {self.target.policy} {newest}")

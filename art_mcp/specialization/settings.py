@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.loop.rollout import Graph
-from art_langgraph.loop.sampling.exploration import Exploration
+from art_langgraph.loop.sampling.informative import Exploration
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.drafting.tables import Resources
 from art_mcp.scenarios.scenario_set import ScenarioSet
