@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
-from art_langgraph.loop.evaluate import Evaluation, Success, evaluate, full_reward
-from art_langgraph.loop.graphs import GraphSource
-from art_langgraph.loop.rollout import Graph, ScenarioLike
+from art_langgraph.auto_pilot.settings import AutopilotOptions
+from art_langgraph.loop.evaluate import Evaluation, evaluate, full_reward
 from art_langgraph.loop.watch.held_out import Evaluations, HeldOut, input_id
-from art_langgraph.rewards import RewardFunction
 from art_langgraph.store import TrajectoryStore
 from trainer_server.wire import Policy
 
@@ -28,31 +24,21 @@ class Gate:
     The scenarios are kept out of the training in any case.
 
     Args:
-        held_out: The scenarios and how they are measured; None: there is no gate.
-        graph: Runs them.
-        reward: Scores the runs, where `held_out` has no reward of its own.
-        success: Whether a scored run succeeded, where `held_out` has none of its own.
+        options: Of the autopilot. `gate` has the scenarios, `graph` runs them. `reward` and `success` hold where
+            `gate` has none of its own. Under another `gate_name`, all versions are measured anew.
         store: Where evaluations are kept, so that no version is measured twice.
-        name: Name of the measurements. Under another one, all versions are measured anew.
 
     Raises:
         ConfigError: The file of the scenarios cannot be read, or there are none in it.
     """
 
-    def __init__(
-        self,
-        held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None,
-        *,
-        graph: Graph | GraphSource | None,
-        reward: RewardFunction | None,
-        success: Success,
-        store: TrajectoryStore,
-        name: str = "",
-    ) -> None:
-        self._held_out = None if held_out is None else HeldOut.of(held_out).resolve([], reward)
+    def __init__(self, options: AutopilotOptions, store: TrajectoryStore) -> None:
+        gate = options.gate
+        self._held_out = None if gate is None else HeldOut.of(gate).resolve([], options.reward)
         if self._held_out and self._held_out.success is full_reward:
-            self._held_out = replace(self._held_out, success=success)
-        self._graph, self._store, self._run = graph, store, f"{_RUN} {name}" if name else _RUN
+            self._held_out = replace(self._held_out, success=options.success)
+        self._graph, self._store = options.graph, store
+        self._run = f"{_RUN} {options.gate_name}" if options.gate_name else _RUN
         self._last: tuple[float, Evaluations] | None = None
         """The evaluations, of the policy that was created then."""
 

@@ -37,9 +37,7 @@ class Autopilot(AutopilotOptions):
         self.state_store = StateStore(store, self.policy)
         self._journal = Journal(self.state_store)
         run_source = LedgerRuns(self.client, self.policy) if self.from_ledger else StoredRuns(store)
-        self._gate = Gate(
-            self.gate, graph=self.graph, reward=self.reward, success=self.success, store=store, name=self.gate_name
-        )
+        self._gate = Gate(self, store)
         self._preparation = Preparation(self, store, self._journal, run_source, self._gate)
         self._trial = Trial(self, self._journal, run_source)
 

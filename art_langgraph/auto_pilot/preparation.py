@@ -16,7 +16,6 @@ from art_langgraph.auto_pilot.state import Entry, Pause, Phase, State, to_record
 from art_langgraph.auto_pilot.state_store import Journal
 from art_langgraph.client.step_marks import StepMarks
 from art_langgraph.credit import Comparison, compare
-from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_langgraph.loop.pins import PinIgnored
 from art_langgraph.loop.watch.alarm_rules import Signals
@@ -182,11 +181,10 @@ class Preparation:
 
     async def _signals(self, state: State, policy: Policy) -> list[Signals]:
         """Figures of the steps, with their evaluations on the gate."""
-
-        async def find_evaluation(version: int) -> Evaluation | None:
-            return await self._gate.find_evaluation(policy, version)
-
-        return [Signals(**record, evaluation=await find_evaluation(record["version"])) for record in state.signals]
+        return [
+            Signals(**record, evaluation=await self._gate.find_evaluation(policy, record["version"]))
+            for record in state.signals
+        ]
 
 
 def may_succeed_later(error: ServerError) -> bool:

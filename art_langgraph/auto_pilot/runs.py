@@ -83,7 +83,7 @@ class LedgerRuns:
             if rollout.created >= since
         ]
         new = [rollout for rollout in rollouts if (rollout.id, rollout.reward) not in self._known]
-        read = await self._read([rollout.id for rollout in new])
+        read = await read_rollouts(self.client, [rollout.id for rollout in new])
         by_key = self._known | {(rollout.id, rollout.reward): read[rollout.id] for rollout in new if rollout.id in read}
         keys = [(rollout.id, rollout.reward) for rollout in rollouts]
         self._known = {key: by_key[key] for key in keys if key in by_key}
@@ -91,27 +91,29 @@ class LedgerRuns:
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
         """Runs by their ids, without those that are gone."""
-        return list((await self._read(ids)).values())
-
-    async def _read(self, ids: Sequence[str]) -> dict[str, Trajectory]:
-        """Rollouts by id, without those that are gone."""
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def fetch_run(rollout_id: str) -> Trajectory | None:
-            async with limit:
-                try:
-                    return await self.client.rollout(rollout_id)
-                except ServerError as error:
-                    if error.status == 404:
-                        return None
-                    raise
-
-        pairs = zip(ids, await asyncio.gather(*map(fetch_run, ids)), strict=True)
-        return {rollout_id: run for rollout_id, run in pairs if run is not None}
+        return list((await read_rollouts(self.client, ids)).values())
 
 
-def asked(run: Trajectory, policy: str) -> bool:
-    """Whether a run asked a policy."""
+async def read_rollouts(client: TrainerClient, ids: Iterable[str]) -> dict[str, Trajectory]:
+    """Rollouts of the trainer server by their ids, without those that are gone. `_AT_ONCE` are read at once."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(rollout_id: str) -> Trajectory | None:
+        async with limit:
+            try:
+                return await client.rollout(rollout_id)
+            except ServerError as error:
+                if error.status == 404:
+                    return None
+                raise
+
+    ids = list(ids)
+    runs = await asyncio.gather(*map(read, ids))
+    return {rollout_id: run for rollout_id, run in zip(ids, runs, strict=True) if run is not None}
+
+
+def has_completion(run: Trajectory, policy: str) -> bool:
+    """Whether a policy answered in a run, or was requested to."""
     return any(call.policy == policy for call in run.completions)
 
 
@@ -124,7 +126,7 @@ def trainable(run: Trajectory, policy: str, gate: frozenset[str]) -> bool:
         gate: `input_id` of the gate's scenarios.
     """
     complete = run.scored and not run.untrained and not run.waiting
-    return complete and asked(run, policy) and input_id(run.scenario) not in gate
+    return complete and has_completion(run, policy) and input_id(run.scenario) not in gate
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from art_langgraph.cli import policies, trajectories
-from art_langgraph.cli.options import JsonOption, StoreOption, ask_server, find_trajectory
+from art_langgraph.cli.options import JsonOption, StoreOption, ask_server, find_trajectory, unless_missing
 from art_langgraph.cli.printing import only_json
 from trainer_server.wire import ConfigError, Erased, ServerError, ServerUnreachable
 
@@ -179,13 +179,7 @@ def _delete_at_server(rollouts: Sequence[str], completions: Sequence[str]) -> Er
 
 def _is_rollout(run: str) -> bool:
     """Whether the trainer server has a rollout with this id."""
-    try:
-        ask_server(lambda trainer: trainer.rollout(run))
-    except ServerError as error:
-        if error.status == 404:
-            return False
-        raise
-    return True
+    return ask_server(lambda trainer: unless_missing(trainer.rollout(run))) is not None
 
 
 def _confirm(what: str, yes: bool) -> None:

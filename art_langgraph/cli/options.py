@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hin
 import typer
 
 from art_langgraph.loop.options import help_of
-from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire import ConfigError, GRPOConfig, ServerError
 from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
@@ -211,6 +211,16 @@ def ask_server(request: Callable[[TrainerClient], Awaitable[T]]) -> T:
             return await request(trainer)
 
     return asyncio.run(send())
+
+
+async def unless_missing(answer: Awaitable[T]) -> T | None:
+    """An answer of the trainer server; None where it has no such thing (404)."""
+    try:
+        return await answer
+    except ServerError as error:
+        if error.status != 404:
+            raise
+        return None
 
 
 def short_patience() -> float:

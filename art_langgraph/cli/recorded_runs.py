@@ -144,10 +144,6 @@ async def judge_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: 
     return result
 
 
-_AT_ONCE = 16
-"""Rollouts that are read at once."""
-
-
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
     """A training step from recorded runs.
@@ -171,6 +167,7 @@ class RecordedStep:
 
 async def from_rewarded_rollouts(step: RecordedStep, since: float | None) -> None:
     """A step from the rollouts of the trainer server that have a reward and were not trained on."""
+    from art_langgraph.auto_pilot.runs import read_rollouts
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.trajectory import Scenario, Trajectory
 
@@ -193,13 +190,9 @@ async def from_rewarded_rollouts(step: RecordedStep, since: float | None) -> Non
             for rollout in rollouts
         ]
         fresh = {header.id for header in await find_unused_runs(trainer, step, headers)}
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def read(rollout_id: str) -> Trajectory:
-            async with limit:
-                return await trainer.rollout(rollout_id)
-
-        runs = await asyncio.gather(*(read(rollout.id) for rollout in rollouts if rollout.id in fresh))
+        runs = list(
+            (await read_rollouts(trainer, [rollout.id for rollout in rollouts if rollout.id in fresh])).values()
+        )
         earlier = [header for header in headers if header.id not in fresh]
         await train_once(trainer, step, runs, [*runs, *earlier])
 

@@ -84,14 +84,12 @@ class LoopFlags(LoopOptions):
         """What ends the run early."""
         from art_langgraph.loop.watch.stopping import Plateau, TargetReached, TimeBudget
 
-        rules: list[StopRule] = []
-        if self.stop_at is not None:
-            rules.append(TargetReached(self.stop_at))
-        if self.patience is not None:
-            rules.append(Plateau(self.patience))
-        if self.minutes is not None:
-            rules.append(TimeBudget(minutes=self.minutes))
-        return rules
+        rules: list[StopRule | None] = [
+            None if self.stop_at is None else TargetReached(self.stop_at),
+            None if self.patience is None else Plateau(self.patience),
+            None if self.minutes is None else TimeBudget(minutes=self.minutes),
+        ]
+        return [rule for rule in rules if rule is not None]
 
 
 def run_loop(

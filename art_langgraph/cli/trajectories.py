@@ -25,6 +25,7 @@ from art_langgraph.cli.options import (
     StoreOption,
     search_trajectory,
     short_patience,
+    unless_missing,
     why_empty,
     with_flags,
 )
@@ -437,20 +438,10 @@ def _completion_ids(trajectory: Trajectory) -> list[str]:
 async def _of_server(trainer: TrainerClient, run: str) -> Trajectory | None:
     """A run as its client reported it, else as the ledger has it; None: the server knows nothing of it."""
     from art_langgraph.trajectory import Trajectory
-    from trainer_server.wire import ServerError
 
-    try:
-        trace = await trainer.trace(run)
+    if (trace := await unless_missing(trainer.trace(run))) is not None:
         return Trajectory.model_validate(trace.model_dump(mode="json", exclude={"left_out"}))
-    except ServerError as error:
-        if error.status != 404:
-            raise
-    try:
-        return await trainer.rollout(run)
-    except ServerError as error:
-        if error.status != 404:
-            raise
-        return None
+    return await unless_missing(trainer.rollout(run))
 
 
 def _drift_text(ids: list[str], rows: dict[str, Completion]) -> str:

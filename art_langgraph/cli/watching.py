@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from art_langgraph.cli.options import several
+from art_langgraph.cli.options import several, unless_missing
 from trainer_server.common.status import Curve, OpenJob, PolicyStatus, ServerStatus
-from trainer_server.wire import ConfigError, Job, ServerError
+from trainer_server.wire import ConfigError, Job
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -136,7 +136,7 @@ class Training:
     """When something happened last: a job was open, or a request under way. By the server's clock."""
     last_look: float = 0.0
     """When the last look was. By the server's clock."""
-    _answered: int = 0
+    _completions: int = 0
     """Completions of the policy until the last look."""
     _shares: dict[str, float] = field(default_factory=dict)
 
@@ -155,9 +155,9 @@ class Training:
         traffic = next((load for load in status.traffic if load.policy == self.policy), None)
         self.running, self.tokens = (traffic.running, traffic.tokens_now) if traffic else (0, 0.0)
         still = {open_job.job.id for open_job in self.open}
-        total = traffic.total if traffic else self._answered
-        busy = self.running > 0 or (total != self._answered and self.activity is not None)
-        self._answered = total
+        total = traffic.total if traffic else self._completions
+        busy = self.running > 0 or (total != self._completions and self.activity is not None)
+        self._completions = total
         changes = [*self._jobs(before), *self._policy(previous), *self._activity(status.time, busy)]
         self.last_look = status.time
         return changes, [open_job.job.id for open_job in before if open_job.job.id not in still]
@@ -296,13 +296,9 @@ class Following:
         return changes
 
     async def _describe_end(self, job_id: str) -> Change:
-        try:
-            self.last = await self._trainer.job(job_id)
-        except ServerError as error:
-            if error.status != 404:
-                raise
+        if (job := await unless_missing(self._trainer.job(job_id))) is None:
             return Change("ended", f"{job_id} is not there any more: it was deleted", {"job": job_id})
-        change = describe_end(self.last)
+        self.last, change = job, describe_end(job)
         step = self.target.steps.get(job_id)
         if step is None:
             return change

@@ -60,8 +60,10 @@ async def train(options: TrainOptions) -> AsyncIterator[StepRecord]:
 class TrainingLoop:
     """One call of `train`.
 
-    `StepRollouts` makes the runs of a step, `Watch` evaluates versions and ends the run, `StepLog` counts costs and
-    has the trackers.
+    A step: `StepRollouts` chooses scenarios, runs them and scores the runs. `_step` sends the groups to the server,
+    which makes a version of them. `Watch` evaluates the version on held-out scenarios, and says whether the run ends.
+    `StepLog` adds the costs, and sends all of it to the trackers. `prefetch_rollouts` makes rollouts of later steps
+    meanwhile, as far as `max_staleness` goes.
 
     Args:
         options: Of the call.

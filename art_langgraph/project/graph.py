@@ -95,7 +95,7 @@ def _factory(make: Callable[..., Any]) -> Callable[[], Any]:
     async def graph() -> Runnable[Any, Any] | AbstractAsyncContextManager[Any]:
         result = make(*({"configurable": {}} for _ in takes))
         result = await result if inspect.isawaitable(result) else result
-        given: Runnable[Any, Any] | AbstractAsyncContextManager[Any] = result
-        return result.compile() if hasattr(result, "compile") and not isinstance(result, Runnable) else given
+        graph_or_context: Runnable[Any, Any] | AbstractAsyncContextManager[Any] = result
+        return result.compile() if hasattr(result, "compile") and not isinstance(result, Runnable) else graph_or_context
 
     return graph

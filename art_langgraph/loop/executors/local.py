@@ -161,7 +161,7 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
     if handler.root:
         trajectory.run_id = str(handler.root)
     elif scope.records:
-        _say_which_run(trajectory, scope.records, failure)
+        _set_remote_ids(trajectory, scope.records, failure)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
@@ -176,7 +176,7 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
     return _Attempt(trajectory, run, failure)
 
 
-def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], error: Exception | None) -> None:
+def _set_remote_ids(trajectory: Trajectory, records: Sequence[Trajectory], error: Exception | None) -> None:
     """The graph itself is remote: its process knows which run it was, and what it raised."""
     last = records[-1]
     trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id

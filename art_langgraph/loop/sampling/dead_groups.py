@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Literal, get_args
 
@@ -248,9 +248,7 @@ class DeadGroups:
                     "reward": dead.reward,
                     "why": dead.why,
                     "cause": dead.cause,
-                    "symptoms": [
-                        {"kind": symptom.kind, "text": symptom.text, "runs": symptom.runs} for symptom in dead.symptoms
-                    ],
+                    "symptoms": list(map(asdict, dead.symptoms)),
                     "remedy": dead.remedy,
                 }
                 for dead in self.scenarios

@@ -15,7 +15,6 @@ from art_langgraph.auto_pilot.runs import StoredRuns
 from art_langgraph.auto_pilot.settings import AutopilotOptions
 from art_langgraph.auto_pilot.state import Phase, State
 from art_langgraph.auto_pilot.state_store import Journal, StateStore
-from art_langgraph.loop.evaluate import full_reward
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import ServerError, StepResult
 
@@ -54,13 +53,9 @@ def add(store: TrajectoryStore, count: int) -> None:
 
 
 def prepared(store: TrajectoryStore, server: Any, train_every: int) -> Preparation:
-    return Preparation(
-        AutopilotOptions("p", server, train_every=train_every),
-        store,
-        journal=Journal(StateStore(store, "p")),
-        run_source=StoredRuns(store),
-        gate=Gate(None, graph=None, reward=None, success=full_reward, store=store),
-    )
+    options = AutopilotOptions("p", server, train_every=train_every)
+    journal, run_source = Journal(StateStore(store, "p")), StoredRuns(store)
+    return Preparation(options, store, journal, run_source, Gate(options, store))
 
 
 async def test_steps_that_learn_nothing_come_to_all_runs_and_end(store: TrajectoryStore) -> None:
