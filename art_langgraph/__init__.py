@@ -6,7 +6,7 @@ Public names are imported when they are first used (PEP 562): `art-langgraph --h
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from art_langgraph.auto_pilot.decision import CanaryRules
+    from art_langgraph.auto_pilot.options import CanaryRules
     from art_langgraph.auto_pilot.pilot import Autopilot, autopilot
     from art_langgraph.auto_rl.autorl import AutoRLReport, autorl
     from art_langgraph.capture.handler import ARTCallbackHandler
@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from art_langgraph.loop.evaluate import Evaluation, evaluate
     from art_langgraph.loop.executors.ray import RayExecutor
     from art_langgraph.loop.failures import RolloutsFailed
-    from art_langgraph.loop.hints.functions import first_hint, hint_errors, hint_judge, hint_reference, hint_tools
-    from art_langgraph.loop.hints.rescue import HintCounts, Hints
+    from art_langgraph.loop.hints import (
+        HintCounts,
+        Hints,
+        first_hint,
+        hint_errors,
+        hint_judge,
+        hint_reference,
+        hint_tools,
+    )
     from art_langgraph.loop.pins import PinIgnored
     from art_langgraph.loop.rollout import gather, rollout
     from art_langgraph.loop.sampling.dead_groups import DeadGroups, DeadScenario, dead_groups
-    from art_langgraph.loop.sampling.exploration import Exploration
-    from art_langgraph.loop.sampling.learnable import LearnableSampler
-    from art_langgraph.loop.sampling.sampler import Sampler
-    from art_langgraph.loop.sampling.uniform import UniformSampler
+    from art_langgraph.loop.sampling.informative import Exploration
+    from art_langgraph.loop.sampling.samplers import LearnableSampler, Sampler, UniformSampler
     from art_langgraph.loop.train import train
     from art_langgraph.loop.watch.alarm_rules import AlarmRules
     from art_langgraph.loop.watch.held_out import HeldOut
@@ -45,7 +50,7 @@ if TYPE_CHECKING:
     from trainer_server.wire import ARTError, Conversation, Distillation, GRPOConfig, LLMError, SFTConfig, StepResult
 
 _MODULES = {
-    "art_langgraph.auto_pilot.decision": ("CanaryRules",),
+    "art_langgraph.auto_pilot.options": ("CanaryRules",),
     "art_langgraph.auto_pilot.pilot": ("Autopilot", "autopilot"),
     "art_langgraph.auto_rl.autorl": ("AutoRLReport", "autorl"),
     "art_langgraph.capture.handler": ("ARTCallbackHandler",),
@@ -60,15 +65,20 @@ _MODULES = {
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
     "art_langgraph.loop.executors.ray": ("RayExecutor",),
     "art_langgraph.loop.failures": ("RolloutsFailed",),
-    "art_langgraph.loop.hints.functions": ("first_hint", "hint_errors", "hint_judge", "hint_reference", "hint_tools"),
-    "art_langgraph.loop.hints.rescue": ("HintCounts", "Hints"),
+    "art_langgraph.loop.hints": (
+        "HintCounts",
+        "Hints",
+        "first_hint",
+        "hint_errors",
+        "hint_judge",
+        "hint_reference",
+        "hint_tools",
+    ),
     "art_langgraph.loop.pins": ("PinIgnored",),
     "art_langgraph.loop.rollout": ("gather", "rollout"),
     "art_langgraph.loop.sampling.dead_groups": ("DeadGroups", "DeadScenario", "dead_groups"),
-    "art_langgraph.loop.sampling.exploration": ("Exploration",),
-    "art_langgraph.loop.sampling.learnable": ("LearnableSampler",),
-    "art_langgraph.loop.sampling.sampler": ("Sampler",),
-    "art_langgraph.loop.sampling.uniform": ("UniformSampler",),
+    "art_langgraph.loop.sampling.informative": ("Exploration",),
+    "art_langgraph.loop.sampling.samplers": ("LearnableSampler", "Sampler", "UniformSampler"),
     "art_langgraph.loop.train": ("train",),
     "art_langgraph.loop.watch.alarm_rules": ("AlarmRules",),
     "art_langgraph.loop.watch.held_out": ("HeldOut",),

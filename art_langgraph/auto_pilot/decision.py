@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from art_langgraph.auto_pilot.options import CanaryRules
 from art_langgraph.loop.evaluate import SuccessGain
 from trainer_server.wire import ConfigError
 
@@ -60,28 +61,6 @@ class Outcomes:
     def __str__(self) -> str:
         rate = self.rate
         return f"{self.successes} of {self.runs}" + ("" if rate is None else f" ({rate:.3f})")
-
-
-@dataclass(frozen=True, slots=True)
-class CanaryRules:
-    """When a candidate is decided.
-
-    Args:
-        alpha: Probability of promoting a candidate that is no better, at most; and that of calling one worse that is
-            no worse.
-        least: Runs of the candidate before anything is decided.
-        most: Runs of the candidate after which it is rolled back, if it is not shown to be better by then.
-        tolerance: How much lower its success on the gate may be.
-    """
-
-    alpha: float = 0.05
-    least: int = 20
-    most: int = 2000
-    tolerance: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha < 1 or not 1 <= self.least <= self.most or not 0 <= self.tolerance < 1:
-            raise ConfigError(f"{self}: alpha is between 0 and 1, least from 1 to most, tolerance from 0 to 1")
 
 
 def gate(gain: SuccessGain | None, rules: CanaryRules = CanaryRules()) -> Decision:
@@ -151,8 +130,8 @@ def evidence(challenger: Outcomes, other: Outcomes) -> float:
     if challenger.rate is None or other.rate is None or challenger.rate <= other.rate:
         highest = _log_likelihood(challenger, challenger.rate) + _log_likelihood(other, other.rate)
     else:  # of the pairs of rates that the hypothesis admits, the likeliest has both equal
-        pooled = (challenger.successes + other.successes) / (challenger.runs + other.runs)
-        highest = _log_likelihood(challenger, pooled) + _log_likelihood(other, pooled)
+        common_rate = (challenger.successes + other.successes) / (challenger.runs + other.runs)
+        highest = _log_likelihood(challenger, common_rate) + _log_likelihood(other, common_rate)
     return _log_mixture(challenger) + _log_mixture(other) - highest
 
 

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
-from art_langgraph.loop.evaluate import Evaluation, Success, evaluate, full_reward
-from art_langgraph.loop.graphs import GraphSource
-from art_langgraph.loop.rollout import Graph, ScenarioLike
-from art_langgraph.loop.watch.evaluations import Evaluations
-from art_langgraph.loop.watch.held_out import HeldOut, input_id
-from art_langgraph.rewards import RewardFunction
+from art_langgraph.auto_pilot.settings import AutopilotOptions
+from art_langgraph.loop.evaluate import Evaluation, evaluate, full_reward
+from art_langgraph.loop.watch.held_out import Evaluations, HeldOut, input_id
 from art_langgraph.store import TrajectoryStore
 from trainer_server.wire import Policy
 
@@ -29,51 +24,37 @@ class Gate:
     The scenarios are kept out of the training in any case.
 
     Args:
-        held_out: The scenarios and how they are measured; None: there is no gate.
-        graph: Runs them.
-        reward: Scores the runs, where `held_out` has no reward of its own.
-        success: Whether a scored run succeeded, where `held_out` has none of its own.
+        options: Of the autopilot. `gate` has the scenarios, `graph` runs them. `reward` and `success` hold where
+            `gate` has none of its own. Under another `gate_name`, all versions are measured anew.
         store: Where evaluations are kept, so that no version is measured twice.
-        name: Name of the measurements. Under another one, all versions are measured anew.
 
     Raises:
         ConfigError: The file of the scenarios cannot be read, or there are none in it.
     """
 
-    def __init__(
-        self,
-        held_out: HeldOut | Sequence[ScenarioLike] | str | Path | None,
-        *,
-        graph: Graph | GraphSource | None,
-        reward: RewardFunction | None,
-        success: Success,
-        store: TrajectoryStore,
-        name: str = "",
-    ) -> None:
-        self._held_out = HeldOut.of(held_out) if held_out is not None else None
-        self._scenarios = self._held_out.resolve_scenarios([]) if self._held_out else []
-        self._graph, self._store, self._run = graph, store, f"{_RUN} {name}" if name else _RUN
-        self._reward = (self._held_out.reward if self._held_out else None) or reward
+    def __init__(self, options: AutopilotOptions, store: TrajectoryStore) -> None:
+        gate = options.gate
+        self._held_out = None if gate is None else HeldOut.of(gate).resolve([], options.reward)
         if self._held_out and self._held_out.success is full_reward:
-            self._held_out = replace(self._held_out, success=success)
-        self._made: tuple[float, Evaluations] | None = None
-        """For the policy that was created then."""
+            self._held_out = replace(self._held_out, success=options.success)
+        self._graph, self._store = options.graph, store
+        self._run = f"{_RUN} {options.gate_name}" if options.gate_name else _RUN
+        self._last: tuple[float, Evaluations] | None = None
+        """The evaluations, of the policy that was created then."""
 
-    @property
+    @cached_property
     def tasks(self) -> frozenset[str]:
         """What the scenarios ask, so that no run that asks the same is trained on."""
-        return frozenset(map(input_id, self._scenarios))
+        return frozenset(map(input_id, self._held_out.resolve_scenarios([]) if self._held_out else []))
 
     @property
     def missing(self) -> str | None:
         """Why candidates are not measured; None: they are."""
         if self._held_out is None:
             return "there is no gate (--gate)"
-        lacking = [
-            *(["a graph (--graph-object)"] if self._graph is None else []),
-            *(["a reward function (--reward)"] if self._reward is None else []),
-        ]
-        return f"the gate's scenarios need {' and '.join(lacking)} to be run" if lacking else None
+        needs = {"a graph (--graph-object)": self._graph, "a reward function (--reward)": self._held_out.reward}
+        missing = [name for name, value in needs.items() if value is None]
+        return f"the gate's scenarios need {' and '.join(missing)} to be run" if missing else None
 
     async def evaluation(self, policy: Policy, version: int) -> Evaluation:
         """The evaluation of a version: that which was made before, or else a new one.
@@ -89,19 +70,17 @@ class Gate:
 
     async def _evaluations(self, policy: Policy) -> Evaluations:
         assert self._held_out is not None
-        if self._made is None or self._made[0] != policy.created:
+        if self._last is None or self._last[0] != policy.created:
             graph: Any = self._graph
-            evaluations = await asyncio.to_thread(  # it asks the store
+            evaluations = await asyncio.to_thread(  # it reads the store
                 Evaluations,
                 partial(evaluate, graph, store=self._store),
-                policy=policy,
-                held_out=self._held_out,
-                scenarios=self._scenarios,
-                reward=self._reward,
+                policy,
+                self._held_out,
                 store=self._store,
                 run=self._run,
                 resumed=True,
                 progress=False,
             )
-            self._made = policy.created, evaluations
-        return self._made[1]
+            self._last = policy.created, evaluations
+        return self._last[1]

@@ -9,14 +9,11 @@ from typing import Any, Protocol
 
 from art_langgraph.auto_pilot.decision import Outcomes
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.client.rollouts import read_rollouts
 from art_langgraph.loop.evaluate import Success
 from art_langgraph.loop.watch.held_out import input_id
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import ServerError
-
-_AT_ONCE = 16
-"""Rollouts that are read at once."""
 
 
 class RunSource(Protocol):
@@ -48,16 +45,16 @@ class StoredRuns:
         """What the store was when it was read, since when, and the runs."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
-        """See `RunSource`."""
+        """Runs that began at a Unix time or later, newest first."""
         revision = await asyncio.to_thread(self.store.revision)
-        known, begun, runs = self._read
-        if revision != known or since < begun:
+        last_revision, last_since, runs = self._read
+        if revision != last_revision or since < last_since:
             runs = await asyncio.to_thread(lambda: self.store.list(since=since))
             self._read = revision, since, runs
         return [run for run in runs if run.started >= since]
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """See `RunSource`."""
+        """Runs by their ids, without those that are gone."""
         runs = await asyncio.to_thread(lambda: [self.store.get(trajectory_id) for trajectory_id in ids])
         return [run for run in runs if run is not None]
 
@@ -76,42 +73,26 @@ class LedgerRuns:
         """By id and reward: a rollout is read again only when it got another reward."""
 
     async def runs(self, since: float) -> Sequence[Trajectory]:
-        """See `RunSource`."""
-        listed = [
+        """Rollouts with a reward that began at a Unix time or later, newest first."""
+        rollouts = [
             rollout
             async for rollout in self.client.rollouts(policy=self._policy, rewarded=True)
             if rollout.created >= since
         ]
-        new = [rollout for rollout in listed if (rollout.id, rollout.reward) not in self._known]
-        read = await self._read([rollout.id for rollout in new])
-        known = self._known | {(rollout.id, rollout.reward): read[rollout.id] for rollout in new if rollout.id in read}
-        keys = [(rollout.id, rollout.reward) for rollout in listed]
-        self._known = {key: known[key] for key in keys if key in known}
+        new = [rollout for rollout in rollouts if (rollout.id, rollout.reward) not in self._known]
+        read = await read_rollouts(self.client, [rollout.id for rollout in new])
+        by_key = self._known | {(rollout.id, rollout.reward): read[rollout.id] for rollout in new if rollout.id in read}
+        keys = [(rollout.id, rollout.reward) for rollout in rollouts]
+        self._known = {key: by_key[key] for key in keys if key in by_key}
         return [run for run in reversed(self._known.values()) if run.started >= since]
 
     async def read(self, ids: Sequence[str]) -> list[Trajectory]:
-        """See `RunSource`."""
-        return list((await self._read(ids)).values())
-
-    async def _read(self, ids: Sequence[str]) -> dict[str, Trajectory]:
-        """Rollouts by id, without those that are gone."""
-        limit = asyncio.Semaphore(_AT_ONCE)
-
-        async def fetch_run(rollout_id: str) -> Trajectory | None:
-            async with limit:
-                try:
-                    return await self.client.rollout(rollout_id)
-                except ServerError as error:
-                    if error.status == 404:
-                        return None
-                    raise
-
-        pairs = zip(ids, await asyncio.gather(*map(fetch_run, ids)), strict=True)
-        return {rollout_id: run for rollout_id, run in pairs if run is not None}
+        """Runs by their ids, without those that are gone."""
+        return list((await read_rollouts(self.client, ids)).values())
 
 
-def asked(run: Trajectory, policy: str) -> bool:
-    """Whether a run asked a policy."""
+def has_completion(run: Trajectory, policy: str) -> bool:
+    """Whether a policy answered in a run, or was requested to."""
     return any(call.policy == policy for call in run.completions)
 
 
@@ -123,8 +104,8 @@ def trainable(run: Trajectory, policy: str, gate: frozenset[str]) -> bool:
         policy: Name of the policy.
         gate: `input_id` of the gate's scenarios.
     """
-    ended = run.scored and not run.untrained and not run.waiting
-    return ended and asked(run, policy) and input_id(run.scenario) not in gate
+    complete = run.scored and not run.untrained and not run.waiting
+    return complete and has_completion(run, policy) and input_id(run.scenario) not in gate
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +114,7 @@ class RunCounts:
 
     Args:
         outcomes: Those that were scored, and those that raised.
-        unscored_count: Those that nobody has scored yet.
+        unscored_count: Those without a score until now.
     """
 
     outcomes: Outcomes
@@ -161,18 +142,18 @@ def count(runs: Iterable[Trajectory], policy: str, version: int, success: Succes
         version: The version.
         success: Whether a scored run succeeded.
     """
-    successes = scored = unscored = 0
+    successes = runs_scored = runs_unscored = 0
     for run in runs:
         if not _drawn(run, policy) or run.versions.get(policy) != [version]:
             continue
         if run.error is not None:
-            scored += 1
+            runs_scored += 1
         elif run.reward is None:
-            unscored += 1
+            runs_unscored += 1
         else:
-            scored += 1
+            runs_scored += 1
             successes += success(run)
-    return RunCounts(Outcomes(successes, scored), unscored)
+    return RunCounts(Outcomes(successes, runs_scored), runs_unscored)
 
 
 def _drawn(run: Trajectory, policy: str) -> bool:

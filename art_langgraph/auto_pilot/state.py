@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from art_langgraph.auto_pilot.decision import Verdict
-from art_langgraph.loop.watch.signals import Signals
+from art_langgraph.loop.watch.alarm_rules import Signals
 
 
 class Phase(StrEnum):
@@ -25,7 +25,7 @@ class Phase(StrEnum):
     training = "training"
     """A step is sent, and computed. Its runs and its key are known."""
     gate = "gate"
-    """The candidate is made. It is measured on the gate's scenarios, and answers nobody."""
+    """The candidate is made. It is measured on the gate's scenarios, and gets no rollouts."""
     canary = "canary"
     """The candidate answers its share of the new rollouts."""
     deciding = "deciding"
@@ -33,7 +33,7 @@ class Phase(StrEnum):
 
 
 class Pause(BaseModel):
-    """Why nothing is done until somebody says so (`--resume`)."""
+    """Why nothing is done until `--resume`."""
 
     cause: str
     """An alarm, such as `entropy_collapse`; or `promoted_by_hand`, `nothing_promoted`, `step_failed`, `gate_failed`."""
@@ -75,7 +75,7 @@ class State(BaseModel):
     champion: int = 0
     """The promoted version, which candidates are trained from and compared with."""
     promotions: int = 0
-    """`Policy.promotions` as the autopilot knows it. Another number: somebody promoted by hand."""
+    """`Policy.promotions` when the autopilot read it. Another number: there was a promotion by hand."""
     phase: Phase = Phase.collecting
     steps: int = 0
     """Training steps until now."""
@@ -87,7 +87,7 @@ class State(BaseModel):
     """Ids of runs that steps were given and that none was trained on: alone they are no reason for another step."""
     candidate: int | None = None
     since: float | None = None
-    """When the canary began, by the server's clock. None: the server was not told yet, or its answer was lost."""
+    """When the canary began, by the clock of the server. None: no request was sent yet, or its answer was lost."""
     verdict: Verdict | None = None
     reason: str = ""
     """Of the verdict."""
@@ -95,7 +95,7 @@ class State(BaseModel):
     """Of the verdict."""
     pause: Pause | None = None
     accepted: list[str] = Field(default_factory=list)
-    """Alarms that go on, and that somebody resumed in spite of."""
+    """Alarms that go on, and in spite of which the autopilot was resumed."""
     take_over: bool = False
     """It was resumed after a promotion by hand, and begins with the policy as it is then."""
     signals: list[dict[str, Any]] = Field(default_factory=list)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from typing import Any
 
-from art_langgraph.auto_pilot.state import Entry, Phase, State
+from art_langgraph.auto_pilot.state import Entry, Pause, Phase, State
 from art_langgraph.store import TrajectoryStore
 from trainer_server.common.jsonl import from_json, to_json
 from trainer_server.wire import NAME_PATTERN, ConfigError
@@ -33,7 +35,7 @@ class StateStore:
             raise ConfigError(f"{policy!r} is no name of a policy: letters, digits, `.`, `_` and `-`")
         self._store, self._policy = store, policy
         self._holds: Callable[[], bool] | None = None
-        """Whether this process still has the lock of `alone`; None: it does not fly the policy."""
+        """Whether this process still has the lock of `alone`; None: it does not run the autopilot."""
 
     def state(self) -> State | None:
         """The state; None: the policy has had no autopilot."""
@@ -45,7 +47,7 @@ class StateStore:
         """Records a state, and what led to it. When this returns, it survives a kill of the process.
 
         Raises:
-            ConfigError: This process flies the policy, and has lost the lock that kept others from it.
+            ConfigError: This process runs the autopilot, and has lost the lock that kept others from it.
         """
         if self._holds is not None and not self._holds():
             raise ConfigError(
@@ -77,7 +79,7 @@ class StateStore:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """Keeps other processes from flying the same policy. A process that is killed keeps nobody from it.
+        """Keeps other processes from running an autopilot of the policy. A process that is killed gives the lock back.
 
         Raises:
             ConfigError: Another one does.
@@ -97,3 +99,65 @@ class StateStore:
 
     def _lock(self) -> AbstractContextManager[Callable[[], bool] | None]:
         return self._store.database.alone(f"autopilot-{self._policy}")
+
+
+class Journal:
+    """Writes states with the entries that led to them.
+
+    Args:
+        states: Where they are kept.
+    """
+
+    def __init__(self, states: StateStore) -> None:
+        self._states = states
+        self._new: list[Entry] = []
+
+    def entry(self, state: State, event: str, reason: str, **numbers: Any) -> Entry:
+        """An entry about the candidate, where there is one. It is not written yet.
+
+        Args:
+            state: Of the policy.
+            event: What happened, in a word: `gate`, `paused`.
+            reason: Why, in words.
+            numbers: What the reason rests on, as JSON.
+        """
+        return Entry(
+            time=time.time(),
+            policy=state.policy,
+            event=event,
+            version=state.candidate,
+            reason=reason,
+            numbers=numbers,
+        )
+
+    async def write(self, state: State, *entries: Entry) -> None:
+        """Writes a state, and the entries that led to it."""
+        await asyncio.to_thread(self._states.write, state, *entries)
+        self._new += entries
+
+    async def note(self, state: State, event: str, reason: str, **numbers: Any) -> None:
+        """Writes a state with one entry.
+
+        Args:
+            state: Of the policy.
+            event: What happened, in a word: `gate`, `paused`.
+            reason: Why, in words.
+            numbers: The numbers that the reason is based on, as JSON.
+        """
+        await self.write(state, self.entry(state, event, reason, **numbers))
+
+    async def pause(self, state: State, pause: Pause, *entries: Entry) -> None:
+        """Writes a state that is paused, and why.
+
+        Args:
+            state: Of the policy.
+            pause: Cause, reason and remedy.
+            entries: What led to the pause.
+        """
+        state.pause = pause
+        await self.write(state, *entries, self.entry(state, "paused", str(pause), cause=pause.cause))
+
+    def take_entries(self) -> list[Entry]:
+        """The entries since the last call."""
+        new, self._new = self._new, []
+        return new

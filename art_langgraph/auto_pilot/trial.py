@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from art_langgraph.auto_pilot.decision import CanaryRules, Outcomes, Verdict, decide
-from art_langgraph.auto_pilot.journal import Journal
+from art_langgraph.auto_pilot.decision import Outcomes, Verdict, decide
 from art_langgraph.auto_pilot.runs import RunSource, count
+from art_langgraph.auto_pilot.settings import AutopilotOptions
 from art_langgraph.auto_pilot.state import Pause, State
-from art_langgraph.client.client import TrainerClient
-from art_langgraph.loop.evaluate import Success
+from art_langgraph.auto_pilot.state_store import Journal
 from trainer_server.wire import CanaryCounts, Candidate, Policy, ServerError
 
 log = logging.getLogger("art_langgraph")
@@ -25,29 +24,20 @@ class Trial:
     """The phases canary and deciding of one policy.
 
     Args:
-        policy: Name of the policy.
-        client: The trainer server.
-        journal: Where it is written down.
+        options: Of the autopilot.
+        journal: Where states are written.
         run_source: The runs of the deployment.
-        share: The candidate's share of new rollouts.
-        success: Whether a run succeeded.
-        rules: When a candidate is decided.
     """
 
-    def __init__(
-        self,
-        policy: str,
-        *,
-        client: TrainerClient,
-        journal: Journal,
-        run_source: RunSource,
-        share: float,
-        success: Success,
-        rules: CanaryRules,
-    ) -> None:
-        self._policy, self._client, self._journal, self._recorded = policy, client, journal, run_source
-        self._share, self._success, self._rules = share, success, rules
-        self._said_share = False
+    def __init__(self, options: AutopilotOptions, journal: Journal, run_source: RunSource) -> None:
+        self._policy, self._client, self._journal, self._run_source = (
+            options.policy,
+            options.client,
+            journal,
+            run_source,
+        )
+        self._share, self._success, self._rules = options.share, options.success, options.rules
+        self._share_warning_due = True
 
     async def compare(self, state: State, policy: Policy) -> None:
         """Serves the candidate to its share, and decides once the outcomes tell."""
@@ -59,7 +49,7 @@ class Trial:
             why = policy.quarantined.get(state.candidate, "somebody ended its canary")
             state.decide(Verdict.abandon, f"it is served no longer: {why}")
         else:
-            self._say_share(counts.candidate)
+            self._warn_of_other_share(counts.candidate)
             candidate, champion, numbers = await self.outcomes(state, counts)
             decision = decide(
                 candidate, champion, self._rules, expected_version=state.champion, promoted_version=policy.promoted
@@ -82,7 +72,7 @@ class Trial:
         """
         assert state.candidate is not None
         assert state.since is not None
-        runs = await self._recorded.runs(state.since)
+        runs = await self._run_source.runs(state.since)
         candidate = count(runs, self._policy, state.candidate, self._success)
         champion = count(runs, self._policy, state.champion, self._success)
         numbers = {
@@ -93,10 +83,10 @@ class Trial:
         }
         return candidate.outcomes, champion.outcomes, numbers
 
-    def _say_share(self, candidate: Candidate) -> None:
-        """Says, once, where the candidate was given another share than it would be given now."""
-        if candidate.share != self._share and not self._said_share:
-            self._said_share = True
+    def _warn_of_other_share(self, candidate: Candidate) -> None:
+        """Warns, once, where the candidate was given another share than it would be given now."""
+        if candidate.share != self._share and self._share_warning_due:
+            self._share_warning_due = False
             log.warning(
                 "%s@%d keeps the share of %g%% that its canary began with: the share of %g%% holds from the next "
                 "candidate on (`art-langgraph autopilot --stop` rolls the present one back)",
@@ -122,8 +112,8 @@ class Trial:
             return await self.accept_promotion(state, await self._client.policy(self._policy))
         assert counts.candidate is not None
         state.since = counts.candidate.since
-        said = f"it answers {self._share:.0%} of new rollouts, {self._policy}@{state.champion} the others"
-        await self._journal.note(state, "canary", said, share=self._share, champion=state.champion)
+        reason = f"it answers {self._share:.0%} of new rollouts, {self._policy}@{state.champion} the others"
+        await self._journal.note(state, "canary", reason, share=self._share, champion=state.champion)
 
     async def carry_out(self, state: State) -> None:
         """Does what was decided, also where an earlier process may have done it."""
@@ -158,12 +148,12 @@ class Trial:
                 raise
 
     async def accept_promotion(self, state: State, policy: Policy) -> None:
-        """Somebody has promoted. That ended the canary, and stays."""
+        """Accepts a promotion by hand. It ended the canary, and stays."""
         means = f"{self._policy}@{policy.served}" + ("" if policy.promoted is not None else ", its newest version")
         entries = []
         if state.candidate is not None:
-            said = f"{self._policy!r} was promoted by hand meanwhile, and is {means}: that stays"
-            entries.append(self._journal.entry(state, "abandoned", said, promoted=policy.promoted))
+            text = f"{self._policy!r} was promoted by hand meanwhile, and is {means}: that stays"
+            entries.append(self._journal.entry(state, "abandoned", text, promoted=policy.promoted))
         state.collect()
         state.champion, state.promotions = policy.served, policy.promotions
         reason = f"somebody promoted, and {self._policy!r} is {means} now"
@@ -171,7 +161,7 @@ class Trial:
         await self._journal.pause(state, Pause(cause=BY_HAND, reason=reason, remedy=remedy), *entries)
 
     async def nothing_promoted(self, state: State, policy: Policy) -> None:
-        """The promoted version cannot be used any more, and its name means the newest, which nobody has tried."""
+        """The promoted version cannot be used any more, and its name means the newest, which has had no canary."""
         why = policy.quarantined.get(state.champion, f"{self._policy}@{state.champion} is not promoted any more")
         entries = []
         if state.candidate is not None:

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.auto_rl.inputs import input_schema, invent
+from art_langgraph.auto_rl.options import AutoRLPlainOptions
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.judge.ruler import RUBRIC, Ruler
 from art_langgraph.llm.llm import LLM, Model, Usage, total_cost
 from art_langgraph.loop.comparison import VersionComparison, compare_versions
 from art_langgraph.loop.failures import RolloutsFailed
+from art_langgraph.loop.options import SizeOptions, keywords_of, values_of
 from art_langgraph.loop.rollout import Graph, ScenarioLike
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.loop.train import train
@@ -89,32 +91,9 @@ class AutoRLReport:
         return "\n".join(lines) + "\n"
 
 
-async def autorl(
-    task: str,
-    *,
-    graph: Graph,
-    policy: str,
-    judge: Model,
-    client: TrainerClient,
-    writer: Model | None = None,
-    scenarios: int | Sequence[ScenarioLike] = 32,
-    examples: Sequence[ScenarioLike] = (),
-    schema: dict[str, object] | None = None,
-    instructions: str | None = None,
-    rubric: str | None = None,
-    held_out: float = 0.25,
-    steps: int = 8,
-    groups_per_step: int = 4,
-    n: int = 8,
-    votes: int = 1,
-    config: GRPOConfig | Callable[[int], GRPOConfig] | None = None,
-    temperature: float = 1.0,
-    max_concurrency: int = 16,
-    seed: int = 0,
-    progress: bool = True,
-    on_stage: Callable[[str], None] = lambda stage: None,
-) -> AutoRLReport:
-    """Trains a policy from a description of its task: invents scenarios, holds some out, trains with RULER, compares.
+@dataclass(frozen=True, kw_only=True)
+class AutoRLOptions(AutoRLPlainOptions):
+    """Arguments of `autorl`.
 
     Args:
         task: What the agent is for, in plain words.
@@ -126,19 +105,38 @@ async def autorl(
         scenarios: How many to invent, or scenarios of your own, of which repeats are left out.
         examples: Scenarios to invent more of. None of them is repeated.
         schema: JSON schema of a scenario's input; None: the graph's own, or messages of a user.
-        instructions: Further instructions to the writer.
         rubric: What a good run is, besides doing the task.
         held_out: Share of the scenarios that is never trained on, from 0 to 1. Versions are compared on it.
-        steps: Training steps.
-        groups_per_step: Scenarios in a step.
-        n: Runs per scenario in a step.
         votes: How often the judge is asked about a scenario.
         config: Settings of every step, or a function of its number.
         temperature: Sampling temperature of the runs to train on.
         max_concurrency: Runs at once.
-        seed: Seeds the invented scenarios, their split and their order.
         progress: Show bars on the terminal.
-        on_stage: Called with the name of each stage when it begins.
+        on_stage: Called with the name of each stage when it begins, and with the text of each step. None: nothing is.
+    """
+
+    task: str = field(kw_only=False)
+    graph: Graph
+    policy: str
+    judge: Model
+    client: TrainerClient
+    writer: Model | None = None
+    scenarios: int | Sequence[ScenarioLike] = 32
+    examples: Sequence[ScenarioLike] = ()
+    schema: dict[str, object] | None = None
+    rubric: str | None = None
+    held_out: float = 0.25
+    votes: int = 1
+    config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
+    temperature: float = 1.0
+    max_concurrency: int = 16
+    progress: bool = True
+    on_stage: Callable[[str], None] | None = None
+
+
+@keywords_of(AutoRLOptions)
+async def autorl(options: AutoRLOptions) -> AutoRLReport:
+    """Trains a policy from a description of its task: invents scenarios, holds some out, trains with RULER, compares.
 
     Returns:
         What was done, with the comparison of the first and the last version. A comparison that fails is a note.
@@ -146,90 +144,90 @@ async def autorl(
     Raises:
         ConfigError: There are too few scenarios.
         LLMError: The writer gave no usable scenario.
-        RolloutsFailed: As `train`. The versions made until then stay.
+        RolloutsFailed: As `train`. The versions that were made by then stay.
     """
-    judging = LLM.of(judge)
-    writing = judging if writer is None else LLM.of(writer)
-    notes: list[str] = []
-    stages = Stages(on_stage)
-    if policy not in {known.name for known in await client.policies()}:
+    policy, client = options.policy, options.client
+    judge = LLM.of(options.judge)
+    writer = judge if options.writer is None else LLM.of(options.writer)
+    stages, notes = Stages(options.on_stage or (lambda stage: None)), list[str]()
+    if policy not in {record.name for record in await client.policies()}:
         await client.create_policy(policy)
     first = (await client.versions(policy))[-1].version
-    if isinstance(scenarios, int):
-        with stages.stage("scenarios", f"inventing {scenarios} of them"):
-            invented = await invent(
-                task,
-                scenarios,
-                writing,
-                schema=schema or input_schema(graph),
-                examples=[Scenario.of(example) for example in examples],
-                instructions=instructions,
-                seed=seed,
-                progress=progress,
-            )
-        chosen = invented.scenarios
-        notes.append(
-            f"{len(chosen)} of {scenarios} scenarios after {invented.rounds} rounds, {invented.repeat_count} repeated"
-        )
-    else:
-        given = Scenario.each(scenarios)
-        chosen = _distinct(given)
-        if repeats := len(given) - len(chosen):
-            notes.append(f"{repeats} of {len(given)} scenarios repeat others, and were left out")
-    training, measured = _split(chosen, held_out, groups_per_step, seed)
-    ruler = Ruler(judging, _RUBRIC.format(task=task, rubric=rubric or RUBRIC), votes=votes, seed=seed)
+    scenarios = await _scenarios(options, writer, stages, notes)
+    training, held_out = _split(scenarios, options.held_out, options.groups_per_step, options.seed)
+    rubric = _RUBRIC.format(task=options.task, rubric=options.rubric or RUBRIC)
+    ruler = Ruler(judge, rubric, votes=options.votes, seed=options.seed)
     records = []
-    with stages.stage("train", f"{policy} on {len(training)} scenarios, {steps} steps"):
+    with stages.stage("train", f"{policy} on {len(training)} scenarios, {options.steps} steps"):
         async for record in train(
-            graph,
+            options.graph,
             training,
             policy=policy,
             group_reward=ruler,
-            steps=steps,
             client=client,
-            n=n,
-            config=config,
-            groups_per_step=groups_per_step,
-            temperature=temperature,
-            max_concurrency=max_concurrency,
-            seed=seed,
-            progress=progress,
+            config=options.config,
+            temperature=options.temperature,
+            max_concurrency=options.max_concurrency,
+            seed=options.seed,
+            progress=options.progress,
+            **values_of(options, SizeOptions),
         ):
             records.append(record)
             stages.on_stage(str(record))
     last = records[-1].result.version if records else first
-    with stages.stage("compare", f"versions {first} and {last} on {len(measured)} held-out scenarios"):
+    with stages.stage("compare", f"versions {first} and {last} on {len(held_out)} held-out scenarios"):
         try:
             comparison = await compare_versions(
-                graph,
-                measured,
+                options.graph,
+                held_out,
                 ruler,
                 policy=policy,
                 versions=(first, last),
-                max_concurrency=max_concurrency,
-                progress=progress,
+                max_concurrency=options.max_concurrency,
+                progress=options.progress,
             )
         except RolloutsFailed as error:  # the training is done: its report must not be lost with the comparison
             notes.append(f"the versions could not be compared: {error}")
             comparison = VersionComparison(policy, (first, last), TrajectoryGroup.by_scenario(error.trajectories))
     return AutoRLReport(
-        task=task,
+        task=options.task,
         training=training,
-        held_out=measured,
+        held_out=held_out,
         comparison=comparison,
         steps=records,
-        usage={"judge": judging.usage} | ({"writer": writing.usage} if writing is not judging else {}),
+        usage={"judge": judge.usage} | ({"writer": writer.usage} if writer is not judge else {}),
         seconds=stages.seconds,
         notes=notes,
     )
 
 
-def _distinct(scenarios: Sequence[Scenario]) -> list[Scenario]:
-    """Scenarios without repeats, which would be trained on and held out."""
-    first: dict[str, Scenario] = {}
-    for scenario in scenarios:
-        first.setdefault(task_id(scenario), scenario)
-    return list(first.values())
+async def _scenarios(options: AutoRLOptions, writer: LLM, stages: Stages, notes: list[str]) -> list[Scenario]:
+    """The scenarios of the options without repeats, or as many invented ones. Notes for the report are added."""
+    if not isinstance(options.scenarios, int):
+        scenarios = Scenario.each(options.scenarios)
+        distinct: dict[str, Scenario] = {}
+        for scenario in scenarios:
+            distinct.setdefault(task_id(scenario), scenario)
+        if repeats := len(scenarios) - len(distinct):
+            notes.append(f"{repeats} of {len(scenarios)} scenarios repeat others, and were left out")
+        return list(distinct.values())
+    count = options.scenarios
+    with stages.stage("scenarios", f"inventing {count} of them"):
+        invention = await invent(
+            options.task,
+            count,
+            writer,
+            schema=options.schema or input_schema(options.graph),
+            examples=[Scenario.of(example) for example in options.examples],
+            instructions=options.instructions,
+            seed=options.seed,
+            progress=options.progress,
+        )
+    notes.append(
+        f"{len(invention.scenarios)} of {count} scenarios after {invention.rounds} rounds, "
+        f"{invention.repeat_count} repeated"
+    )
+    return invention.scenarios
 
 
 def _split(

@@ -26,8 +26,8 @@ class DistinctTexts:
         plain = " ".join(re.findall(r"\w+", text.casefold()))
         numbers = tuple(re.findall(r"\d+", plain))  # "17 + 5" and "18 + 5" are different tasks
         pieces = frozenset(plain[at : at + 3] for at in range(max(len(plain) - 2, 1)))
-        known = self._pieces.setdefault(numbers, [])
-        if any(len(pieces & other) >= _ALIKE * len(pieces | other) for other in known):
+        others = self._pieces.setdefault(numbers, [])
+        if any(len(pieces & other) >= _ALIKE * len(pieces | other) for other in others):
             return False
-        known.append(pieces)
+        others.append(pieces)
         return True

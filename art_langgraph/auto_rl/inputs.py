@@ -25,7 +25,7 @@ from trainer_server.wire import ConfigError
 
 _BATCH = 8
 """Inputs that a request asks for. With more of them, models repeat themselves."""
-_SHOWN = 30
+_MOST_EXAMPLES = 30
 """Known inputs that a request shows to the model, so that it writes others."""
 _LEVELS = ("very easy", "easy", "of middling difficulty", "hard", "very hard")
 
@@ -90,27 +90,27 @@ async def invent(
     Raises:
         LLMError: The model gave no usable answer.
     """
-    invented, seen = GeneratedScenarios(), DistinctTexts(_text(scenario.input) for scenario in examples)
+    result, distinct = GeneratedScenarios(), DistinctTexts(_text(scenario.input) for scenario in examples)
     rng = random.Random(f"inputs-{seed}")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with progress_bar(*columns, shown=progress) as bar:
-        shown = bar.add_task("inputs", total=n)
-        while len(invented.scenarios) < n and invented.rounds < rounds:
-            known = [_text(scenario.input) for scenario in (*examples, *invented.scenarios)]
+        task_bar = bar.add_task("inputs", total=n)
+        while len(result.scenarios) < n and result.rounds < rounds:
+            texts = [_text(scenario.input) for scenario in (*examples, *result.scenarios)]
             calls = []
-            for at in range(-(-(n - len(invented.scenarios)) // _BATCH)):
-                prompt = _prompt(task, _LEVELS[(at + invented.rounds) % len(_LEVELS)], schema, instructions)
-                others = rng.sample(known, min(_SHOWN, len(known)))
+            for at in range(-(-(n - len(result.scenarios)) // _BATCH)):
+                prompt = _prompt(task, _LEVELS[(at + result.rounds) % len(_LEVELS)], schema, instructions)
+                others = rng.sample(texts, min(_MOST_EXAMPLES, len(texts)))
                 calls.append(_request_inputs(llm, prompt, others, schema, sample=rng.randrange(2**32)))
             for answer in await asyncio.gather(*calls):
-                for given in answer:
-                    if not seen.add(_text(given)):
-                        invented.repeat_count += 1
-                    elif len(invented.scenarios) < n:
-                        invented.scenarios.append(Scenario.of(given) if schema is None else Scenario(input=given))
-            invented.rounds += 1
-            bar.update(shown, completed=len(invented.scenarios))
-    return invented
+                for value in answer:
+                    if not distinct.add(_text(value)):
+                        result.repeat_count += 1
+                    elif len(result.scenarios) < n:
+                        result.scenarios.append(Scenario.of(value) if schema is None else Scenario(input=value))
+            result.rounds += 1
+            bar.update(task_bar, completed=len(result.scenarios))
+    return result
 
 
 def input_schema(graph: Graph) -> dict[str, Any] | None:
@@ -143,9 +143,9 @@ async def _request_inputs(
         return (await llm.ask(messages, Texts, check=_not_empty, sample=sample)).inputs
 
     def fits(answer: Objects) -> None:
-        for at, given in enumerate(answer.inputs):
+        for at, value in enumerate(answer.inputs):
             try:
-                jsonschema.validate(given, schema)
+                jsonschema.validate(value, schema)
             except jsonschema.ValidationError as error:
                 raise ValueError(f"input {at} does not fit the schema: {error.message}") from None
 

@@ -6,13 +6,16 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from art_langgraph.cli.options import StepFlags, StoreOption, load_object
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.auto_pilot.options import GATE, CanaryRules, PilotOptions
+from art_langgraph.cli.options import NodeFlags, StoreOption, load_object
+from art_langgraph.cli.printing import print_json, print_outcome
+from art_langgraph.loop.options import values_of
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 
@@ -22,100 +25,80 @@ if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.trajectory import Trajectory
 
-_GATE, _CANARY, _ACTIONS = "Gate", "Canary", "Single actions"
+_CANARY = "Canary"
+
+
+@dataclass(kw_only=True)
+class PilotFlags(PilotOptions):
+    """The autopilot on the command line: its options, and what is written there in another form than in Python.
+
+    Args:
+        policy: The policy that is trained and canaried.
+        gate: Scenarios (JSONL) that a candidate is measured on before it answers anybody. Runs that ask the same are
+            never trained on.
+        graph_object: Graph that runs the scenarios of the gate, as module:graph. Without one, the canary alone decides.
+        reward: Reward of those runs, as module:function.
+        canary: A candidate's share of the new rollouts: 10% or 0.1.
+        success: A run with at least this reward succeeded.
+    """
+
+    policy: str
+    gate: Path | None = field(default=None, metadata={"rich_help_panel": GATE})
+    graph_object: str | None = field(default=None, metadata={"rich_help_panel": GATE})
+    reward: str | None = field(default=None, metadata={"rich_help_panel": GATE})
+    canary: str = field(default="10%", metadata={"rich_help_panel": _CANARY})
+    success: float = field(default=1.0, metadata={"rich_help_panel": _CANARY})
+
+    def succeeded(self, run: Trajectory) -> bool:
+        """Whether a run of the deployment succeeded that has a reward."""
+        return run.reward is not None and run.reward >= self.success
+
+    def pilot(self, trainer: TrainerClient, step: NodeFlags, rules: CanaryRules, store: str | None) -> Autopilot:
+        """The autopilot. Raises ConfigError where a file or an object cannot be read, or a setting is out of range."""
+        from art_langgraph.auto_pilot.pilot import Autopilot
+        from art_langgraph.store import TrajectoryStore
+
+        return Autopilot(
+            self.policy,
+            trainer,
+            store=TrajectoryStore(store),
+            gate=self.gate,
+            graph=load_object(self.graph_object) if self.graph_object else None,
+            reward=load_object(self.reward) if self.reward else None,
+            canary=self.canary,
+            success=self.succeeded,
+            rules=rules,
+            config=step.config(),
+            nodes=step.node,
+            **values_of(self, PilotOptions),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionFlags:
+    """What the command does in place of running until the autopilot is paused.
+
+    Args:
+        once: Do what can be done now, and end: for cron.
+        status: Print where it is, and end.
+        history: Print all that it did, with reasons and numbers, and end.
+        stop: Roll the present candidate back, and end.
+    """
+
+    once: bool = False
+    status: bool = False
+    history: bool = field(default=False, metadata={"flag": "--log"})
+    stop: bool = False
 
 
 @with_flags
 def autopilot_command(
-    policy: Annotated[str, typer.Option(help="Policy to fly.")],
-    step: Annotated[StepFlags, None],
-    train_every: Annotated[
-        int, typer.Option("--train-every", help="Train a candidate after so many new runs with a reward.", min=1)
-    ] = 50,
-    gate: Annotated[
-        Path | None,
-        typer.Option(
-            "--gate",
-            help="Scenarios (JSONL) that a candidate is measured on before it answers anybody. Runs that ask the same "
-            "are never trained on.",
-            rich_help_panel=_GATE,
-        ),
-    ] = None,
-    graph_object: Annotated[
-        str | None,
-        typer.Option(
-            "--graph-object",
-            help="Graph that runs the scenarios of the gate, as module:graph. Without one, the canary alone decides.",
-            rich_help_panel=_GATE,
-        ),
-    ] = None,
-    reward: Annotated[
-        str | None, typer.Option(help="Reward of those runs, as module:function.", rich_help_panel=_GATE)
-    ] = None,
-    gate_name: Annotated[
-        str,
-        typer.Option(
-            "--gate-name",
-            help="Name of the gate's measurements. Under another one, versions are measured anew: give one where the "
-            "graph was changed, which is not noticed.",
-            rich_help_panel=_GATE,
-        ),
-    ] = "",
-    tolerance: Annotated[
-        float,
-        typer.Option(help="How much lower its success on the gate may be.", min=0.0, max=0.99, rich_help_panel=_GATE),
-    ] = 0.0,
-    canary: Annotated[
-        str, typer.Option(help="A candidate's share of the new rollouts: 10% or 0.1.", rich_help_panel=_CANARY)
-    ] = "10%",
-    success: Annotated[
-        float, typer.Option(help="A run with at least this reward succeeded.", rich_help_panel=_CANARY)
-    ] = 1.0,
-    alpha: Annotated[
-        float,
-        typer.Option(help="Probability, at most, of promoting a candidate that is no better.", rich_help_panel=_CANARY),
-    ] = 0.05,
-    min_runs: Annotated[
-        int,
-        typer.Option("--min-runs", help="Its scored runs before it is decided.", min=1, rich_help_panel=_CANARY),
-    ] = 20,
-    max_runs: Annotated[
-        int,
-        typer.Option(
-            "--max-runs",
-            help="Its scored runs after which it is rolled back, if it is not shown to be better by then.",
-            min=1,
-            rich_help_panel=_CANARY,
-        ),
-    ] = 2000,
-    node: Annotated[list[str] | None, typer.Option(help="Train only this node; repeatable, patterns allowed.")] = None,
-    from_ledger: Annotated[
-        bool,
-        typer.Option(
-            "--from-ledger",
-            help="Runs are rollouts of the trainer server that were given a reward by HTTP or `session`, not those of "
-            "the trajectory store.",
-        ),
-    ] = False,
-    max_age: Annotated[float, typer.Option("--max-age", help="Days. Older runs are not trained on.", min=0.0)] = 7.0,
-    poll: Annotated[float, typer.Option(help="Seconds between two looks for new runs and rewards.", min=0.0)] = 10.0,
+    flags: Annotated[PilotFlags, None],
+    step: Annotated[NodeFlags, None],
+    rules: Annotated[CanaryRules, _CANARY],
+    actions: Annotated[ActionFlags, "Single actions"],
     store: StoreOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where it is paused.")] = False,
-    once: Annotated[
-        bool, typer.Option("--once", help="Do what can be done now, and end: for cron.", rich_help_panel=_ACTIONS)
-    ] = False,
-    status: Annotated[
-        bool, typer.Option("--status", help="Print where it is, and end.", rich_help_panel=_ACTIONS)
-    ] = False,
-    show_log: Annotated[
-        bool,
-        typer.Option(
-            "--log", help="Print all that it did, with reasons and numbers, and end.", rich_help_panel=_ACTIONS
-        ),
-    ] = False,
-    stop: Annotated[
-        bool, typer.Option("--stop", help="Roll the present candidate back, and end.", rich_help_panel=_ACTIONS)
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines, for programs.")] = False,
 ) -> None:
     """Improve a policy beside production: train candidates on rewarded runs, try each, promote it or roll it back.
@@ -134,64 +117,42 @@ def autopilot_command(
     Example: art-langgraph autopilot --policy agent --train-every 50 --gate held_out.jsonl --graph-object my_agent:graph
     --reward my_agent:reward --canary 10%
     """
-    from art_langgraph.auto_pilot.decision import CanaryRules
-    from art_langgraph.auto_pilot.pilot import Autopilot
     from art_langgraph.client.client import TrainerClient
-    from art_langgraph.store import TrajectoryStore
 
-    if [once, status, show_log, stop].count(True) > 1:
+    if [actions.once, actions.status, actions.history, actions.stop].count(True) > 1:
         raise ConfigError("--once, --status, --log and --stop exclude one another")
 
-    def succeeded(run: Trajectory) -> bool:
-        return run.reward is not None and run.reward >= success
-
-    def build_pilot(trainer: TrainerClient) -> Autopilot:
-        return Autopilot(
-            policy=policy,
-            client=trainer,
-            store=TrajectoryStore(store),
-            train_every=train_every,
-            gate=gate,
-            graph=load_object(graph_object) if graph_object else None,
-            reward=load_object(reward) if reward else None,
-            gate_name=gate_name,
-            canary=canary,
-            success=succeeded,
-            rules=CanaryRules(alpha=alpha, least=min_runs, most=max_runs, tolerance=tolerance),
-            config=step.config(),
-            nodes=node,
-            from_ledger=from_ledger,
-            max_age=max_age,
-            poll=poll,
-        )
-
-    async def fly() -> None:
+    async def run() -> None:
         async with TrainerClient() as trainer:
-            pilot = build_pilot(trainer)
-            if status:
-                return _show(await pilot.status(), as_json)
-            if show_log:
-                return _print_entries(pilot.state_store.history(), as_json)
-            if stop:
-                return await _stop(pilot, as_json)
-            paused = state.pause if (state := await asyncio.to_thread(pilot.state_store.state)) else None
-            if paused and not resume and not (sys.stdin.isatty() and typer.confirm(f"Paused. {paused}\nGo on?")):
-                raise ConfigError(f"the autopilot of {policy!r} is paused: {paused}. --resume goes on")
-            if once:
-                await _once(pilot, as_json, resume=paused is not None)
-            else:
-                async for entry in pilot.run(resume=paused is not None):
-                    _print_entries([entry], as_json)
-            if (state := await asyncio.to_thread(pilot.state_store.state)) and state.pause:
-                raise typer.Exit(1)
+            await _run(flags.pilot(trainer, step, rules, store), actions, resume=resume, as_json=as_json)
 
     try:
-        asyncio.run(fly())
+        asyncio.run(run())
     except KeyboardInterrupt:
         print(
             "stopped; the same command goes on. A candidate that is tried keeps its share until then", file=sys.stderr
         )
         raise typer.Exit(130) from None
+
+
+async def _run(pilot: Autopilot, actions: ActionFlags, *, resume: bool, as_json: bool) -> None:
+    """Does one action, or runs the autopilot until it is paused. Raises typer.Exit with 1 where it is paused then."""
+    if actions.status:
+        return _print_status(await pilot.status(), as_json)
+    if actions.history:
+        return _print_entries(pilot.state_store.history(), as_json)
+    if actions.stop:
+        return await _stop(pilot, as_json)
+    pause = state.pause if (state := await asyncio.to_thread(pilot.state_store.state)) else None
+    if pause and not resume and not (sys.stdin.isatty() and typer.confirm(f"Paused. {pause}\nGo on?")):
+        raise ConfigError(f"the autopilot of {pilot.policy!r} is paused: {pause}. --resume goes on")
+    if actions.once:
+        await _once(pilot, as_json, resume=pause is not None)
+    else:
+        async for entry in pilot.run(resume=pause is not None):
+            _print_entries([entry], as_json)
+    if (state := await asyncio.to_thread(pilot.state_store.state)) and state.pause:
+        raise typer.Exit(1)
 
 
 _NO_CANDIDATE: dict[str | None, str] = {
@@ -215,11 +176,7 @@ async def _stop(pilot: Autopilot, as_json: bool) -> None:
         if not await pilot.stop():
             state = await asyncio.to_thread(pilot.state_store.state)
             why = _NO_CANDIDATE.get(state.phase if state else None, "there is no candidate")
-            if as_json:
-                print_json({"stopped": False, "why": why})
-            else:
-                print(why)
-            return
+            return print_outcome({"stopped": False, "why": why}, why, as_json)
         _print_entries(await pilot.advance(), as_json)
 
 
@@ -228,7 +185,7 @@ def _print_entries(entries: Iterable[Entry], as_json: bool) -> None:
         print(entry.model_dump_json() if as_json else entry, flush=True)
 
 
-def _show(report: dict[str, object], as_json: bool) -> None:
+def _print_status(report: dict[str, object], as_json: bool) -> None:
     if as_json:
         print_json(report)
         return
@@ -236,6 +193,6 @@ def _show(report: dict[str, object], as_json: bool) -> None:
         print(f"{name}: {json.dumps(value) if isinstance(value, dict) else value}")
 
 
-def register(root: typer.Typer) -> None:
+def register(app: typer.Typer) -> None:
     """Adds this command to `art-langgraph`."""
-    root.command("autopilot")(autopilot_command)
+    app.command("autopilot")(autopilot_command)

@@ -3,16 +3,15 @@ them."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from art_langgraph.cli import policies, trajectories
-from art_langgraph.cli.options import JsonOption, StoreOption, find_trajectory, short_patience
-from art_langgraph.cli.printing.lists import only_json
-from trainer_server.wire import ConfigError, Erased, ServerError
+from art_langgraph.cli.options import JsonOption, StoreOption, ask_server, find_trajectory, unless_missing
+from art_langgraph.cli.printing import only_json
+from trainer_server.wire import ConfigError, Erased, ServerError, ServerUnreachable
 
 if TYPE_CHECKING:
     from art_langgraph.store import TrajectoryStore
@@ -55,17 +54,17 @@ def delete_trajectories_command(
     from art_langgraph.store import TrajectoryStore
 
     target = TrajectoryStore(store)
-    stored: list[Trajectory] = []
+    parts: list[Trajectory] = []
     elsewhere: list[str] = []
     for run in runs:
         try:
-            stored += target.parts(find_trajectory(target, run).id)
+            parts += target.parts(find_trajectory(target, run).id)
         except ConfigError:
-            if local or not asyncio.run(_is_rollout(run)):
+            if local or not _is_rollout(run):
                 raise
             elsewhere.append(run)
     with only_json(as_json) as answer:
-        answer(_delete(target, stored, elsewhere, what=", ".join(runs), yes=yes, local=local))
+        answer(_delete(target, parts, elsewhere, what=", ".join(runs), yes=yes, local=local))
 
 
 @trajectories.app.command("prune")
@@ -94,9 +93,9 @@ def prune_command(
     target = TrajectoryStore(store)
     with only_json(as_json) as answer:
         _confirm(f"old runs in {target.name}", yes)
-        deleted = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
-        print(f"{deleted} runs deleted in {target.name}")
-        answer({"store": target.name, "runs": deleted})
+        count = target.prune(days=keep_days, most_bytes=None if keep_gib is None else int(keep_gib * 2**30))
+        print(f"{count} runs deleted in {target.name}")
+        answer({"store": target.name, "runs": count})
 
 
 @threads_app.command("delete")
@@ -118,9 +117,9 @@ def delete_thread_command(
     ids = [run.id for run in (*target.list(thread=thread), *target.unfinished()) if run.thread_id == thread]
     if not ids:
         raise ConfigError(f"{target.name} has no run of the thread {thread!r}")
-    stored = [part for run_id in ids for part in target.parts(run_id)]
+    parts = [part for run_id in ids for part in target.parts(run_id)]
     with only_json(as_json) as answer:
-        answer(_delete(target, stored, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
+        answer(_delete(target, parts, [], what=f"{len(ids)} runs of the thread {thread}", yes=yes, local=local))
 
 
 @policies.app.command("delete")
@@ -136,27 +135,18 @@ def delete_policy_command(
 
     Example: art-langgraph policies delete agent-old
     """
-    from art_langgraph.client.client import TrainerClient
     from art_langgraph.store import TrajectoryStore
-
-    async def find() -> None:
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            await trainer.policy(name)
-
-    async def at_the_server() -> Erased:
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            return await trainer.delete_policy(name)
 
     with only_json(as_json) as answer:
         if not yes:  # before the question: there is nothing to confirm where there is no such policy
-            asyncio.run(find())
+            ask_server(lambda trainer: trainer.policy(name))
         _confirm(f"the policy {name} with all its versions, jobs and runs", yes)
-        erased = asyncio.run(at_the_server())
+        erasure = ask_server(lambda trainer: trainer.delete_policy(name))
         target = TrajectoryStore(store)
-        deleted = target.delete([run.id for run in target if name in run.versions])
-        print(f"{name}: {erased.versions} versions deleted, and {deleted} runs in {target.name}")
-        _print_counts(erased)
-        answer({"policy": name, "store": target.name, "runs": deleted, "server": erased.model_dump()})
+        count = target.delete([run.id for run in target if name in run.versions])
+        print(f"{name}: {erasure.versions} versions deleted, and {count} runs in {target.name}")
+        _print_counts(erasure)
+        answer({"policy": name, "store": target.name, "runs": count, "server": erasure.model_dump()})
 
 
 def _delete(
@@ -165,25 +155,21 @@ def _delete(
     """Deletes runs: first at the server, so that the store still knows what to ask for if that fails. Returns what was
     deleted, as JSON."""
     _confirm(what, yes)
-    erased = None
+    erasure = None
     if not local:
         rollouts = [*dict.fromkeys(run.rollout_id for run in runs if run.rollout_id), *elsewhere]
         completions = list(dict.fromkeys(call.id for run in runs for call in run.completions if call.id))
         if rollouts or completions:
-            erased = asyncio.run(_at_the_server(rollouts, completions))
-            _print_counts(erased)
-    deleted = store.delete([run.id for run in runs])
-    print(f"{deleted} runs deleted in {store.name}")
-    return {"store": store.name, "runs": deleted, "server": erased and erased.model_dump()}
+            erasure = _delete_at_server(rollouts, completions)
+            _print_counts(erasure)
+    count = store.delete([run.id for run in runs])
+    print(f"{count} runs deleted in {store.name}")
+    return {"store": store.name, "runs": count, "server": erasure and erasure.model_dump()}
 
 
-async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:
-    from art_langgraph.client.client import TrainerClient
-    from trainer_server.wire import ServerUnreachable
-
+def _delete_at_server(rollouts: Sequence[str], completions: Sequence[str]) -> Erased:
     try:
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            return await trainer.erase(rollouts, completions)
+        return ask_server(lambda trainer: trainer.erase(rollouts, completions))
     except (ServerUnreachable, ServerError) as error:
         raise ConfigError(
             f"nothing was deleted, because the trainer server deletes its part first: {error}. --local deletes the "
@@ -191,18 +177,9 @@ async def _at_the_server(rollouts: Sequence[str], completions: Sequence[str]) ->
         ) from None
 
 
-async def _is_rollout(run: str) -> bool:
+def _is_rollout(run: str) -> bool:
     """Whether the trainer server has a rollout with this id."""
-    from art_langgraph.client.client import TrainerClient
-
-    async with TrainerClient(retry_for=short_patience()) as trainer:
-        try:
-            await trainer.rollout(run)
-        except ServerError as error:
-            if error.status == 404:
-                return False
-            raise
-    return True
+    return ask_server(lambda trainer: unless_missing(trainer.rollout(run))) is not None
 
 
 def _confirm(what: str, yes: bool) -> None:
@@ -217,8 +194,3 @@ def _print_counts(erasure: Erased) -> None:
     )
     if not erasure.rewritten:
         print("its databases are larger than 1 GiB and were not written anew: what was deleted is overwritten in them")
-
-
-def register(root: typer.Typer) -> None:
-    """Adds these commands to `art-langgraph`."""
-    root.add_typer(threads_app, name="threads")

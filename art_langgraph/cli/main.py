@@ -14,38 +14,48 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from art_langgraph.cli import deletion, policies, recorded_runs, setup, sft, status, train, trajectories, watch
 from art_langgraph.cli.options import JsonOption
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_outcome
 from trainer_server.common.extensions import extension_of, register_commands
 from trainer_server.common.proxies import exempt_loopback
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
-COMMANDS = (
-    "art_langgraph.cli.setup.commands",
-    "art_langgraph.cli.watching.commands",
-    "art_langgraph.cli.trajectories",
-    "art_langgraph.cli.traces",
-    "art_langgraph.cli.scoring",
-    "art_langgraph.cli.training.train",
-    "art_langgraph.cli.training.imitation",
-    "art_langgraph.cli.autopilot",
-    "art_langgraph.cli.policies",
-    "art_langgraph.cli.jobs",
-    "art_langgraph.cli.autorl",
-    "art_langgraph.cli.deletion",
-)
-"""Modules whose function `register` adds commands, in the order of `--help`."""
+_EXTENSIONS = ("art_langgraph.cli.traces", "art_langgraph.cli.autopilot", "art_langgraph.cli.autorl")
+"""Modules whose function `register` adds the commands of an extension."""
 _FIRST = "quickstart" if sys.platform == "linux" else "connect URL"
 
 
 def version_command(as_json: JsonOption = False) -> None:
     """Print the version of art-langgraph."""
-    installed = version("art-langgraph")
-    if as_json:
-        print_json({"version": installed})
-    else:
-        print(installed)
+    number = version("art-langgraph")
+    print_outcome({"version": number}, number, as_json)
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "init": setup.init_command,
+    "connect": setup.connect_command,
+    "disconnect": setup.disconnect_command,
+    "status": status.status_command,
+    "watch": watch.watch_command,
+    "top": status.top_command,
+    "feedback": recorded_runs.feedback_command,
+    "score": recorded_runs.score_command,
+    "train": train.train_command,
+    "sft": sft.sft_command,
+    "export": policies.export_command,
+    "fork": policies.fork_command,
+    "score-version": policies.score_command,
+    "promote": policies.promote_command,
+    "version": version_command,
+}
+_GROUPS: dict[str, typer.Typer] = {
+    "trajectories": trajectories.app,
+    "policies": policies.app,
+    "jobs": policies.jobs_app,
+    "threads": deletion.threads_app,
+}
 
 
 def build() -> typer.Typer:
@@ -56,8 +66,11 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_show_locals=False,
     )
-    register_commands(app, COMMANDS)
-    app.command("version")(version_command)
+    for name, group in _GROUPS.items():
+        app.add_typer(group, name=name)
+    for name, command in _COMMANDS.items():
+        app.command(name)(command)
+    register_commands(app, _EXTENSIONS)
     for entry in entry_points(group=GROUP):
         extension = extension_of(entry.module)
         if extension is not None and not extension.present:

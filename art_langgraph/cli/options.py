@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
-from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire import ConfigError, GRPOConfig, ServerError
 from trainer_server.wire.text import moment
 
 if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
     from art_langgraph.judge.ruler import Ruler
     from art_langgraph.llm.llm import LLM
     from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
+
+T = TypeVar("T")
 
 RunArgument = Annotated[
     str,
@@ -109,6 +113,17 @@ class StepFlags:
 
 
 @dataclass(frozen=True, kw_only=True)
+class NodeFlags(StepFlags):
+    """A training step of some nodes on the command line.
+
+    Args:
+        node: Train only this node; repeatable, patterns allowed.
+    """
+
+    node: list[str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class JudgeFlags:
     """A judge on the command line.
 
@@ -133,8 +148,34 @@ class JudgeFlags:
         return Ruler(make_llm(self.judge, self.judge_url), rubric_text(self.rubric) or RUBRIC, votes=self.votes)
 
 
+def ask_server(request: Callable[[TrainerClient], Awaitable[T]]) -> T:
+    """Sends the requests of a command to the trainer server. A server that is gone is waited for by `short_patience`.
+
+    Args:
+        request: Sends them.
+    """
+
+    async def send() -> T:
+        from art_langgraph.client.client import TrainerClient
+
+        async with TrainerClient(retry_for=short_patience()) as trainer:
+            return await request(trainer)
+
+    return asyncio.run(send())
+
+
+async def unless_missing(answer: Awaitable[T]) -> T | None:
+    """An answer of the trainer server; None where it has no such thing (404)."""
+    try:
+        return await answer
+    except ServerError as error:
+        if error.status != 404:
+            raise
+        return None
+
+
 def short_patience() -> float:
-    """Seconds for which a command that somebody waits for asks a server that is gone; longer ones ask for longer."""
+    """Seconds for which a short command waits for a server that is gone. Long ones wait as `ART_RETRY_FOR` says."""
     from art_langgraph.client.outages import retry_seconds
 
     return min(retry_seconds(), 5.0)
@@ -149,8 +190,8 @@ def why_empty(store: TrajectoryStore, requested_filters: Mapping[str, Any]) -> s
     """
     if any(value is not None for value in requested_filters.values()) and store.list(limit=1):
         return f"{store.name} has runs, and none of them fits these options: leave some of them out"
-    if begun := len(store.unfinished()):
-        return f"{store.name} has no run that has ended; {begun} have begun, and are under way or were cut off"
+    if count := len(store.unfinished()):
+        return f"{store.name} has no run that has ended; {count} have begun, and are under way or were cut off"
     return (
         f"{store.name} has no runs. In Python, train(…, store=TrajectoryStore()) writes them there, and so do rollout, "
         "gather and evaluate. `langgraph dev` with the capture app and `art-langgraph train` do it by themselves"

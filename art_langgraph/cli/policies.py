@@ -1,19 +1,22 @@
-"""`art-langgraph policies | export | fork | score-version | promote`: policies of the server and their versions."""
+"""`art-langgraph policies | export | fork | score-version | promote | jobs`: what a server trains, and its jobs."""
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from art_langgraph.cli.options import JsonOption, short_patience
-from art_langgraph.cli.printing.lists import print_json, print_table
-from trainer_server.wire import LATEST, ConfigError, ExportFormat, version_number
+from art_langgraph.cli.options import JsonOption, ask_server, several
+from art_langgraph.cli.printing import print_json, print_outcome, print_table, shorten
+from art_langgraph.progress import losses
+from trainer_server.wire import LATEST, ConfigError, ExportFormat, Job, JobStatus, Policy, Version, version_number
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
+
 
 _VersionArgument = Annotated[
     str,
@@ -44,40 +47,35 @@ def policies_command(context: typer.Context, as_json: JsonOption = False) -> Non
     if context.invoked_subcommand is not None:
         return
 
-    async def show() -> None:
-        from art_langgraph.client.client import TrainerClient
+    policies = ask_server(_policies_with_versions)
+    rows = [_policy_row(policy, versions) for policy, versions in policies]
+    if as_json:
+        print_json(rows)
+        return
+    canary = ["candidate", "share"] if any(row["candidate"] is not None for row in rows) else []
+    columns = ["policy", "newest", "promoted", *canary, "rank", "base model", "reward of the last step"]
+    print_table(rows, columns, whole=["policy"])
+    for policy, _ in policies:
+        for problem in policy.quarantined.values():
+            print(problem)
 
-        rows = []
-        broken: list[str] = []
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            for policy in await trainer.policies():
-                newest = await trainer.versions(policy.name)
-                reward = newest[-1].metrics.get("reward_mean") if newest else None
-                rows.append(
-                    {
-                        "policy": policy.name,
-                        "newest": policy.latest,
-                        "promoted": policy.promoted,
-                        "candidate": policy.candidate.version if policy.candidate else None,
-                        "share": policy.candidate.share if policy.candidate else None,
-                        "rank": policy.spec.rank,
-                        "base model": policy.base_model,
-                        "reward of the last step": reward if isinstance(reward, float) else None,
-                    }
-                )
-                broken += policy.quarantined.values()
-        if as_json:
-            print_json(rows)
-            return
-        tried = ["candidate", "share"] if any(row["candidate"] is not None for row in rows) else []
-        print_table(
-            rows,
-            ["policy", "newest", "promoted", *tried, "rank", "base model", "reward of the last step"],
-            whole=["policy"],
-        )
-        print(*broken, sep="\n", end="\n" if broken else "")
 
-    asyncio.run(show())
+async def _policies_with_versions(trainer: TrainerClient) -> list[tuple[Policy, list[Version]]]:
+    return [(policy, await trainer.versions(policy.name)) for policy in await trainer.policies()]
+
+
+def _policy_row(policy: Policy, versions: Sequence[Version]) -> dict[str, Any]:
+    reward = versions[-1].metrics.get("reward_mean") if versions else None
+    return {
+        "policy": policy.name,
+        "newest": policy.latest,
+        "promoted": policy.promoted,
+        "candidate": policy.candidate.version if policy.candidate else None,
+        "share": policy.candidate.share if policy.candidate else None,
+        "rank": policy.spec.rank,
+        "base model": policy.base_model,
+        "reward of the last step": reward if isinstance(reward, float) else None,
+    }
 
 
 @app.command("create")
@@ -115,21 +113,14 @@ def create_command(
 
     Example: art-langgraph policies create agent --rank 16
     """
-
-    async def run() -> None:
-        from art_langgraph.client.client import TrainerClient
-
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            made = await trainer.create_policy(
-                name, rank=rank, alpha=alpha, targets=target, seed=seed, temperature=temperature
-            )
-        if as_json:
-            print_json(made.model_dump(mode="json"))
-        else:
-            rated = "" if made.spec.temperature is None else f", temperature {made.spec.temperature:g}"
-            print(f"{made.name}: rank {made.spec.rank}{rated}, on {made.base_model}, at version {made.latest}")
-
-    asyncio.run(run())
+    policy = ask_server(
+        lambda trainer: trainer.create_policy(
+            name, rank=rank, alpha=alpha, targets=target, seed=seed, temperature=temperature
+        )
+    )
+    sampling = "" if policy.spec.temperature is None else f", temperature {policy.spec.temperature:g}"
+    text = f"{policy.name}: rank {policy.spec.rank}{sampling}, on {policy.base_model}, at version {policy.latest}"
+    print_outcome(policy.model_dump(mode="json"), text, as_json)
 
 
 def export_command(
@@ -147,19 +138,14 @@ def export_command(
     Example: art-langgraph export agent@3 --format merged --output my-model
     """
 
-    async def run() -> None:
-        from art_langgraph.client.client import TrainerClient
+    async def export(trainer: TrainerClient) -> tuple[str, int, Path]:
+        policy, number = await _find_version(trainer, version)
+        directory = output or Path(f"{policy}-{number}-{format}")
+        return policy, number, await trainer.export(policy, number, directory, format, force=force, progress=True)
 
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            policy, number = await _find_version(trainer, version)
-            where = output or Path(f"{policy}-{number}-{format}")
-            written = await trainer.export(policy, number, where, format, force=force, progress=True)
-        if as_json:
-            print_json({"policy": policy, "version": number, "format": format, "directory": str(written)})
-        else:
-            print(written)
-
-    asyncio.run(run())
+    policy, number, directory = ask_server(export)
+    record = {"policy": policy, "version": number, "format": format, "directory": str(directory)}
+    print_outcome(record, str(directory), as_json)
 
 
 def fork_command(
@@ -175,18 +161,13 @@ def fork_command(
     Example: art-langgraph fork agent@3 agent-brief
     """
 
-    async def run() -> None:
-        from art_langgraph.client.client import TrainerClient
+    async def fork(trainer: TrainerClient) -> tuple[Policy, str]:
+        policy, number = await _find_version(trainer, version)
+        return await trainer.fork(policy, number, name, optimizer=optimizer), f"{policy}@{number}"
 
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            policy, number = await _find_version(trainer, version)
-            made = await trainer.fork(policy, number, name, optimizer=optimizer)
-        if as_json:
-            print_json(made.model_dump(mode="json"))
-        else:
-            print(f"{made.name}@0 is {policy}@{number}; {made.name} is at version {made.latest}")
-
-    asyncio.run(run())
+    policy, origin = ask_server(fork)
+    text = f"{policy.name}@0 is {origin}; {policy.name} is at version {policy.latest}"
+    print_outcome(policy.model_dump(mode="json"), text, as_json)
 
 
 def score_command(
@@ -199,18 +180,13 @@ def score_command(
     Example: art-langgraph score-version agent@3 0.82
     """
 
-    async def run() -> None:
-        from art_langgraph.client.client import TrainerClient
+    async def send_score(trainer: TrainerClient) -> tuple[str, int]:
+        policy, number = await _find_version(trainer, version)
+        await trainer.score_version(policy, number, score)
+        return policy, number
 
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            policy, number = await _find_version(trainer, version)
-            await trainer.score_version(policy, number, score)
-        if as_json:
-            print_json({"policy": policy, "version": number, "score": score})
-        else:
-            print(f"{policy}@{number}: {score:g}")
-
-    asyncio.run(run())
+    policy, number = ask_server(send_score)
+    print_outcome({"policy": policy, "version": number, "score": score}, f"{policy}@{number}: {score:g}", as_json)
 
 
 def promote_command(
@@ -229,25 +205,83 @@ def promote_command(
     if undo == ("@" in version):
         raise ConfigError(f"{version}: write POLICY@N to promote a version, or POLICY --undo to take that back")
 
-    async def run() -> None:
-        from art_langgraph.client.client import TrainerClient
+    async def promote(trainer: TrainerClient) -> Policy:
+        return await trainer.promote(*(version, None) if undo else await _find_version(trainer, version))
 
-        async with TrainerClient(retry_for=short_patience()) as trainer:
-            policy, number = (version, None) if undo else await _find_version(trainer, version)
-            made = await trainer.promote(policy, number)
-        if as_json:
-            print_json(made.model_dump(mode="json"))
-            return
-        newest = f"{made.name}@latest is {made.name}@{made.latest}"
-        print(f"{made.name} is {made.name}@{made.served}, {'as long as none is newer' if undo else newest}")
-
-    asyncio.run(run())
+    policy = ask_server(promote)
+    name = policy.name
+    newest = "as long as none is newer" if undo else f"{name}@latest is {name}@{policy.latest}"
+    print_outcome(policy.model_dump(mode="json"), f"{name} is {name}@{policy.served}, {newest}", as_json)
 
 
-def register(root: typer.Typer) -> None:
-    """Adds these commands to `art-langgraph`."""
-    root.add_typer(app, name="policies")
-    root.command("export")(export_command)
-    root.command("fork")(fork_command)
-    root.command("score-version")(score_command)
-    root.command("promote")(promote_command)
+_MOST_JOBS = 1000
+"""How many of the newest jobs are searched for the first characters of an id."""
+
+jobs_app = typer.Typer(help="Training steps and warm starts on the trainer server: list, cancel.", no_args_is_help=True)
+
+
+@jobs_app.command("list")
+def list_jobs_command(
+    limit: Annotated[int, typer.Option(help="How many, newest first.", min=1, max=1000)] = 20,
+    status: Annotated[JobStatus | None, typer.Option(help="Only jobs with this status.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first.
+
+    Example: art-langgraph jobs list --status queued
+    """
+    jobs = ask_server(lambda trainer: trainer.jobs(limit=limit, status=status))
+    if as_json:
+        print_json([job.model_dump(mode="json") for job in jobs])
+    else:
+        print_table([_job_row(job) for job in jobs], ["id", "time", "kind", "policy", "status", "seconds", "outcome"])
+
+
+@jobs_app.command("cancel")
+def cancel_job_command(
+    job: Annotated[
+        str, typer.Argument(metavar="JOB", help="Id of a job. The first characters suffice if they are unique.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Cancel a queued or running step or warm start. The policy stays as it is.
+
+    A running job is broken off: the trainer is ended and started again, which takes as long as its start.
+
+    Example: art-langgraph jobs cancel 0198c1
+    """
+
+    async def cancel(trainer: TrainerClient) -> Job:
+        return await trainer.cancel(await _find_job(trainer, job))
+
+    state = ask_server(cancel)
+    print_outcome(state.model_dump(mode="json"), f"{state.id} on policy {state.policy} is {state.status}", as_json)
+
+
+async def _find_job(trainer: TrainerClient, prefix: str) -> str:
+    """The id of the job whose id begins with `prefix`. Raises ConfigError for no job, and for several."""
+    ids = [job.id for job in await trainer.jobs(limit=_MOST_JOBS) if job.id.startswith(prefix)]
+    if len(ids) == 1 or prefix in ids:
+        return prefix if prefix in ids else ids[0]
+    if ids:
+        raise ConfigError(several(prefix, ids))
+    raise ConfigError(f"no job {prefix!r}; `art-langgraph jobs list` shows the jobs of this server")
+
+
+def _job_row(job: Job) -> dict[str, Any]:
+    outcome = job.error or ""
+    if job.result:
+        outcome = f"version {job.result.version}"
+        if reason := job.result.metrics.get("skipped"):
+            outcome += f", skipped: {reason}"
+    elif job.progress is not None:
+        outcome = ", ".join(filter(None, (f"{job.progress:.0%} done", losses(job.measured))))
+    return {
+        "id": job.id,
+        "time": datetime.fromtimestamp(job.created).strftime("%m-%d %H:%M:%S"),
+        "kind": job.kind,
+        "policy": job.policy,
+        "status": job.status.value,
+        "seconds": f"{job.finished - job.created:.1f}" if job.finished else "",
+        "outcome": shorten(outcome, 120),
+    }

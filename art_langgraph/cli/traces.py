@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from art_langgraph.cli.options import JsonOption, SinceFilter
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_json
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 
@@ -23,39 +24,31 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE", help="Files of one export, plain or gzipped.")]
-IntoOption = Annotated[
-    str | None, typer.Option("--into", help="Store of the runs: a file, or postgresql://…; default: as ART_STORE says.")
-]
-ScenariosOption = Annotated[
-    Path | None, typer.Option("--scenarios", help="JSONL file of their tasks; default: NAME.scenarios.jsonl here.")
-]
-DemonstrationsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--demonstrations",
-        help="JSONL file of their conversations, for `sft`; default: NAME.demonstrations.jsonl here.",
-    ),
-]
-FeedbackOption = Annotated[
-    str | None,
-    typer.Option("--feedback", help="Name of the feedback that is the reward. Needed where runs have several."),
-]
-LeastOption = Annotated[
-    float | None,
-    typer.Option(
-        "--min-reward",
-        help="Least reward of a demonstration; default: above 0. Runs without a reward are demonstrations.",
-    ),
-]
-SystemOption = Annotated[
-    bool,
-    typer.Option(
-        "--system/--no-system", help="Whether scenarios have system messages. A graph with its own needs --no-system."
-    ),
-]
-LimitOption = Annotated[int | None, typer.Option("--limit", help="How many runs at most.", min=1)]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Count only; write nothing.")]
+
+@dataclass(frozen=True, kw_only=True)
+class ImportFlags(SinceFilter):
+    """Which runs are imported, and where to.
+
+    Args:
+        into: Store of the runs: a file, or postgresql://…; default: as ART_STORE says.
+        scenarios: JSONL file of their tasks; default: NAME.scenarios.jsonl here.
+        demonstrations: JSONL file of their conversations, for `sft`; default: NAME.demonstrations.jsonl here.
+        feedback: Name of the feedback that is the reward. Needed where runs have several.
+        min_reward: Least reward of a demonstration; default: above 0. Runs without a reward are demonstrations.
+        system_messages: Whether scenarios have system messages. A graph with its own needs --no-system.
+        limit: How many runs at most.
+        dry_run: Count only; write nothing.
+    """
+
+    into: str | None = None
+    scenarios: Path | None = None
+    demonstrations: Path | None = None
+    feedback: str | None = None
+    min_reward: float | None = None
+    system_messages: bool = field(default=True, metadata={"flag": "--system/--no-system"})
+    limit: int | None = field(default=None, metadata={"min": 1})
+    dry_run: bool = False
+
 
 _ABOUT = {
     "langsmith": """Import runs of LangSmith: JSONL of the SDK, or Parquet of a bulk export.
@@ -107,16 +100,8 @@ _ABOUT = {
 
 def _command(system: str) -> Callable[..., None]:
     def command(
-        files: FilesArgument,
-        run_filter: Annotated[SinceFilter, None],
-        into: IntoOption = None,
-        scenarios: ScenariosOption = None,
-        demonstrations: DemonstrationsOption = None,
-        feedback: FeedbackOption = None,
-        min_reward: LeastOption = None,
-        with_system: SystemOption = True,
-        limit: LimitOption = None,
-        dry_run: DryRunOption = False,
+        files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Files of one export, plain or gzipped.")],
+        flags: Annotated[ImportFlags, None],
         as_json: JsonOption = False,
     ) -> None:
         from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
@@ -129,30 +114,30 @@ def _command(system: str) -> Callable[..., None]:
             if not file.is_file():
                 raise ConfigError(f"{file} is no file: `art-langgraph import {system} --help` says how to export one")
         name = files[0].name.partition(".")[0]
-        scenarios = scenarios or Path(f"{name}.scenarios.jsonl")
-        demonstrations = demonstrations or Path(f"{name}.demonstrations.jsonl")
+        scenarios = flags.scenarios or Path(f"{name}.scenarios.jsonl")
+        demonstrations = flags.demonstrations or Path(f"{name}.demonstrations.jsonl")
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with progress_bar(*columns, shown=sys.stderr.isatty()) as bar:
             task = bar.add_task(f"reading {name}", total=sum(file.stat().st_size for file in files))
-            imported = import_runs(
+            summary = import_runs(
                 system,
                 *files,
-                store=TrajectoryStore(into),
+                store=TrajectoryStore(flags.into),
                 scenarios=scenarios,
                 demonstrations=demonstrations,
-                feedback=feedback,
-                min_reward=min_reward,
-                system_messages=with_system,
-                since=run_filter.moment(),
-                limit=limit,
-                dry_run=dry_run,
+                feedback=flags.feedback,
+                min_reward=flags.min_reward,
+                system_messages=flags.system_messages,
+                since=flags.moment(),
+                limit=flags.limit,
+                dry_run=flags.dry_run,
                 advance=lambda count: bar.update(task, completed=count),
             )
         if as_json:
-            print_json(imported.as_json())
+            print_json(summary.as_json())
         else:
-            _print_summary(imported, scenarios, demonstrations, dry_run)
-        if not imported.read:
+            _print_summary(summary, scenarios, demonstrations, flags.dry_run)
+        if not summary.read:
             raise typer.Exit(1)
 
     command.__doc__ = _ABOUT[system]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from importlib import import_module
@@ -13,25 +14,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 from rich.progress import track
 
 from art_langgraph.cli.options import (
     GraphFilter,
     JsonOption,
     RewardFilter,
+    RunArgument,
     StoreOption,
+    search_trajectory,
     short_patience,
+    unless_missing,
     why_empty,
 )
-from art_langgraph.cli.printing.lists import print_json, print_table, shorten
-from art_langgraph.cli.watching.show import show_command
+from art_langgraph.cli.printing import print_json, print_table, shorten
 from trainer_server.common.extensions import load
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
 from trainer_server.wire.text import writable
 
 if TYPE_CHECKING:
+    from art_langgraph.client.client import TrainerClient
+    from art_langgraph.store import TrajectoryStore
     from art_langgraph.trajectory import Trajectory
+    from trainer_server.common.run_tree import Item
     from trainer_server.wire import Completion
 
 TrainerFormat = Literal["trl", "openai-sft", "verifiers"]
@@ -52,16 +59,16 @@ def list_command(
 
     Example: art-langgraph trajectories list --graph agent --since 2h --no-error
     """
-    from art_langgraph.cli.printing.tree import facts
+    from art_langgraph.cli.run_tree import facts
     from art_langgraph.store import TrajectoryStore
 
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    runs = target.list(limit=limit, **chosen)
+    query, target = run_filter.query(), TrajectoryStore(store)
+    runs = target.list(limit=limit, **query)
     if as_json:
         print_json([facts(trajectory) for trajectory in runs])
         return
     if not runs:
-        print(why_empty(target, chosen))
+        print(why_empty(target, query))
         return
     rows = [
         {
@@ -75,9 +82,6 @@ def list_command(
         row["question"], row["error"] = shorten(row["question"]), shorten(row["error"] or "")
     print_table(rows, ["id", "time", "graph", "versions", "question", "calls", "reward", "error"])
     print("calls: answers of models + calls of tools. `trajectories show ID` shows one run.")
-
-
-app.command("show")(show_command)
 
 
 @app.command("export")
@@ -122,19 +126,19 @@ def export_command(
         raise ConfigError(f"{file}: the name must end in .jsonl or .parquet")
     if file.suffix == ".parquet" and (with_tokens or format):
         raise ConfigError(f"{file}: --with-tokens and --format write .jsonl")
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    runs = target.list(**chosen)[::-1]
+    query, target = run_filter.query(), TrajectoryStore(store)
+    runs = target.list(**query)[::-1]
     if not runs:
-        print(why_empty(target, chosen), file=sys.stderr)
-    shown = track(runs, "exporting", disable=not sys.stderr.isatty())
+        print(why_empty(target, query), file=sys.stderr)
+    progress = track(runs, "exporting", disable=not sys.stderr.isatty())
     if with_tokens or format:
-        _write_with_rows(file, shown, with_tokens, format, as_json=as_json)
+        _write_with_rows(file, progress, with_tokens, format, as_json=as_json)
         return
     with _writing(file):
         if file.suffix == ".parquet":
             _write_parquet(file, runs)
         else:
-            write_jsonl(file, shown)
+            write_jsonl(file, progress)
     if as_json:
         print_json({"file": str(file), "trajectories": len(runs)})
     else:
@@ -180,7 +184,7 @@ def import_command(
 
     ledger_rows = load("art_langgraph.exports.ledger_rows")
     target = TrajectoryStore(store)
-    added = known = new_rows = known_rows = 0
+    count = known_count = new_rows = known_rows = 0
     lines: Iterable[tuple[Trajectory, list[Completion]]]
     if file.suffix == ".parquet":
         lines = ((run, []) for run in _read_parquet(file))
@@ -195,15 +199,15 @@ def import_command(
                 outcome = server.add(rows)
                 new_rows, known_rows = new_rows + outcome.added, known_rows + outcome.known
             if trajectory.id in target.rewards([trajectory.id]):  # `get` would find one that has only begun, too
-                known += 1
+                known_count += 1
             else:
                 target.add(trajectory)
-                added += 1
+                count += 1
         if as_json:
             tokens_of = {"server": server and server.url, "added": new_rows, "known": known_rows}
-            print_json({"added": added, "known": known, "tokens": tokens_of})
+            print_json({"added": count, "known": known_count, "tokens": tokens_of})
             return
-        print(f"{added} added, {known} were there already")
+        print(f"{count} added, {known_count} were there already")
         if server is not None:
             print(f"tokens of {new_rows} completions brought to {server.url}, of {known_rows} were there already")
 
@@ -219,15 +223,15 @@ def stats_command(
     from art_langgraph.store import TrajectoryStore
 
     by_graph: dict[str, list[Trajectory]] = {}
-    chosen, target = run_filter.query(), TrajectoryStore(store)
-    for trajectory in target.list(**chosen):
+    query, target = run_filter.query(), TrajectoryStore(store)
+    for trajectory in target.list(**query):
         by_graph.setdefault(trajectory.graph_id or "", []).append(trajectory)
     rows = [{"graph": name, **_statistics(runs)} for name, runs in by_graph.items()]
     if as_json:
         print_json(rows)
         return
     if not rows:
-        print(why_empty(target, chosen))
+        print(why_empty(target, query))
         return
     columns = ["graph", "runs", "errors", "scored", "mean reward", "completions", "tool calls", "median s", "versions"]
     print_table(rows, columns, whole=["graph"])
@@ -268,7 +272,7 @@ def dead_groups_command(
 
 
 def _statistics(runs: Sequence[Trajectory]) -> dict[str, Any]:
-    from art_langgraph.cli.printing.tree import answered_by
+    from art_langgraph.cli.run_tree import answered_by
 
     rewards = [trajectory.reward for trajectory in runs if trajectory.reward is not None]
     versions = Counter(version for trajectory in runs for version in answered_by(trajectory))
@@ -298,40 +302,23 @@ def _write_parquet(file: Path, runs: Sequence[Trajectory]) -> None:
     from trainer_server.common.jsonl import to_json
 
     arrow, parquet = _pyarrow()
-    rows = [
-        {
-            "id": _utf8(trajectory.id),
-            "started": trajectory.started,
-            "seconds": trajectory.seconds,
-            "graph": _utf8(trajectory.graph_id),
-            "thread": _utf8(trajectory.thread_id),
-            "run": _utf8(trajectory.run_id),
-            "scenario": _utf8(trajectory.scenario.id),
-            "reward": trajectory.reward,
-            "error": _utf8(trajectory.error),
-            "completions": len(trajectory.completions),
-            "tool_calls": len(trajectory.tool_calls),
-            "record": to_json(trajectory),
-        }
-        for trajectory in runs
-    ]
     text, real, whole = arrow.string(), arrow.float64(), arrow.int64()
-    schema = arrow.schema(
-        [
-            ("id", text),
-            ("started", real),
-            ("seconds", real),
-            ("graph", text),
-            ("thread", text),
-            ("run", text),
-            ("scenario", text),
-            ("reward", real),
-            ("error", text),
-            ("completions", whole),
-            ("tool_calls", whole),
-            ("record", text),
-        ]
-    )
+    columns: dict[str, tuple[Any, Callable[[Trajectory], Any]]] = {
+        "id": (text, lambda run: _utf8(run.id)),
+        "started": (real, lambda run: run.started),
+        "seconds": (real, lambda run: run.seconds),
+        "graph": (text, lambda run: _utf8(run.graph_id)),
+        "thread": (text, lambda run: _utf8(run.thread_id)),
+        "run": (text, lambda run: _utf8(run.run_id)),
+        "scenario": (text, lambda run: _utf8(run.scenario.id)),
+        "reward": (real, lambda run: run.reward),
+        "error": (text, lambda run: _utf8(run.error)),
+        "completions": (whole, lambda run: len(run.completions)),
+        "tool_calls": (whole, lambda run: len(run.tool_calls)),
+        "record": (text, to_json),
+    }
+    schema = arrow.schema([(name, kind) for name, (kind, _) in columns.items()])
+    rows = [{name: value(run) for name, (_, value) in columns.items()} for run in runs]
     create_private(file)
     parquet.write_table(arrow.Table.from_pylist(rows, schema=schema), file)
 
@@ -360,6 +347,113 @@ def _pyarrow() -> tuple[Any, Any]:
         raise ConfigError("Parquet needs pyarrow: pip install 'art-langgraph[parquet]'") from None
 
 
-def register(root: typer.Typer) -> None:
-    """Adds these commands to `art-langgraph`."""
-    root.add_typer(app, name="trajectories")
+_MESSAGE_CHARACTERS = 800
+"""Characters of a message, without --full."""
+
+
+@app.command("show")
+def show_command(
+    run: RunArgument,
+    messages: Annotated[
+        bool, typer.Option("--messages/--no-messages", help="Whether the messages follow the tree.")
+    ] = True,
+    full: Annotated[bool, typer.Option("--full", help="Print whole messages, however long they are.")] = False,
+    as_json: JsonOption = False,
+    store: StoreOption = None,
+) -> None:
+    """Show a run: the tree of its nodes with branches, attempts, subgraphs, model and MCP calls; then its messages.
+
+    The numbers in the tree are those of the messages below. A run that is not in the store is asked of the trainer
+    server, by the id of its rollout or trajectory. The server also knows the tokens: how many each answer has, and the
+    prefix drift, which is how much of what was sampled the next prompts do not have.
+
+    \b
+    art-langgraph trajectories show tr-4f2a
+    art-langgraph trajectories show tr-4f2a --json | jq .tree
+    """
+    from art_langgraph.cli.run_tree import as_json as tree_json
+    from art_langgraph.cli.run_tree import facts, tree
+    from art_langgraph.cli.run_tree import messages as lines
+    from art_langgraph.store import TrajectoryStore
+
+    trajectory, rows, drift = asyncio.run(_read_run(TrajectoryStore(store), run))
+    items = _run_items(trajectory, rows)
+    if as_json:
+        more = {
+            "reward_reason": trajectory.reward_reason,
+            "reward_error": trajectory.reward_error,
+            "node_rewards": trajectory.node_rewards,
+            "metrics": trajectory.metrics,
+            "prefix_drift": drift,
+        }
+        print_json({**facts(trajectory), **more, "tree": tree_json(items)})
+        return
+    console = Console(highlight=False)
+    console.print(tree(trajectory, items, drift=drift))
+    if messages:
+        for line in lines(items, most=None if full else _MESSAGE_CHARACTERS):
+            console.print(line, soft_wrap=not console.is_terminal)
+
+
+def _run_items(trajectory: Trajectory, rows: dict[str, Completion]) -> list[Item]:
+    from trainer_server.common.run_tree import tree
+    from trainer_server.wire import RunTrace
+
+    return tree(RunTrace.model_validate(trajectory.model_dump(mode="json")), list(rows.values()))
+
+
+async def _read_run(store: TrajectoryStore, run: str) -> tuple[Trajectory, dict[str, Completion], str | None]:
+    """A run, what the ledger has of it by the ids of its completions, and its prefix drift in words.
+
+    Raises:
+        ConfigError: Neither the store nor the server has such a run, or several have.
+    """
+    from art_langgraph.client.client import TrainerClient
+    from trainer_server.wire import ServerError, ServerUnreachable
+
+    trajectory = search_trajectory(store, run)
+    why = "it has none either: it is asked by the whole id of a rollout or trajectory"
+    rows: dict[str, Completion] = {}
+    unknown: str | None = None
+    try:
+        async with TrainerClient(retry_for=0.0) as trainer:
+            trajectory = trajectory or await _of_server(trainer, run)
+            if trajectory is not None and (ids := _completion_ids(trajectory)):
+                rows = await trainer.completions(ids)
+    except (ConfigError, ServerError, ServerUnreachable) as error:
+        why, unknown = str(error), f"not known, the server has the tokens: {error}"
+    if trajectory is None:
+        raise ConfigError(
+            f"{store.name} has no run {run!r}; `art-langgraph trajectories list` shows what it has. The trainer "
+            f"server: {why}"
+        )
+    several = len(_completion_ids(trajectory)) > 1
+    return trajectory, rows, (unknown or _drift_text(_completion_ids(trajectory), rows)) if several else None
+
+
+def _completion_ids(trajectory: Trajectory) -> list[str]:
+    return [call.id for call in trajectory.completions if call.id]
+
+
+async def _of_server(trainer: TrainerClient, run: str) -> Trajectory | None:
+    """A run as its client reported it, else as the ledger has it; None: the server knows nothing of it."""
+    from art_langgraph.trajectory import Trajectory
+
+    if (trace := await unless_missing(trainer.trace(run))) is not None:
+        return Trajectory.model_validate(trace.model_dump(mode="json", exclude={"left_out"}))
+    return await unless_missing(trainer.rollout(run))
+
+
+def _drift_text(ids: list[str], rows: dict[str, Completion]) -> str:
+    """The prefix drift of a run of several completions, in words."""
+    from trainer_server.wire import prefix_drift
+
+    completions = [rows[id] for id in ids if id in rows]
+    if not completions:
+        return "not known, the server's ledger has no completion of this run"
+    drift = prefix_drift(completions)
+    if drift.share is None:
+        return "none, no completion continues another one"
+    ways = Counter(str(completion.continuation) for completion in completions if completion.continuation)
+    prompts = ", ".join(f"{count} {way}" for way, count in ways.items())
+    return f"{drift.share:.1%}, {drift.missing} of {drift.sampled} sampled tokens; next prompts: {prompts}"

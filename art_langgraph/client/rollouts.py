@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from art_langgraph.client.api import ServerAPI
 from art_langgraph.redaction import redact
 from art_langgraph.trajectory import Trajectory
-from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace
+from trainer_server.wire import Erase, Erased, Reward, RolloutList, RolloutListed, RolloutSpec, RunTrace, ServerError
 from trainer_server.wire.rollouts import rollout_api_path
 
 _PAGE = 500
 _ROLLOUTS_OF_A_REQUEST = 1000
 """Rollouts that one request deletes."""
+_AT_ONCE = 16
+"""Rollouts that are read at once."""
 
 
 class RolloutAPI(ServerAPI):
@@ -114,3 +117,21 @@ class RolloutAPI(ServerAPI):
             for entry in page.rollouts:
                 yield entry
             after = page.next
+
+
+async def read_rollouts(client: RolloutAPI, ids: Iterable[str]) -> dict[str, Trajectory]:
+    """Rollouts of the trainer server by their ids, without those that are gone. `_AT_ONCE` are read at once."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def read(rollout_id: str) -> Trajectory | None:
+        async with limit:
+            try:
+                return await client.rollout(rollout_id)
+            except ServerError as error:
+                if error.status == 404:
+                    return None
+                raise
+
+    ids = list(ids)
+    runs = await asyncio.gather(*map(read, ids))
+    return {rollout_id: run for rollout_id, run in zip(ids, runs, strict=True) if run is not None}

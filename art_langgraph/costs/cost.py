@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from art_langgraph.costs.tokens import Tokens
@@ -52,15 +52,7 @@ class Cost:
 
     def summary(self) -> dict[str, Any]:
         """The numbers as JSON."""
-        return {
-            "runs": self.runs,
-            "tokens": self.tokens.summary(),
-            "seconds": self.seconds,
-            "gpu_hours": self.gpu_hours,
-            "gpu_usd": self.gpu_usd,
-            "judge_usd": self.judge_usd,
-            "usd": self.usd,
-        }
+        return {**asdict(self), "usd": self.usd}
 
     def __str__(self) -> str:
         runs = f"{self.runs:,} runs, " if self.runs else ""

@@ -14,7 +14,7 @@ from art_langgraph.llm.spending import current_spending
 from art_langgraph.trajectory import Trajectory
 from trainer_server.wire import ServerError, ServerUnreachable
 
-_LISTED = 20
+_MOST_SCENARIOS = 20
 """Scenarios in a summary."""
 
 
@@ -62,7 +62,7 @@ class RunCost:
             "unpriced_models": sorted(self.others),
             "scenarios": {
                 name: {"runs": cost.runs, "seconds": cost.seconds, "tokens": cost.tokens.summary()}
-                for name, cost in most[:_LISTED]
+                for name, cost in most[:_MOST_SCENARIOS]
             },
         }
 
@@ -112,20 +112,20 @@ class CostMeter:
             success: Held-out success at the beginning, and now. None: it is not measured.
         """
         price = self._price = self._price or await self._read_price()
-        made = {run.id: run for run in runs if run.started >= self._since and run.id not in self._counted}.values()
-        self._counted.update(run.id for run in made)
+        new_runs = {run.id: run for run in runs if run.started >= self._since and run.id not in self._counted}.values()
+        self._counted.update(run.id for run in new_runs)
         now, judges, before = time.monotonic(), current_spending(), self._spent
         seconds, self._last, self._spent = now - self._last, now, judges
         cost = Cost(
-            runs=len(made),
-            tokens=Tokens.of(made) + Tokens(trained=trained_tokens),
+            runs=len(new_runs),
+            tokens=Tokens.of(new_runs) + Tokens(trained=trained_tokens),
             seconds=seconds,
             gpu_hours=price.hours(seconds),
             gpu_usd=price.usd(seconds),
             judge_usd=judges.usd - before.usd if judges.unpriced_count == before.unpriced_count else None,
         )
         self.run.total += cost
-        for run in made:
+        for run in new_runs:
             self._add(run)
         first, newest = success
         if first is not None and newest is not None:
@@ -140,9 +140,9 @@ class CostMeter:
             return self._here
 
     def _add(self, run: Trajectory) -> None:
-        known = self.run.scenarios.get(run.scenario.id, ScenarioCost(0, Tokens(), 0.0))
+        cost = self.run.scenarios.get(run.scenario.id, ScenarioCost(0, Tokens(), 0.0))
         self.run.scenarios[run.scenario.id] = ScenarioCost(
-            known.runs + 1, known.tokens + Tokens.of([run]), known.seconds + run.seconds
+            cost.runs + 1, cost.tokens + Tokens.of([run]), cost.seconds + run.seconds
         )
         for call in run.completions:
             name = call.policy or call.model or "unknown"

@@ -60,8 +60,8 @@ class Tokens:
         return asdict(self)
 
     def __str__(self) -> str:
-        cached = "cached unknown" if self.cached is None else f"{self.cached:,} of them cached"
-        text = f"{self.prompt:,} prompt tokens ({cached}), {self.sampled:,} sampled"
+        of_cache = "cached unknown" if self.cached is None else f"{self.cached:,} of them cached"
+        text = f"{self.prompt:,} prompt tokens ({of_cache}), {self.sampled:,} sampled"
         if self.trained is not None:
             text += f", {self.trained:,} trained"
         return text + (f"; {self.uncounted} answers do not say theirs" if self.uncounted else "")

@@ -131,16 +131,16 @@ class Ruler:
         else:
             votes = [await _call(self.judge, runs) for _ in range(self.votes)]
         metrics, reasons = [], []
-        for given in zip(*votes, strict=True):
-            values = [score.score for score in given]
+        for opinions in zip(*votes, strict=True):
+            values = [opinion.score for opinion in opinions]
             spread = {"ruler_disagreement": statistics.pstdev(values)} if len(values) > 1 else {}
             metrics.append({"ruler_score": statistics.fmean(values), **spread})
-            reasons.append(" / ".join(score.reason for score in given) if given[0].reason else None)
+            reasons.append(" / ".join(opinion.reason for opinion in opinions) if opinions[0].reason else None)
         return replace_rewards(group, [scores["ruler_score"] for scores in metrics], metrics=metrics, reasons=reasons)
 
     async def _collect_votes(self, llm: LLM, group: TrajectoryGroup) -> list[list[Score]]:
         """Scores of all runs, in their order, for each vote."""
-        shared, texts = transcripts(group.trajectories, self.budget)
+        common_start, texts = transcripts(group.trajectories, self.budget)
         distinct = list(dict.fromkeys(texts))
         if len(distinct) == 1:
             same = Score(reason="all runs read the same", score=0.5)
@@ -149,7 +149,7 @@ class Ruler:
 
         async def vote(number: int) -> dict[str, Score]:
             order = random.Random(f"{self.seed}-{number}-{group.scenario.id}").sample(distinct, len(distinct))
-            answer = await llm.ask(_prompt(rubric, shared, order), _answer(len(order)), sample=number)
+            answer = await llm.ask(_prompt(rubric, common_start, order), _answer(len(order)), sample=number)
             return {text: getattr(answer, f"candidate_{at}") for at, text in enumerate(order, start=1)}
 
         votes = await asyncio.gather(*map(vote, range(self.votes)), return_exceptions=True)

@@ -49,19 +49,19 @@ def transcripts(trajectories: Sequence[Trajectory], budget: Budget | None = None
     """
     budget = budget or Budget()
     trees = [_tree(trajectory, budget) for trajectory in trajectories]
-    shared: list[str] = []
+    common_start: list[str] = []
     at = [tree for tree in trees if tree.after]
     while at and all(len(turn.after) == 1 for turn in at) and len({next(iter(turn.after)) for turn in at}) == 1:
-        shared.append(next(iter(at[0].after)))
-        at = [turn.after[shared[-1]] for turn in at]
+        common_start.append(next(iter(at[0].after)))
+        at = [turn.after[common_start[-1]] for turn in at]
     texts = []
     for trajectory, tree in zip(trajectories, trees, strict=True):
-        for turn in shared if tree.after else ():
+        for turn in common_start if tree.after else ():
             tree = tree.after[turn]
         texts.append("\n".join([*_lines(tree, ""), *_ending(trajectory, budget)]) or "(nothing more happened)")
-    if not shared:
-        shared = [_entry("task", _json(plain(run.scenario.input), budget.message)) for run in trajectories[:1]]
-    return writable("\n".join(shared)), [writable(text) for text in texts]
+    if not common_start:
+        common_start = [_entry("task", _json(plain(run.scenario.input), budget.message)) for run in trajectories[:1]]
+    return writable("\n".join(common_start)), [writable(text) for text in texts]
 
 
 def cut(text: str, tokens: int) -> str:
@@ -125,8 +125,8 @@ def _message(message: dict[str, Any], budget: Budget) -> str:
     entries = []
     if content or not calls:
         entries.append(_entry("tool result" if role == "tool" else role, cut(content, limit) or "(no text)"))
-    for asked in calls:
-        function = asked["function"]
+    for call in calls:
+        function = call["function"]
         entries.append(_entry(f"{role} calls a tool", f"{function['name']}({cut(str(function['arguments']), limit)})"))
     return "\n".join(entries)
 
@@ -142,17 +142,17 @@ def _content(content: Any) -> str:
 def _ending(trajectory: Trajectory, budget: Budget) -> list[str]:
     """What no model received: results of the last tool calls, the final state of the graph, and its error."""
     calls = [call for call in trajectory.completions if call.superseded is None]
-    seen = {str(m["tool_call_id"]) for call in calls for m in call.messages if m.get("tool_call_id")}
-    asked = {str(t["id"]) for call in calls for t in (call.message or {}).get("tool_calls") or ()}
+    seen_ids = {str(m["tool_call_id"]) for call in calls for m in call.messages if m.get("tool_call_id")}
+    call_ids = {str(t["id"]) for call in calls for t in (call.message or {}).get("tool_calls") or ()}
     entries = []
     for tool in trajectory.tool_calls:
-        if tool.tool_call_id in seen:
+        if tool.tool_call_id in seen_ids:
             continue
-        shown = "" if tool.tool_call_id in asked else f"({_json(plain(tool.arguments), budget.tool)})"
-        result = f"{tool.tool}{shown} gave {cut(tool.result or 'nothing', budget.tool)}"
+        arguments = "" if tool.tool_call_id in call_ids else f"({_json(plain(tool.arguments), budget.tool)})"
+        result = f"{tool.tool}{arguments} gave {cut(tool.result or 'nothing', budget.tool)}"
         entries.append(_entry("tool error" if tool.is_error else "tool result", result))
-    said = {_content((call.message or {}).get("content")) for call in calls}
-    if state := _state(trajectory, said):
+    model_texts = {_content((call.message or {}).get("content")) for call in calls}
+    if state := _state(trajectory, model_texts):
         entries.append(_entry("final state", _json(state, budget.message)))
     if trajectory.error:
         entries.append(_entry("the run ended with an error", cut(trajectory.error, budget.message)))
@@ -164,8 +164,8 @@ def _state(trajectory: Trajectory, model_texts: set[str]) -> Any:
     output = trajectory.output
     if not isinstance(output, dict):
         return None if output is None or str(output) in model_texts else plain(output)
-    given = trajectory.scenario.input if isinstance(trajectory.scenario.input, dict) else {}
-    state = {key: value for key, value in output.items() if key != "messages" and given.get(key) != value}
+    inputs = trajectory.scenario.input if isinstance(trajectory.scenario.input, dict) else {}
+    state = {key: value for key, value in output.items() if key != "messages" and inputs.get(key) != value}
     last = (output.get("messages") or [None])[-1]
     text = _content(last.get("content") if isinstance(last, dict) else getattr(last, "content", None))
     if text and text not in model_texts:

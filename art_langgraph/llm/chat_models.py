@@ -55,8 +55,8 @@ class ChatModel:
             message = await self.model.ainvoke(request(mode, messages, answer)["messages"])
         else:
             # As a dict: with a class the openai package parses the answer itself and loses one that does not fit.
-            structured = self._bind_schema(mode, answer)
-            message = (await structured.ainvoke([dict(asked) for asked in messages]))["raw"]
+            bound_model = self._bind_schema(mode, answer)
+            message = (await bound_model.ainvoke([dict(entry) for entry in messages]))["raw"]
         facts = message.response_metadata
         reason = str(facts.get("finish_reason") or facts.get("stop_reason") or "").lower()
         usage: Mapping[str, Any] = message.usage_metadata or {}
@@ -102,6 +102,6 @@ def _read_answer(message: AIMessage) -> str:
     """The answer in a message: the arguments of its tool call, or its text."""
     for call in message.tool_calls:
         return json.dumps(call["args"])
-    for broken in message.invalid_tool_calls:
-        return broken["args"] or ""
+    for invalid_call in message.invalid_tool_calls:
+        return invalid_call["args"] or ""
     return str(message.text)

@@ -69,7 +69,7 @@ def fault_of(error: Exception) -> Fault:
         return Fault("quota", message)
     if status in FATAL:
         return Fault(FATAL[status], message)
-    if _NO_KEY.search(message):  # litellm calls it an error of the server, and nobody was asked
+    if _NO_KEY.search(message):  # litellm calls it an error of the server, though no request was sent
         return Fault("auth", message)
     if "APIConnectionError" in names or any("TransportError" in _names(cause) for cause in _causes(error)):
         return Fault("unreachable", message, again=True)

@@ -130,8 +130,8 @@ class LLM:
         self._options = {"temperature": temperature, "max_tokens": max_tokens}
         self._target: Target | None = None
         if isinstance(model, BaseChatModel):
-            given = {"base_url": base_url, "api_key": api_key, **self._options}
-            if wrong := [name for name, value in given.items() if value is not None]:
+            options = {"base_url": base_url, "api_key": api_key, **self._options}
+            if wrong := [name for name, value in options.items() if value is not None]:
                 raise ConfigError(f"{', '.join(wrong)}: set it on the chat model itself, {type(model).__name__}(…)")
             self._target = ChatModel(model)
             self.model = self._target.name
@@ -158,7 +158,7 @@ class LLM:
         Args:
             messages: The conversation, in OpenAI's format.
             answer: Class of the answer.
-            check: Raises ValueError for a value that cannot be used; the model is told why and asked again.
+            check: Raises ValueError for a value that cannot be used; the model gets the reason, and is asked again.
             sample: Number of the answer. The cache keeps an answer for each number, so that a question can have
                 several.
 
@@ -171,20 +171,24 @@ class LLM:
         """
         if (target := self._target) is None:
             target = self._target = await find_target(self.model, self._base_url, self._api_key, self._options)
-        asked: list[Message] = [_writable(message) for message in messages]
+        conversation: list[Message] = [_writable(message) for message in messages]
         cache, digest = self._cache, ""
         if cache and (identity := target.identity) is not None:
-            digest = question({**identity, "messages": asked, "sample": sample, "schema": answer.model_json_schema()})
-            if (kept := await asyncio.to_thread(cache.get, digest)) is not None:
+            digest = question(
+                {**identity, "messages": conversation, "sample": sample, "schema": answer.model_json_schema()}
+            )
+            if (text := await asyncio.to_thread(cache.get, digest)) is not None:
                 try:
-                    value = _parse_answer(kept, answer, check)
+                    value = _parse_answer(text, answer, check)
                 except ValueError:
                     log.debug("a kept answer no longer passes its check: %s", digest)
                 else:
                     self.usage.cached += 1
                     return value
         async with self._limits.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(self._max_concurrency)):
-            value = await self._ask_with_retries(_Dialogue(target, asked, answer, check, self._timeout, self.usage))
+            value = await self._ask_with_retries(
+                _Dialogue(target, conversation, answer, check, self._timeout, self.usage)
+            )
         if cache and digest:
             await asyncio.to_thread(cache.put, digest, value.model_dump_json())
         return value
@@ -204,8 +208,8 @@ class LLM:
             times = int(retrying.statistics["attempt_number"])
             text = f"{fault.kind}{f' after {times} requests' if times > 1 else ''}: {fault.message}"
             if self._asks_too_much(fault) and times <= self._retries:
-                asks = f"the server asks to wait {fault.wait:.0f} s, longer than max_wait={self._max_wait:g}"
-                text = f"{fault.kind}: {asks}: {fault.message}"
+                reason = f"the server asks to wait {fault.wait:.0f} s, longer than max_wait={self._max_wait:g}"
+                text = f"{fault.kind}: {reason}: {fault.message}"
             raise LLMError(f"{self.model}: {text}. Remedy: {REMEDY[fault.kind]}", kind=fault.kind) from None
 
     def _may_pass(self, error: BaseException) -> bool:
@@ -273,13 +277,13 @@ class _Dialogue(Generic[T]):
         """Sends a request and returns the text of the answer. Raises Fault."""
         await self.target.load()  # takes seconds at first, which must not count against the timeout
         self.usage.calls += 1
-        asked = [*self.messages, *self.correction]
+        conversation = [*self.messages, *self.correction]
         try:
             async with asyncio.timeout(self.timeout):
                 with (
                     suspend_recording()
                 ):  # what is asked inside of a rollout is no part of it, whichever client sends it
-                    reply = await self.target.complete(self.mode, asked, self.answer, self.timeout)
+                    reply = await self.target.complete(self.mode, conversation, self.answer, self.timeout)
         except Fault:
             raise
         except TimeoutError:

@@ -30,10 +30,10 @@ def request(mode: Mode, messages: Sequence[Message], answer: type[BaseModel]) ->
     schema = answer.model_json_schema()
     if mode == "schema":
         try:
-            wanted = {"name": answer.__name__, "schema": _close_objects(schema), "strict": True}
+            json_schema = {"name": answer.__name__, "schema": _close_objects(schema), "strict": True}
         except _Open:
-            wanted = {"name": answer.__name__, "schema": schema, "strict": False}
-        return {"messages": list(messages), "response_format": {"type": "json_schema", "json_schema": wanted}}
+            json_schema = {"name": answer.__name__, "schema": schema, "strict": False}
+        return {"messages": list(messages), "response_format": {"type": "json_schema", "json_schema": json_schema}}
     if mode == "tool":
         function = {"name": _TOOL, "description": "Give the answer.", "parameters": schema}
         return {
@@ -99,9 +99,9 @@ def _close_objects(schema: Any) -> Any:
         return [_close_objects(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    closed = {key: _close_objects(value) for key, value in schema.items()}
+    result = {key: _close_objects(value) for key, value in schema.items()}
     if schema.get("type") == "object":
         if "properties" not in schema or schema.get("additionalProperties"):
             raise _Open
-        closed |= {"additionalProperties": False, "required": list(schema["properties"])}
-    return closed
+        result |= {"additionalProperties": False, "required": list(schema["properties"])}
+    return result

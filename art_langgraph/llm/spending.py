@@ -16,7 +16,7 @@ class Spending(NamedTuple):
 
 
 _lock = threading.Lock()
-_spent = Spending()
+_total = Spending()
 
 
 def add_price(usd: float | None) -> None:
@@ -25,11 +25,11 @@ def add_price(usd: float | None) -> None:
     Args:
         usd: Its price in USD; None: unknown.
     """
-    global _spent
+    global _total
     with _lock:
-        _spent = Spending(_spent.usd + (usd or 0.0), _spent.unpriced_count + (usd is None))
+        _total = Spending(_total.usd + (usd or 0.0), _total.unpriced_count + (usd is None))
 
 
 def current_spending() -> Spending:
     """What was spent by now, since the process began."""
-    return _spent
+    return _total

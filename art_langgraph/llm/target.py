@@ -153,8 +153,8 @@ async def find_target(model: str, base_url: str | None, api_key: str | None, opt
         return NamedModel(f"openai/{name}", f"{server.url}/v1", server.api_key, options, own=True, fixed=fixed)
     litellm = await load_litellm()
     if base_url:
-        known = provider in litellm.provider_list
-        return NamedModel(model if known else f"openai/{model}", base_url, api_key or "none", options)
+        is_provider = provider in litellm.provider_list
+        return NamedModel(model if is_provider else f"openai/{model}", base_url, api_key or "none", options)
     try:
         litellm.get_llm_provider(model)
     except litellm.BadRequestError:

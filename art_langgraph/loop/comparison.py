@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from art_langgraph.loop.evaluate import mean_interval
 from art_langgraph.loop.graphs import Graph
-from art_langgraph.loop.intervals import mean_interval
 from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.loop.threads import check_thread
@@ -153,9 +153,9 @@ async def compare_versions(options: ComparisonArguments) -> VersionComparison:
         )
         for version in versions
     ]
-    mixed = [
+    pairs = [
         TrajectoryGroup(scenario=before.scenario, trajectories=[*before.trajectories, *after.trajectories])
         for before, after in zip(*sides, strict=True)
     ]
-    scored = await asyncio.gather(*(score_group(group, options.reward) for group in mixed))
-    return VersionComparison(policy, versions, scored)
+    groups = await asyncio.gather(*(score_group(group, options.reward) for group in pairs))
+    return VersionComparison(policy, versions, groups)

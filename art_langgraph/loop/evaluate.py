@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -11,12 +12,66 @@ from typing import Any, NamedTuple, Self
 
 from art_langgraph.loop.failures import broke_off, check_rewards, runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
-from art_langgraph.loop.intervals import gain_interval, mean_interval, rate_interval
 from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import Scenario, Trajectory
+from trainer_server.common.intervals import wilson
 from trainer_server.common.jsonl import read_jsonl, write_jsonl
+
+_Z95 = 1.959963984540054
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """95 % interval of a mean by the normal approximation; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    half = _Z95 * statistics.stdev(values) / math.sqrt(len(values))
+    return statistics.fmean(values) - half, statistics.fmean(values) + half
+
+
+def gain_interval(gains: Sequence[float]) -> tuple[float, float]:
+    """95 % interval of a mean gain in success rate, of the same scenarios before and after.
+
+    It is that of Bonett and Price (2012) for differences of paired proportions: normal, after one gain of 1 and one of
+    -1 were added to the data. So a few scenarios that happen to differ are no gain: of 120 scenarios, six that are
+    solved only after and none only before are the fewest whose interval is above 0, as in McNemar's exact test.
+
+    Args:
+        gains: The gain of each scenario, from -1 to 1.
+    """
+    sample = [*gains, 1.0, -1.0]
+    mean = statistics.fmean(sample)
+    half = _Z95 * math.sqrt(statistics.pvariance(sample, mean) / len(sample))
+    return max(-1.0, mean - half), min(1.0, mean + half)
+
+
+def rate_interval(rates: Sequence[float], trials: int) -> tuple[float, float]:
+    """95 % interval of a mean success rate over scenarios, each of which may have been tried several times.
+
+    It is Wilson's, for an effective number of independent trials: the number at which independent trials would have the
+    variance that the rates of the scenarios have (Korn and Graubard 1998, without their correction for few scenarios).
+    It is at least the number of scenarios and at most the number of trials. Where a scenario always has the same
+    outcome, further trials of it narrow nothing; where all scenarios are alike, each trial counts.
+
+    Args:
+        rates: Success rate of each scenario, from 0 to 1.
+        trials: How many trials all scenarios had together.
+
+    Returns:
+        The lower and the upper end, with the mean of the rates between them.
+    """
+    scenarios = len(rates)
+    if scenarios == 0:
+        return 0.0, 1.0
+    rate = statistics.fmean(rates)
+    effective = float(scenarios)
+    if scenarios > 1 and 0.0 < rate < 1.0:
+        variance = statistics.variance(rates) / scenarios
+        effective = min(max(rate * (1 - rate) / variance, scenarios), trials) if variance else float(trials)
+    low, high = wilson(rate * effective, effective)
+    return min(rate, low), max(rate, high)
+
 
 Success = Callable[[Trajectory], bool]
 """Whether a run that was scored solved its scenario."""
@@ -74,8 +129,8 @@ class Evaluation:
 
         Where nothing scores the runs, there are none.
         """
-        judged = any(run.reward is not None or run.reward_error is not None for run in self.trajectories)
-        return [run for run in self.trajectories if run.reward is not None or (judged and broke_off(run))]
+        has_rewards = any(run.reward is not None or run.reward_error is not None for run in self.trajectories)
+        return [run for run in self.trajectories if run.reward is not None or (has_rewards and broke_off(run))]
 
     @property
     def scenarios(self) -> int:
@@ -174,13 +229,13 @@ class Evaluation:
         Args:
             key: The facts of a scenario. A run counts once under each.
         """
-        solved: Counter[Any] = Counter()
-        scored: Counter[Any] = Counter()
+        successes: Counter[Any] = Counter()
+        counts: Counter[Any] = Counter()
         for trajectory in self.scored:
             for fact in dict.fromkeys(key(trajectory.scenario)):
-                scored[fact] += 1
-                solved[fact] += self.succeeded(trajectory)
-        return {fact: (solved[fact], scored[fact]) for fact in sorted(scored)}
+                counts[fact] += 1
+                successes[fact] += self.succeeded(trajectory)
+        return {fact: (successes[fact], counts[fact]) for fact in sorted(counts)}
 
     def mean_of(self, part: Callable[[Trajectory], float]) -> float | None:
         """Mean of a number: a part of the reward, seconds, tool calls.
@@ -245,9 +300,9 @@ class Evaluation:
             return f"none of {len(self.trajectories)} runs has a reward"
         low, high = self.success_interval
         mean = "" if self.mean is None else f", mean reward {self.mean:.3f}"
-        left = f", {self.failed} raised" if self.failed else ""
-        left += f", {self.unscored} unscored" if self.unscored else ""
-        runs = f"{self.n} runs of {self.scenarios} scenarios{left}"
+        others = f", {self.failed} raised" if self.failed else ""
+        others += f", {self.unscored} unscored" if self.unscored else ""
+        runs = f"{self.n} runs of {self.scenarios} scenarios{others}"
         return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){mean}, {runs}"
 
 

@@ -41,24 +41,24 @@ def check_runs(groups: Sequence[TrajectoryGroup], *, answered_counts: bool = Tru
         RolloutsFailed: All runs raised, and none of them counts.
     """
     runs = runs_of(groups)
-    raised = [run for run in runs if run.error is not None]
-    if not raised:
+    errors = [run for run in runs if run.error is not None]
+    if not errors:
         return
-    message = f"{len(raised)} of {len(runs)} runs raised: {raised[0].error}"
-    if len(raised) == len(runs) and not (answered_counts and any(map(answered, runs))):
+    message = f"{len(errors)} of {len(runs)} runs raised: {errors[0].error}"
+    if len(errors) == len(runs) and not (answered_counts and any(map(answered, runs))):
         raise RolloutsFailed(message, trajectories=runs)
-    lost = [group for group in groups if group.trajectories and all(run.error for run in group.trajectories)]
-    if lost or len(raised) >= _MANY * len(runs):
-        scenarios = f" (scenarios of which every run raised: {len(lost)} of {len(groups)})" if lost else ""
+    hopeless = [group for group in groups if group.trajectories and all(run.error for run in group.trajectories)]
+    if hopeless or len(errors) >= _MANY * len(runs):
+        scenarios = f" (scenarios of which every run raised: {len(hopeless)} of {len(groups)})" if hopeless else ""
         log.warning("%s%s", message, scenarios)
 
 
 def failures_of(runs: Sequence[Trajectory]) -> str | None:
     """How many runs raised and how many others have no reward, each with the first error; None where none did."""
-    raised = [run.error for run in runs if run.error is not None]
-    unscored = [run.reward_error or "not scored" for run in runs if run.error is None and not run.scored]
-    parts = [f"{len(raised)} of {len(runs)} runs raised: {raised[0]}"] if raised else []
-    parts += [f"{len(unscored)} of {len(runs)} runs have no reward: {unscored[0]}"] if unscored else []
+    errors = [run.error for run in runs if run.error is not None]
+    reasons = [run.reward_error or "not scored" for run in runs if run.error is None and not run.scored]
+    parts = [f"{len(errors)} of {len(runs)} runs raised: {errors[0]}"] if errors else []
+    parts += [f"{len(reasons)} of {len(runs)} runs have no reward: {reasons[0]}"] if reasons else []
     return "; ".join(parts) or None
 
 
@@ -184,8 +184,8 @@ def runs_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
 
 def versions_of(runs: Sequence[Trajectory]) -> dict[str, list[int]]:
     """The versions that answered in some runs, by policy."""
-    answered: dict[str, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for run in runs:
         for policy, versions in run.versions.items():
-            answered.setdefault(policy, set()).update(versions)
-    return {policy: sorted(versions) for policy, versions in answered.items()}
+            numbers.setdefault(policy, set()).update(versions)
+    return {policy: sorted(versions) for policy, versions in numbers.items()}

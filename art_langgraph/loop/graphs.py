@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,14 +113,14 @@ class GraphSource:
                 have been.
         """
         if isinstance(self.graph, Runnable):
-            opened: Runnable[Any, Any] | Output = self.graph
+            runnable: Runnable[Any, Any] | Output = self.graph
         elif self.function is not None and self.function.result_kind == "graph":
-            opened = await self._call_factory(self.function, scenario, run, stack)
+            runnable = await self._call_factory(self.function, scenario, run, stack)
         else:
             assert self.function is not None
-            opened = await self._call_function(self.function, scenario, run, stack, timeout)
-        self.kind = "function" if isinstance(opened, Output) else type(opened).__name__
-        return opened
+            runnable = await self._call_function(self.function, scenario, run, stack, timeout)
+        self.kind = "function" if isinstance(runnable, Output) else type(runnable).__name__
+        return runnable
 
     async def _call_function(
         self, function: Function, scenario: Scenario, run: Run, stack: AsyncExitStack, timeout: float | None
@@ -128,40 +128,34 @@ class GraphSource:
         """Calls a function of which only the result tells whether it is the agent."""
         try:
             async with asyncio.timeout(timeout):
-                made = await function.call(scenario, run)
+                result = await function.call(scenario, run)
         except NotStarted as error:  # of a rollout inside the function
             raise ConfigError(str(error)) from error
-        like_a_graph = function.result_kind == "either" and (hasattr(made, "compile") or hasattr(made, "__aenter__"))
-        if not isinstance(made, Runnable) and not like_a_graph:
-            return Output(made)
-        graph = await _graph_of(function, made, stack, ConfigError if self.proven else NotStarted)
+        like_a_graph = function.result_kind == "either" and (
+            hasattr(result, "compile") or hasattr(result, "__aenter__")
+        )
+        if not isinstance(result, Runnable) and not like_a_graph:
+            return Output(result)
+        graph = await _graph_of(function, result, stack, ConfigError if self.proven else NotStarted)
         self.proven = True
         return graph
 
     async def _call_factory(
         self, function: Function, scenario: Scenario, run: Run, stack: AsyncExitStack
     ) -> Runnable[Any, Any]:
-        """Calls a declared factory."""
-        if self.proven:
-            return await self._made_later(function, scenario, run, stack)
-        async with self._first:
-            if self.proven:
-                return await self._made_later(function, scenario, run, stack)
-            try:
-                made = await _graph_of(function, await function.call(scenario, run), stack, NotStarted)
-            except NotStarted:
-                raise
-            except Exception as error:  # the user's code failed before any run: the error goes to the caller
-                raise NotStarted(
-                    f"the graph factory {function.name} raised: {type(error).__name__}: {error}"
-                ) from error
-            self.proven = True
-            return made
-
-    async def _made_later(
-        self, function: Function, scenario: Scenario, run: Run, stack: AsyncExitStack
-    ) -> Runnable[Any, Any]:
-        """A graph after the first one; what fails now fails its run alone."""
+        """Calls a declared factory. What fails after its first graph fails one run alone."""
+        async with nullcontext() if self.proven else self._first:
+            if not self.proven:
+                try:
+                    graph = await _graph_of(function, await function.call(scenario, run), stack, NotStarted)
+                except NotStarted:
+                    raise
+                except Exception as error:  # the user's code failed before any run: the error goes to the caller
+                    raise NotStarted(
+                        f"the graph factory {function.name} raised: {type(error).__name__}: {error}"
+                    ) from error
+                self.proven = True
+                return graph
         try:
             return await _graph_of(function, await function.call(scenario, run), stack, ConfigError)
         except NotStarted as error:  # of a rollout inside the factory

@@ -18,7 +18,7 @@ log = logging.getLogger("art_langgraph")
 
 REPEATS = 3
 """How often a run is repeated."""
-_LOST = {"NetworkError", "RemoteProtocolError", "ConnectTimeout"}
+_CONNECTION_ERRORS = {"NetworkError", "RemoteProtocolError", "ConnectTimeout"}
 """Classes of errors that say that a connection was refused or cut, by name: OpenAI's client is made with httpx or with
 httpx2, and an error of the first is none of the second. OpenAI's own APIConnectionError says nothing: it comes from
 these errors, and from any other error of a request."""
@@ -35,10 +35,10 @@ async def server_is_back(error: Exception, began: float) -> bool:
     Returns:
         Whether the run lost its connection to a trainer server, and the server answers again.
     """
-    lost = _lost_server(error) or _waited_for(error, began)
-    if lost is None:
+    outage = _lost_server(error) or _waited_for(error, began)
+    if outage is None:
         return False
-    server, cause = lost
+    server, cause = outage
     log.warning(
         "a run lost the trainer server at %s (%s): it is repeated when the server is back", server.url, explain(cause)
     )
@@ -52,17 +52,17 @@ async def server_is_back(error: Exception, began: float) -> bool:
 
 
 def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
-    """The trainer server to which a connection was lost, or which broke an answer off because it was told to stop, and
-    the error that says so."""
+    """The trainer server to which a connection was lost, or which broke an answer off because it stops, and the error
+    of that. None: no such error is among the causes."""
     keys = {server.api_key for server in known_servers()}
     for cause in _causes(error):
         names = {kind.__name__ for kind in type(cause).__mro__}
         request = _request(cause)
-        stopped = getattr(cause, "code", None) == SERVER_STOPPING
-        if request is None or not (names & _LOST or stopped):
+        is_stopping = getattr(cause, "code", None) == SERVER_STOPPING
+        if request is None or not (names & _CONNECTION_ERRORS or is_stopping):
             continue
-        given = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
-        key, url = str(given).removeprefix("Bearer "), str(request.url)
+        header = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
+        key, url = str(header).removeprefix("Bearer "), str(request.url)
         if key in keys and "/v1/" in url:
             return Connection(server_url(url.partition("/v1/")[0]), key), cause
     return None
@@ -72,24 +72,24 @@ def _waited_for(error: Exception, began: float) -> tuple[Connection, Exception] 
     """The trainer server that the calls of a run waited for until its time was over."""
     if not isinstance(error, TimeoutError):
         return None
-    gone = (server for server in known_servers() if outages.gone_since(httpx.URL(server.url), began))
-    return next(((server, error) for server in gone), None)
+    servers = (server for server in known_servers() if outages.gone_since(httpx.URL(server.url), began))
+    return next(((server, error) for server in servers), None)
 
 
 def _causes(error: BaseException) -> Iterator[Exception]:
     """An error, those in its group, and those that it came from."""
-    seen: set[int] = set()
-    left: list[BaseException | None] = [error]
-    while left:
-        cause = left.pop()
-        if cause is None or id(cause) in seen:
+    visited_ids: set[int] = set()
+    queue: list[BaseException | None] = [error]
+    while queue:
+        cause = queue.pop()
+        if cause is None or id(cause) in visited_ids:
             continue
-        seen.add(id(cause))
+        visited_ids.add(id(cause))
         if isinstance(cause, Exception):
             yield cause
         if isinstance(cause, BaseExceptionGroup):
-            left += cause.exceptions
-        left += [cause.__context__, cause.__cause__]
+            queue += cause.exceptions
+        queue += [cause.__context__, cause.__cause__]
 
 
 def _request(error: Exception) -> Any:

@@ -1,14 +1,15 @@
 """Options are fields of dataclasses, from which keywords, flags, tables of the docs and records of runs derive.
 
 A field has its type and its default; the section `Args` of the class has its meaning. `metadata` of a field is what
-`typer.Option` gets besides: `{"min": 1}`. Nothing heavy is imported here: the command line reads this for its `--help`.
+`typer.Option` gets besides: `{"min": 1}`. Its `flag` is the name on the command line, where that is not the field's.
+Nothing heavy is imported here: the command line reads this for its `--help`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -21,14 +22,26 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopOptions:
-    """Options of the training loop that are plain values: keywords of `train`, flags of `art-langgraph train`, and what
-    the trackers of a run are told.
+class SizeOptions:
+    """How much a training does: keywords of `train` and `autorl`, flags of their commands.
 
     Args:
         steps: Steps of the loop: the number of the last one.
         groups_per_step: Scenarios of a step.
-        n: Runs of each scenario.
+        n: Runs of each scenario in a step, which are compared with each other.
+    """
+
+    steps: int = field(metadata={"min": 1})
+    groups_per_step: int = field(default=4, metadata={"min": 1})
+    n: int = field(default=8, metadata={"min": 2})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopOptions(SizeOptions):
+    """Options of the training loop that are plain values: keywords of `train`, flags of `art-langgraph train`, and what
+    the trackers of a run get of its settings.
+
+    Args:
         evaluate_every: Steps between two further evaluations on the held-out scenarios. None: there are no others than
             before the first and after the last step.
         keep_best: The version with the highest held-out success is promoted at the end: the policy's name means it.
@@ -39,9 +52,6 @@ class LoopOptions:
             is taken again. Empty: it has none.
     """
 
-    steps: int = field(metadata={"min": 1})
-    groups_per_step: int = field(default=4, metadata={"min": 1})
-    n: int = field(default=8, metadata={"min": 2})
     evaluate_every: int | None = field(default=None, metadata={"min": 1})
     keep_best: bool = False
     run: str = ""
@@ -98,9 +108,18 @@ def markdown_table(options: Any) -> str:
     Args:
         options: The dataclass.
     """
-    by_name, rows = {option.name: option for option in fields(options)}, []
-    for name, meaning in sorted(help_of(options).items(), key=lambda item: by_name[item[0]].default is not MISSING):
-        value, form = by_name[name].default, str(by_name[name].type).replace(" | ", " or ")
-        default = "required" if value is MISSING else f"`{getattr(value, '__name__', repr(value))}`"
-        rows.append(f"| `{name}` | `{form}` | {default} | {meaning} |")
+    by_name = {option.name: option for option in fields(options)}
+    defaults = {name: _default(option) for name, option in by_name.items()}
+    rows = []
+    for name, meaning in sorted(help_of(options).items(), key=lambda item: defaults[item[0]] != "required"):
+        form = str(by_name[name].type).replace(" | ", " or ")
+        rows.append(f"| `{name}` | `{form}` | {defaults[name]} | {meaning} |")
     return "\n".join(["| keyword | type | default | meaning |", "|---|---|---|---|", *rows])
+
+
+def _default(option: Field[Any]) -> str:
+    """The default of a field, as a table of the docs has it."""
+    if option.default is not MISSING:
+        return f"`{getattr(option.default, '__name__', repr(option.default))}`"
+    factory: Any = option.default_factory
+    return "required" if factory is MISSING else f"`{factory.__name__}()`"

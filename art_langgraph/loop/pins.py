@@ -49,13 +49,13 @@ async def find_ignored_pin(scope: Scope, trajectory: Trajectory, *, remote: bool
     answers = [
         call for call in trajectory.completions if call.id is not None and call.error is None and not call.cached
     ]
-    unmarked = scope.temperature is not None and not _all_marked(scope, trajectory, answers)
+    mark_missing = scope.temperature is not None and not _all_marked(scope, trajectory, answers)
     for call in answers:
         version = (
             None if names_version(str(call.model)) or call.version is None else _requested_version(scope, call.policy)
         )
         other = version is not None and version != call.version
-        if not other and not unmarked:
+        if not other and not mark_missing:
             continue
         row = await _completion(str(call.id))
         if row is not None and row.rollout not in (None, scope.rollout_id):
@@ -102,9 +102,9 @@ def _all_marked(scope: Scope, trajectory: Trajectory, answers: Sequence[Completi
 
     A call that failed may or may not have said so: each counts against those that did.
     """
-    failed = sum(call.error is not None for call in trajectory.completions)
+    failures = sum(call.error is not None for call in trajectory.completions)
     requests = {str(call.id).partition(".")[0] for call in answers}  # choices of one answer: `<id>`, `<id>.1`, …
-    return scope.mark_count - failed >= len(requests)
+    return scope.mark_count - failures >= len(requests)
 
 
 async def _completion(completion_id: str) -> Completion | None:
@@ -124,16 +124,18 @@ async def _ignored_remotely(scope: Scope) -> str | None:
     async for answer in _answers(f"{rollout_api_path(scope.rollout_id)}?messages=false"):
         if (calls := RolloutCalls.model_validate_json(answer)).calls:
             break
-    wanted = {"version": scope.version, "temperature": scope.temperature}
-    given = [f"{name}={value!r}" for name, value in wanted.items() if value is not None]
-    asked = f"the rollout asked for {' and '.join(given)}"
+    pins = {"version": scope.version, "temperature": scope.temperature}
+    texts = [f"{name}={value!r}" for name, value in pins.items() if value is not None]
+    request = f"the rollout asked for {' and '.join(texts)}"
     if not calls.calls:
-        return f"{asked}, and the trainer server got no request of the rollout from the remote graph. {_REMOTE_REMEDY}"
+        return (
+            f"{request}, and the trainer server got no request of the rollout from the remote graph. {_REMOTE_REMEDY}"
+        )
     for policy, versions in calls.versions.items():
         if (version := _requested_version(scope, policy)) is not None and version not in versions:
-            return f"{asked}, and the remote graph asked for versions {versions} of {policy!r}"
+            return f"{request}, and the remote graph asked for versions {versions} of {policy!r}"
     if scope.temperature is not None and calls.temperatures != [_temperature(scope)]:
-        return f"{asked}, and the remote graph's calls had temperatures {calls.temperatures}"
+        return f"{request}, and the remote graph's calls had temperatures {calls.temperatures}"
     return None
 
 

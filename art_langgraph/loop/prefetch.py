@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from art_langgraph.loop.hints.rescue import Rescue
+from art_langgraph.loop.hints import Rescue
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.common import tracing
 from trainer_server.wire import Job
@@ -46,7 +46,7 @@ class RolloutBatch:
 async def prefetch_rollouts(
     steps: Sequence[int], roll: Callable[[int], Awaitable[RolloutBatch]], staleness: int
 ) -> AsyncGenerator[RolloutBatch]:
-    """Makes the rollouts of each step and yields them in order, up to `staleness` steps before they are asked for.
+    """Makes the rollouts of each step and yields them in order, up to `staleness` steps before the consumer needs them.
 
     The rollouts of step i begin when the consumer asks for step i - staleness, and no two steps make rollouts at once.
     With 0, rollouts and training take turns; with more they overlap. Closing the iterator early cancels the rollouts
@@ -57,31 +57,26 @@ async def prefetch_rollouts(
         roll: Makes the rollouts of a step.
         staleness: How many steps the rollouts may be ahead.
     """
-
-    async def after(previous: asyncio.Task[RolloutBatch] | None, step: int) -> RolloutBatch:
-        if previous is not None:
-            await asyncio.wait({previous})
-        started = time.monotonic()
-        rolled = await roll(step)
-        rolled.seconds = time.monotonic() - started
-        return rolled
-
-    coming: deque[asyncio.Task[RolloutBatch]] = deque()
-    left = deque(steps)
-
-    def start() -> None:
-        if left:
-            previous = coming[-1] if coming else None
-            coming.append(asyncio.create_task(after(previous, left.popleft()), name="rollouts"))
-
+    alone, tasks = asyncio.Lock(), deque[asyncio.Task[RolloutBatch]]()  # the lock is fair: steps get it in their order
     try:
-        for _ in range(staleness + 1):
-            start()
-        while coming:
-            yield await coming[0]
-            coming.popleft()
-            start()
+        for step in steps:
+            tasks.append(asyncio.create_task(_roll(alone, roll, step), name="rollouts"))
+            if len(tasks) > staleness:
+                yield await tasks[0]
+                tasks.popleft()
+        while tasks:
+            yield await tasks[0]
+            tasks.popleft()
     finally:
-        for task in coming:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _roll(alone: asyncio.Lock, roll: Callable[[int], Awaitable[RolloutBatch]], step: int) -> RolloutBatch:
+    """The rollouts of a step with their wall time, when those of the step before have ended."""
+    async with alone:
+        start = time.monotonic()
+        batch = await roll(step)
+        batch.seconds = time.monotonic() - start
+        return batch

@@ -6,7 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
@@ -15,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from art_langgraph.background.reports import report, report_again
 from art_langgraph.loop.executors.base import Executor, RolloutTask
 from art_langgraph.loop.executors.base import Resume as Resume
-from art_langgraph.loop.executors.registry import ExecutorName, executor_of
+from art_langgraph.loop.executors.local import LocalExecutor
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard, warn_unscored
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource
@@ -27,9 +28,12 @@ from art_langgraph.rewards import GroupReward, RewardFunction, check_callable, s
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.common import gen_ai, tracing
+from trainer_server.common.extensions import load
 from trainer_server.wire import ConfigError, VersionRef
 
 log = logging.getLogger("art_langgraph")
+
+ExecutorName = Literal["local", "ray"]
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
 """A scenario, the text of a user's message, or a graph's input; see `Scenario.of`."""
@@ -108,7 +112,7 @@ async def rollout(options: RolloutArguments) -> Trajectory:
     checkpointer gets a new thread unless `config` names a thread. A rollout inside a node of another rollout is a run
     of its own.
 
-    When the graph raises because a model call lost its connection to the trainer server, or the server was told to stop
+    When the graph raises because a model call lost its connection to the trainer server, or the server stopped
     in the middle of an answer, or the run's time is over because the server was gone, the run is repeated from its
     beginning as soon as the server is back, three times at most, and a warning says so. It is not repeated
     when the server stays away for two minutes (`ART_RETRY_FOR`), nor when `config` names a thread, which has the first
@@ -134,7 +138,7 @@ async def rollout(options: RolloutArguments) -> Trajectory:
     forms = {"scenario": scenario, "hints": options.hints or {}, "metadata": options.metadata or {}}
     task = RolloutTask(**values_of(options, RolloutTask) | forms)
     name, about = gen_ai.agent(source.name, scenario=scenario.id)
-    with tracing.span(name, about) as traced:
+    with tracing.span(name, about) as span:
         result = await executor_of(options.executor).run(source, task)
         trajectory = result.trajectory
         if reward is None and (own := result.reward) is not None:
@@ -142,7 +146,7 @@ async def rollout(options: RolloutArguments) -> Trajectory:
         if reward is not None:
             await score(trajectory, reward)
             warn_unheard(trajectory, source.kind)
-        _describe(traced, trajectory)
+        _describe(span, trajectory)
         if store is not None:
             await asyncio.to_thread(store.add, trajectory, replaces=result.replaces)
         report(trajectory, result.servers, result.report_server)
@@ -329,6 +333,26 @@ async def run_groups(
         except ExceptionGroup as errors:
             raise _first(errors) from None
     return [task.result() for task in groups]
+
+
+def executor_of(executor: Executor | ExecutorName) -> Executor:
+    """An executor by its name; an executor is returned as it is. Raises ConfigError for another name."""
+    if not isinstance(executor, str):
+        return executor
+    if executor not in ("local", "ray"):
+        raise ConfigError(
+            f'executor={executor!r} is unknown: give "local", "ray", or an Executor such as RayExecutor()'
+        )
+    return _create_executor(executor)
+
+
+@cache
+def _create_executor(name: ExecutorName) -> Executor:
+    """One of each name in a process, so that a graph is sent to Ray once."""
+    if name == "local":
+        return LocalExecutor()
+    executor: Executor = load("art_langgraph.loop.executors.ray").RayExecutor()
+    return executor
 
 
 def limit_of(max_concurrency: Concurrency) -> asyncio.Semaphore:

@@ -39,13 +39,13 @@ def own_thread(
         rollout_id: Names the thread; that of a LangGraph server is a UUID of the same digits.
         resumed: Whether the rollout answers interrupts.
     """
-    merged: dict[str, Any] = dict(config or {})
+    whole: dict[str, Any] = dict(config or {})
     thread = rollout_id if getattr(graph, "checkpointer", None) else None
     if resumed and is_remote(graph):
         thread = str(UUID(rollout_id.removeprefix("ro-")))
     if thread:
-        merged["configurable"] = {"thread_id": thread, **(merged.get("configurable") or {})}
-    return cast(RunnableConfig, merged)
+        whole["configurable"] = {"thread_id": thread, **(whole.get("configurable") or {})}
+    return cast(RunnableConfig, whole)
 
 
 def thread_of(config: RunnableConfig | None) -> str | None:
@@ -76,8 +76,8 @@ def configurable(config: RunnableConfig | None) -> dict[str, Any]:
 
 def newest(config: RunnableConfig) -> RunnableConfig:
     """A config that means the newest state of its thread, not a checkpoint."""
-    left = {key: value for key, value in configurable(config).items() if key not in ("checkpoint_id", "checkpoint_map")}
-    return cast(RunnableConfig, {**config, "configurable": left})
+    rest = {key: value for key, value in configurable(config).items() if key not in ("checkpoint_id", "checkpoint_map")}
+    return cast(RunnableConfig, {**config, "configurable": rest})
 
 
 async def questions(graph: Runnable[Any, Any], output: Any, config: RunnableConfig) -> list[Question] | None:
@@ -111,10 +111,15 @@ async def waiting(graph: Runnable[Any, Any], config: RunnableConfig) -> int:
     saver = getattr(graph, "checkpointer", None)
     if is_remote(graph) or not isinstance(saver, BaseCheckpointSaver):
         return 0
-    saved = await saver.aget_tuple({"configurable": {"checkpoint_ns": "", **configurable(config)}})
-    writes = saved.pending_writes or () if saved else ()
-    ended = {task for task, channel, _ in writes if channel not in (INTERRUPT, RESUME)}
-    ids = {each.id for task, channel, value in writes if channel == INTERRUPT and task not in ended for each in value}
+    checkpoint = await saver.aget_tuple({"configurable": {"checkpoint_ns": "", **configurable(config)}})
+    writes = checkpoint.pending_writes or () if checkpoint else ()
+    finished_tasks = {task for task, channel, _ in writes if channel not in (INTERRUPT, RESUME)}
+    ids = {
+        each.id
+        for task, channel, value in writes
+        if channel == INTERRUPT and task not in finished_tasks
+        for each in value
+    }
     return len(ids)
 
 
@@ -158,8 +163,8 @@ async def check_progress(graph: Runnable[Any, Any], config: RunnableConfig, befo
         number: As `waiting` counts.
     """
     state = await cast(Any, graph).aget_state(config)
-    asked = [question.value for question in state.interrupts]
-    before.append((configurable(state.config).get("checkpoint_id"), asked, number))
+    values = [question.value for question in state.interrupts]
+    before.append((configurable(state.config).get("checkpoint_id"), values, number))
     if len(before) > _SAME and all(earlier == before[-1] for earlier in before[-1 - _SAME :]):
         raise ConfigError(
             f"the interrupts {before[-1][1]!r:.200} ask again however often they are answered: the subgraphs that they "
@@ -194,19 +199,19 @@ async def thread_scenario(
     if store is not None and (earlier := await asyncio.to_thread(store.list, thread=thread, limit=1)):
         return earlier[0].scenario
     if is_remote(graph):
-        begun, scenario = await _newest_remote_input(graph, config)
+        first_input, scenario = await _newest_remote_input(graph, config)
     else:
-        begun, scenario = await _newest_input(getattr(graph, "checkpointer", None), thread)
-    if begun is not None or scenario is not None:
-        return Scenario(id=scenario or "", input=begun, metadata=own_scenario.metadata)
+        first_input, scenario = await _newest_input(getattr(graph, "checkpointer", None), thread)
+    if first_input is not None or scenario is not None:
+        return Scenario(id=scenario or "", input=first_input, metadata=own_scenario.metadata)
     return Scenario(id=f"thread-{thread}", input=own_scenario.input, metadata=own_scenario.metadata)
 
 
 async def _newest_remote_input(graph: Any, config: RunnableConfig) -> tuple[Any, str | None]:
     """The same as `_newest_input`, for a thread of a LangGraph server."""
     async for state in graph.aget_state_history(newest(config), filter={"source": "input"}, limit=1):
-        begun = next((task.result for task in state.tasks if task.name == "__start__"), None)
-        return begun, scenario_of(state.metadata or {})
+        first_input = next((task.result for task in state.tasks if task.name == "__start__"), None)
+        return first_input, scenario_of(state.metadata or {})
     return None, None
 
 
@@ -216,6 +221,6 @@ async def _newest_input(saver: Any, thread: str | None) -> tuple[Any, str | None
     config = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     if saver is None:  # the run will say that it has none
         return None, None
-    async for saved in saver.alist(config, filter={"source": "input"}, limit=1):
-        return saved.checkpoint["channel_values"].get("__start__"), scenario_of(saved.metadata)
+    async for checkpoint in saver.alist(config, filter={"source": "input"}, limit=1):
+        return checkpoint.checkpoint["channel_values"].get("__start__"), scenario_of(checkpoint.metadata)
     return None, None

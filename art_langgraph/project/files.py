@@ -68,19 +68,21 @@ def scaffold(project: Project, name: str | None, policy: str | None) -> Scaffold
     name, place = project.place(name)
     source = place.source if isinstance(place.source, str) else _relative(project, place.source)
     if policy is None:
-        asked = sorted(set().union(*map(policies_asked, _files(place))))
-        if len(asked) > 1:
-            raise ConfigError(f"the graph's files name several policies, {', '.join(asked)}: choose one by --policy")
-        policy = asked[0] if asked else DEFAULT
-    made = Scaffold(project, name, f"{source}:{place.variable}", policy, Connection.find_url())
+        policies = sorted(set().union(*map(policies_asked, _files(place))))
+        if len(policies) > 1:
+            raise ConfigError(f"the graph's files name several policies, {', '.join(policies)}: choose one by --policy")
+        policy = policies[0] if policies else DEFAULT
+    summary = Scaffold(project, name, f"{source}:{place.variable}", policy, Connection.find_url())
     templates = Environment(loader=PackageLoader("art_langgraph.project"), undefined=StrictUndefined)
     program = templates.get_template("train.py.jinja").render(graph=name, policy=policy)
-    _write(made, "train.py", lambda: program + "\n")
-    _write(made, "scenarios.jsonl", lambda: _scenarios(made))
-    _add_address(made)
-    made.asks = any(b"ChatART" in file.read_bytes() for file in _files(place))
-    made.models = [(_relative(project, file), line, call) for file in _files(place) for line, call in model_calls(file)]
-    return made
+    _write(summary, "train.py", lambda: program + "\n")
+    _write(summary, "scenarios.jsonl", lambda: _scenarios(summary))
+    _add_address(summary)
+    summary.asks = any(b"ChatART" in file.read_bytes() for file in _files(place))
+    summary.models = [
+        (_relative(project, file), line, call) for file in _files(place) for line, call in model_calls(file)
+    ]
+    return summary
 
 
 def _write(summary: Scaffold, name: str, text: Callable[[], str]) -> None:
@@ -90,8 +92,8 @@ def _write(summary: Scaffold, name: str, text: Callable[[], str]) -> None:
         summary.kept.append(name)
         return
     content = text()
-    with file.open("x", encoding="utf-8") as opened:
-        opened.write(content)
+    with file.open("x", encoding="utf-8") as stream:
+        stream.write(content)
     summary.written.append(name)
 
 
@@ -106,8 +108,8 @@ def _add_address(summary: Scaffold) -> None:
     if re.search(r"^\s*(export\s+)?ART_BASE_URL\s*=", text, re.M):
         summary.kept.append(name)
         return
-    with file.open("a", encoding="utf-8") as opened:
-        opened.write("\n" * (bool(text) and not text.endswith("\n")) + f"ART_BASE_URL={summary.url}\n")
+    with file.open("a", encoding="utf-8") as stream:
+        stream.write("\n" * (bool(text) and not text.endswith("\n")) + f"ART_BASE_URL={summary.url}\n")
     summary.written.append(name)
 
 
@@ -119,10 +121,10 @@ def _scenarios(summary: Scaffold) -> str:
         fields = {} if state is None else get_type_hints(state)
     except Exception as error:  # the user's code: it may lack a key here, and the file is only a beginning
         summary.problem = f"{type(error).__name__}: {error}"
-    given: list[Any] = ["The first task", "The second task"]
+    inputs: list[Any] = ["The first task", "The second task"]
     if fields and "messages" not in fields:
-        given = [{name: _VALUES.get(get_origin(hint) or hint, "…") for name, hint in fields.items()}] * 2
-    lines = ({"input": example, "metadata": {"answer": "what a good answer has in it"}} for example in given)
+        inputs = [{name: _VALUES.get(get_origin(hint) or hint, "…") for name, hint in fields.items()}] * 2
+    lines = ({"input": example, "metadata": {"answer": "what a good answer has in it"}} for example in inputs)
     return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
 
 

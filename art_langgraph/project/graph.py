@@ -42,25 +42,25 @@ def load_graph(path: str | Path = "langgraph.json", name: str | None = None) -> 
     name, place = project.place(name)
     prepare(project)
     try:
-        loaded = getattr(_module(place), place.variable)
+        value = getattr(_module(place), place.variable)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"the graph {name!r} ({place}) cannot be imported: {error}. Is the project installed, with what it needs?"
         ) from error
-    if isinstance(loaded, Runnable):
-        return loaded
-    if hasattr(loaded, "compile"):
-        compiled: Runnable[Any, Any] = loaded.compile()
-        return compiled
-    if not callable(loaded):
-        raise ConfigError(f"the graph {name!r} ({place}) is a {type(loaded).__name__}, neither a graph nor a function")
-    return _factory(loaded)
+    if isinstance(value, Runnable):
+        return value
+    if hasattr(value, "compile"):
+        graph: Runnable[Any, Any] = value.compile()
+        return graph
+    if not callable(value):
+        raise ConfigError(f"the graph {name!r} ({place}) is a {type(value).__name__}, neither a graph nor a function")
+    return _factory(value)
 
 
 def prepare(project: Project) -> None:
     """Sets the project's environment variables, where they are not set, and makes its folders importable."""
-    given = project.environment
-    values = dotenv_values(given) if isinstance(given, Path) else given or {}
+    environment = project.environment
+    values = dotenv_values(environment) if isinstance(environment, Path) else environment or {}
     for variable, value in values.items():
         if value is not None:
             os.environ.setdefault(variable, value)
@@ -93,9 +93,9 @@ def _factory(make: Callable[..., Any]) -> Callable[[], Any]:
     ]
 
     async def graph() -> Runnable[Any, Any] | AbstractAsyncContextManager[Any]:
-        made = make(*({"configurable": {}} for _ in takes))
-        made = await made if inspect.isawaitable(made) else made
-        given: Runnable[Any, Any] | AbstractAsyncContextManager[Any] = made
-        return made.compile() if hasattr(made, "compile") and not isinstance(made, Runnable) else given
+        result = make(*({"configurable": {}} for _ in takes))
+        result = await result if inspect.isawaitable(result) else result
+        graph_or_context: Runnable[Any, Any] | AbstractAsyncContextManager[Any] = result
+        return result.compile() if hasattr(result, "compile") and not isinstance(result, Runnable) else graph_or_context
 
     return graph

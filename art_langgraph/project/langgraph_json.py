@@ -60,17 +60,17 @@ class Project:
         path = Path(path).expanduser()
         path = (path / "langgraph.json" if path.is_dir() else path).absolute()
         try:
-            given = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"there is no {path}: name the folder of a project that has one") from None
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from None
-        if not isinstance(given, dict) or not isinstance(given.get("graphs"), dict) or not given["graphs"]:
+        if not isinstance(content, dict) or not isinstance(content.get("graphs"), dict) or not content["graphs"]:
             raise ConfigError(f'{path} names no graph: it needs "graphs": {{"agent": "./agent.py:graph"}}')
-        graphs = {name: _where(path, name, graph) for name, graph in given["graphs"].items()}
-        env, wanted = given.get("env"), given.get("dependencies") or []
+        graphs = {name: _where(path, name, graph) for name, graph in content["graphs"].items()}
+        env, dependencies = content.get("env"), content.get("dependencies") or []
         environment = path.parent / env if isinstance(env, str) else env and {k: str(v) for k, v in env.items()}
-        folders = (path.parent / dependency for dependency in wanted if isinstance(dependency, str))
+        folders = (path.parent / dependency for dependency in dependencies if isinstance(dependency, str))
         return cls(path, graphs, environment or None, tuple(folder.resolve() for folder in folders if folder.is_dir()))
 
     def place(self, name: str | None = None) -> tuple[str, Place]:

@@ -28,8 +28,8 @@ def policies_asked(file: Path) -> set[str]:
     Args:
         file: The file.
     """
-    named = [word.value for call in _calls(file) for word in call.keywords if word.arg == "policy"]
-    texts = [value.value for value in named if isinstance(value, ast.Constant)]
+    values = [word.value for call in _calls(file) for word in call.keywords if word.arg == "policy"]
+    texts = [value.value for value in values if isinstance(value, ast.Constant)]
     return {text.partition("@")[0] for text in texts if isinstance(text, str)}
 
 
@@ -46,5 +46,5 @@ def _makes_model(call: ast.Call) -> bool:
     """Whether a call makes a chat model, or an agent with a model that it names."""
     name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     first = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "model")]
-    named = any(isinstance(argument, ast.Constant) and isinstance(argument.value, str) for argument in first)
-    return name in _MODELS or (name in _AGENTS and named)
+    by_name = any(isinstance(argument, ast.Constant) and isinstance(argument.value, str) for argument in first)
+    return name in _MODELS or (name in _AGENTS and by_name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from art_langgraph.cli.options import JsonOption, load_object, make_llm
-from art_langgraph.cli.printing.lists import print_json
+from art_langgraph.cli.printing import print_json
 from art_langgraph.loop.options import values_of
 from art_mcp.cli.options import ConnectionFlags, GenerationFlags, ServerArgument
 from art_mcp.options import AgentOptions, TrainingOptions

@@ -16,7 +16,7 @@ from art_langgraph.client.client import TrainerClient
 from art_langgraph.client.demonstrations import load_conversations
 from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.loop.rollout import Graph
-from art_langgraph.loop.sampling.exploration import Exploration
+from art_langgraph.loop.sampling.informative import Exploration
 from art_mcp.client.connect import Server, WorldOptions
 from art_mcp.options import AgentOptions, SetOptions, TrainingOptions
 from art_mcp.scenarios.drafting.tables import Resources

@@ -98,7 +98,9 @@ def _flags(declaration: Any, panel: str | None, prefix: str = "") -> Iterator[in
             continue
         settings = {key: value for key, value in field.metadata.items() if key not in _OWN_KEYS}
         option = typer.Option(
-            settings.pop("flag", flag(name)), help=meanings[field.name], rich_help_panel=panel, **settings
+            *settings.pop("flag", flag(name)).split(),
+            help=meanings[field.name],
+            **{"rich_help_panel": panel, **settings},
         )
         default = field.metadata.get("value", field.default)
         yield inspect.Parameter(

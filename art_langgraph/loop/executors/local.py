@@ -108,8 +108,8 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
         metadata=dict(task.metadata),
         resumes=resumed_state(task.scenario.input, threads.configurable(task.config)),
     )
-    started, opened = time.monotonic(), False
-    raised: Exception | None = None
+    start, is_open = time.monotonic(), False
+    failure: Exception | None = None
     handler = ARTCallbackHandler(scope)
     attach()
     tie_clients()
@@ -129,7 +129,7 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
                 stack.enter_context(found_by_clients(run.server if may_answer else None))
                 scope.exits = stack
                 runnable = await source.open(task.scenario, run, stack, task.timeout)
-                opened = True
+                is_open = True
                 if isinstance(runnable, Output):
                     trajectory.output, trajectory.graph_id = runnable.value, source.name
                 else:
@@ -149,19 +149,19 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
                         if task.resume:
                             await _resume(runnable, threads.newest(whole), task.resume, trajectory)
         except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
-            if isinstance(error, NotStarted) and not opened:  # an inner rollout's is data of this run
+            if isinstance(error, NotStarted) and not is_open:  # an inner rollout's is data of this run
                 raise
-            trajectory.error, raised = f"{type(error).__name__}: {error}", error
+            trajectory.error, failure = f"{type(error).__name__}: {error}", error
         finally:
             scope.exits = None  # a task that outlives the run must not wait for an end that has passed
         handler.close()
         run.ended = True
-        trajectory.seconds = time.monotonic() - started
-        await fetch_remote_records(scope, failed=raised is not None)
+        trajectory.seconds = time.monotonic() - start
+        await fetch_remote_records(scope, failed=failure is not None)
     if handler.root:
         trajectory.run_id = str(handler.root)
     elif scope.records:
-        _say_which_run(trajectory, scope.records, raised)
+        _set_remote_ids(trajectory, scope.records, failure)
     trajectory.completions = recorder.completions
     trajectory.tool_calls = recorder.tool_calls
     trajectory.nodes = recorder.nodes
@@ -171,12 +171,12 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
             await add_ledger(run, trajectory)
         except ARTError as error:
             log.warning("a run has no record of what it asked the trainer server: %s", error)
-            raised = raised or error
+            failure = failure or error
             trajectory.error = trajectory.error or f"{type(error).__name__}: {error}"
-    return _Attempt(trajectory, run, raised)
+    return _Attempt(trajectory, run, failure)
 
 
-def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], error: Exception | None) -> None:
+def _set_remote_ids(trajectory: Trajectory, records: Sequence[Trajectory], error: Exception | None) -> None:
     """The graph itself is remote: its process knows which run it was, and what it raised."""
     last = records[-1]
     trajectory.run_id, trajectory.assistant_id = last.run_id, last.assistant_id
@@ -189,16 +189,16 @@ def _say_which_run(trajectory: Trajectory, records: Sequence[Trajectory], error:
 async def _resume(graph: Runnable[Any, Any], config: RunnableConfig, resume: Resume, trajectory: Trajectory) -> None:
     """Goes on with a run until it ends: answers its interrupts, and leaves its breakpoints behind."""
     before: list[Any] = []
-    while (asked := await threads.questions(graph, trajectory.output, config)) is not None:
+    while (questions := await threads.questions(graph, trajectory.output, config)) is not None:
         number = await threads.waiting(graph, config)
-        by_ids = len(asked) > 1 or number > 1
+        by_ids = len(questions) > 1 or number > 1
         if by_ids:
             await threads.check_progress(graph, config, before, number)
         answers = []
-        for question in asked:
+        for question in questions:
             value = resume(question)
             answers.append(await value if inspect.isawaitable(value) else value)
-        trajectory.output = await graph.ainvoke(threads.command(asked, answers, by_ids=by_ids), config)
+        trajectory.output = await graph.ainvoke(threads.command(questions, answers, by_ids=by_ids), config)
 
 
 def _with_handover(config: RunnableConfig | None, scope: Scope, scenario_id: str, evaluation: bool) -> RunnableConfig:

@@ -7,8 +7,10 @@ function, the trajectory store, the reports to the trainer server.
 from __future__ import annotations
 
 import asyncio
+import io
 import logging
 import os
+import pickle
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -17,11 +19,12 @@ from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
+from langgraph.pregel import Pregel
+
 from art_langgraph.background.release import flush, release
 from art_langgraph.client.servers import known_servers, register_server
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
 from art_langgraph.loop.executors.local import LocalExecutor
-from art_langgraph.loop.executors.packing import pack_value
 from art_langgraph.loop.graphs import Graph, GraphSource, NotStarted
 from art_langgraph.notices import warn_once
 from art_langgraph.trajectory import Trajectory
@@ -32,10 +35,52 @@ from trainer_server.wire.text import beginning
 
 log = logging.getLogger("art_langgraph")
 
+
+_REMEDY = (
+    "Give a factory instead, a function of a module that makes the graph and its models on the worker: "
+    "`from my_agents import make_graph`, then gather(make_graph, …), which sends the name my_agents:make_graph alone"
+)
+
+
+class _CompiledGraph(Exception):
+    """A compiled graph would be copied. LangGraph compares markers by their identity, which a copy does not have: a
+    node's result is refused there, or a channel that is empty counts as full."""
+
+
+def pack_value(cloudpickle: ModuleType, value: Any, what: str) -> bytes:
+    """A value as bytes: what can be imported by its name, all else by its content.
+
+    Args:
+        cloudpickle: Ray's own.
+        value: What is sent.
+        what: What it is, for messages.
+
+    Raises:
+        ConfigError: It cannot be pickled, or it holds a compiled graph.
+    """
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
+        def reducer_override(self, obj: Any) -> Any:
+            if isinstance(obj, Pregel):
+                raise _CompiledGraph(f"the compiled graph {obj.get_name()!r} works in the process that made it only")
+            return super().reducer_override(obj)
+
+    file = io.BytesIO()
+    try:
+        Pickler(file).dump(value)
+    except (_CompiledGraph, pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{what} cannot be sent to a Ray worker: {_cause(error)}. {_REMEDY}") from error
+    return file.getvalue()
+
+
+def _cause(error: Exception) -> str:
+    return str(error) if isinstance(error, _CompiledGraph) else f"{type(error).__name__}: {error}"
+
+
 _GRACE = 5.0
 """Seconds that a cancelled task has to end, before its worker process is killed."""
 _HEARTBEAT = 0.2
-"""Seconds after which an idle event loop of a worker looks for a cancellation, of which no signal tells it."""
+"""Seconds after which an idle event loop of a worker looks for a cancellation, for which there is no signal."""
 LOST_ROLLOUTS = "lost_rollouts"
 """In the metadata of a run: ids of the rollouts that were lost with their workers, and that it takes the place of."""
 
@@ -82,26 +127,26 @@ class RayExecutor:
         """
         ray = _connect_ray()
         graph = self._graph(ray, source)
-        lost: list[str] = []
+        lost_ids: list[str] = []
         while True:
             rollout_id = f"ro-{uuid4().hex}"
             servers = _servers(source)
             proven = source.proven
-            sent = pack_value(
+            task_bytes = pack_value(
                 ray.cloudpickle,
                 (replace(task, store=None), rollout_id, source.policy, source.server, servers, tracing.current()),
                 "an argument of the rollout (scenario, config, resume or metadata)",
             )
-            reference = ray.remote(_work).options(**self._options).remote(graph, proven, sent)
+            reference = ray.remote(_work).options(**self._options).remote(graph, proven, task_bytes)
             try:
                 answer = ray.cloudpickle.loads(await _await_task(ray, reference))
             except _lost_errors(ray) as error:
                 self.lost += 1
-                lost.append(rollout_id)
+                lost_ids.append(rollout_id)
                 release(rollout_id, [(server.url, server.api_key) for server in servers])
                 cause = beginning(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}", 200)
-                if len(lost) > self._retries:
-                    return _given_up(source, task, lost, servers, cause)
+                if len(lost_ids) > self._retries:
+                    return _given_up(source, task, lost_ids, servers, cause)
                 log.warning("the rollout %s was lost with its Ray worker, and is run again (%s)", rollout_id, cause)
                 continue
             except ray.exceptions.RayTaskError as error:
@@ -117,8 +162,8 @@ class RayExecutor:
             result: RolloutResult = answer[0]
             source.proven = source.proven or answer[1]
             source.kind = result.kind
-            if lost:
-                result.trajectory.metadata[LOST_ROLLOUTS] = lost
+            if lost_ids:
+                result.trajectory.metadata[LOST_ROLLOUTS] = lost_ids
             return result
 
     def _graph(self, ray: ModuleType, source: GraphSource) -> Any:
@@ -140,8 +185,8 @@ def _connect_ray() -> ModuleType:
         ) from error
     if not ray.is_initialized():
         ray.init()
-    connected: ModuleType = ray
-    return connected
+    module: ModuleType = ray
+    return module
 
 
 def _lost_errors(ray: ModuleType) -> tuple[type[Exception], ...]:
@@ -152,8 +197,8 @@ def _lost_errors(ray: ModuleType) -> tuple[type[Exception], ...]:
 
 def _servers(source: GraphSource) -> list[Connection]:
     """The trainer servers that a worker shall know; first the one that clients find here."""
-    known = known_servers()
-    servers = list(dict.fromkeys([*known, source.server] if source.server else known))
+    candidates = known_servers()
+    servers = list(dict.fromkeys([*candidates, source.server] if source.server else candidates))
     for server in servers:
         if is_local(server.url):
             warn_once(
@@ -210,8 +255,8 @@ def _work(graph: bytes, proven: bool, packed_task: bytes) -> bytes:
     from ray import cloudpickle
 
     task, rollout_id, policy, server, servers, parent = cloudpickle.loads(packed_task)
-    for known in reversed(servers):
-        register_server(known)
+    for connection in reversed(servers):
+        register_server(connection)
     if servers:  # clients that the graph makes find the server that the caller's clients find
         os.environ.setdefault("ART_BASE_URL", servers[0].url)
         os.environ.setdefault("ART_API_KEY", servers[0].api_key)
@@ -229,8 +274,8 @@ def _work(graph: bytes, proven: bool, packed_task: bytes) -> bytes:
 
 
 def _load_graph(cloudpickle: ModuleType, graph: bytes) -> Graph:
-    loaded: Graph = cloudpickle.loads(graph)
-    return loaded
+    value: Graph = cloudpickle.loads(graph)
+    return value
 
 
 async def _awake(source: GraphSource, task: RolloutTask, rollout_id: str) -> RolloutResult:

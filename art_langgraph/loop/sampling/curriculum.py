@@ -8,14 +8,86 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.loop.sampling.sampler import Sampler
-from art_langgraph.loop.sampling.stored_runs import at_temperature, ready_groups, stored_groups
-from art_langgraph.loop.sampling.uniform import UniformSampler
+from art_langgraph.loop.sampling.informative import informative
+from art_langgraph.loop.sampling.samplers import Sampler, UniformSampler
 from art_langgraph.store import TrajectoryStore
-from art_langgraph.trajectory import Scenario, TrajectoryGroup
+from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
+
+
+def at_temperature(groups: Sequence[TrajectoryGroup], temperature: float | None) -> list[TrajectoryGroup]:
+    """The runs at a temperature, by scenario. Runs at another one, or with hints, say little of what the next come to.
+
+    Args:
+        groups: Runs by scenario.
+        temperature: That runs asked for; None: that of the graph.
+    """
+    selection = []
+    for group in groups:
+        runs = [run for run in group.trajectories if run.temperature == temperature and not run.hints]
+        if runs:
+            selection.append(group.model_copy(update={"trajectories": runs}))
+    return selection
+
+
+def stored_groups(
+    store: TrajectoryStore, scenarios: Sequence[Scenario], policy: str, temperature: float | None, since: float
+) -> list[TrajectoryGroup]:
+    """What earlier runs of a policy on some scenarios came to, from the store.
+
+    Args:
+        store: Where the runs are.
+        scenarios: Whose runs.
+        policy: That answered.
+        temperature: Sampling temperature that the runs asked for; None: that of the graph.
+        since: When the policy was created, as Unix time. Earlier runs are of another policy of its name.
+    """
+    ids = [scenario.id for scenario in scenarios]
+    runs = [run for run in store.list(scenario=ids, since=since) if policy in run.versions]
+    return at_temperature(TrajectoryGroup.by_scenario(runs), temperature)
+
+
+def ready_groups(
+    groups: Sequence[TrajectoryGroup],
+    scenarios: Sequence[Scenario],
+    *,
+    policy: str,
+    version: int,
+    temperature: float | None,
+) -> list[TrajectoryGroup]:
+    """The groups that a step can learn from as they are: informative, and sampled as the step would sample them.
+
+    A warning counts the runs that the sampler cannot learn from either, because they are at another temperature.
+
+    Args:
+        groups: Measured runs by scenario.
+        scenarios: Of the training.
+        policy: That is trained.
+        version: Its newest version.
+        temperature: Of the training.
+    """
+    runs = [run for group in groups for run in group.trajectories]
+    if other := [run for run in runs if run.temperature != temperature]:
+        log.warning(
+            "%d of %d measured runs are at temperature %s, not %s: they say little of the runs of training, and are "
+            "not used. Measure at the temperature of train()",
+            len(other),
+            len(runs),
+            other[0].temperature,
+            temperature,
+        )
+    ids = {scenario.id for scenario in scenarios}
+
+    def fits(run: Trajectory) -> bool:
+        return run.versions.get(policy) == [version] and not run.untrained
+
+    return [
+        group
+        for group in at_temperature(groups, temperature)
+        if group.scenario.id in ids and all(map(fits, group.trajectories)) and informative(group)
+    ]
 
 
 @dataclass(slots=True)
@@ -65,18 +137,18 @@ class Curriculum:
         learns = not isinstance(sampler, UniformSampler)
         curriculum = cls(sampler, scenarios, temperature, remembers=not learns or store is not None)
         if measured_groups or (learns and store is not None):
-            known = await client.policy(policy)
+            record = await client.policy(policy)
             curriculum.ready = ready_groups(
-                measured_groups, scenarios, policy=policy, version=known.latest, temperature=temperature
+                measured_groups, scenarios, policy=policy, version=record.latest, temperature=temperature
             )
             if learns and store is not None:
                 sampler.learn(
-                    await asyncio.to_thread(stored_groups, store, scenarios, policy, temperature, known.created)
+                    await asyncio.to_thread(stored_groups, store, scenarios, policy, temperature, record.created)
                 )
             curriculum.learn(measured_groups)
         return curriculum
 
-    def step_was_taken(self) -> None:
+    def warn_of_unknown_runs(self) -> None:
         """Warns, once, where the training had a step before whose runs the sampler does not know."""
         if not self.remembers:
             self.remembers = True
@@ -99,16 +171,16 @@ class Curriculum:
         if count <= 0:
             return []
         taken = {group.scenario.id for group in groups}
-        chosen = list(self.sampler.choose(self.scenarios, count, step=step, taken=taken))
+        choice = list(self.sampler.choose(self.scenarios, count, step=step, taken=taken))
         ids = {scenario.id for scenario in self.scenarios}
-        wrong = len(chosen) > count or (not taken and len(chosen) < count)
-        if wrong or any(scenario.id not in ids or scenario.id in taken for scenario in chosen):
+        wrong = len(choice) > count or (not taken and len(choice) < count)
+        if wrong or any(scenario.id not in ids or scenario.id in taken for scenario in choice):
             raise ConfigError(
-                f"step {step}: {type(self.sampler).__name__}.choose gave {len(chosen)} scenarios "
-                f"({', '.join(scenario.id for scenario in chosen[:5])}): it must give {count} of those that it was "
+                f"step {step}: {type(self.sampler).__name__}.choose gave {len(choice)} scenarios "
+                f"({', '.join(scenario.id for scenario in choice[:5])}): it must give {count} of those that it was "
                 "given, none of which the step has taken"
             )
-        return chosen
+        return choice
 
     def learn(self, groups: Sequence[TrajectoryGroup]) -> None:
         """Lets the sampler learn from runs, those at other temperatures aside."""

@@ -1,19 +1,114 @@
-"""AlarmRules: when the figures of the last steps are an alarm, and what to do about it."""
+"""Alarms: the figures of a step, when those of the last steps are an alarm, and what to do about it."""
 
 from __future__ import annotations
 
 import logging
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from art_langgraph.loop.evaluate import SuccessGain
-from art_langgraph.loop.watch.alarm import Alarm
-from art_langgraph.loop.watch.signals import Signals
+from art_langgraph.loop.evaluate import Evaluation, SuccessGain
+from art_langgraph.loop.failures import runs_of
+from art_langgraph.loop.watch.record import Alarm, StepRecord
+from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """The figures of one step. None: the step does not have it.
+
+    Args:
+        step: Number of the step; that of the first step less 1 for the baseline, which has an evaluation alone.
+        version: The version after it.
+        reward: Mean reward of the training runs.
+        reward_error: Standard error of that mean.
+        entropy: In nats per trained token.
+        length: Mean number of sampled tokens of a completion.
+        truncated: Share of the completions that the limit of tokens cut.
+        groups: How many groups there were.
+        dead: How many of them teach nothing, because their rewards are equal.
+        gap: Mean distance of the trainer's and the sampler's log-probs, in nats per token.
+        votes_apart: Mean standard deviation of a judge's votes on one run.
+        judge_agreement: Mean over the groups of Spearman's rank correlation between the judge's scores and the rewards
+            that the runs had before.
+        evaluation: The held-out evaluation of `version`.
+    """
+
+    step: int
+    version: int
+    reward: float | None = None
+    reward_error: float | None = None
+    entropy: float | None = None
+    length: float | None = None
+    truncated: float | None = None
+    groups: int = 0
+    dead: int = 0
+    gap: float | None = None
+    votes_apart: float | None = None
+    judge_agreement: float | None = None
+    evaluation: Evaluation | None = None
+
+    @classmethod
+    def of(cls, record: StepRecord) -> Signals:
+        """The figures of a step that has its runs."""
+        metrics = record.result.metrics
+        skip_counts = metrics.get("groups_skipped_by") or {}
+        return cls(
+            step=record.step,
+            version=record.result.version,
+            reward=record.reward,
+            reward_error=_step_reward_error(record),
+            entropy=metrics.get("entropy"),
+            length=metrics.get("completion_length_mean"),
+            truncated=metrics.get("completions_truncated"),
+            groups=metrics.get("groups", 0),
+            dead=skip_counts.get("equal_rewards", 0),
+            gap=metrics.get("logp_gap"),
+            votes_apart=_mean(
+                run.metrics["ruler_disagreement"]
+                for run in runs_of(record.groups)
+                if "ruler_disagreement" in run.metrics
+            ),
+            judge_agreement=_mean(map(_agreement, record.groups)),
+            evaluation=record.evaluation,
+        )
+
+
+def _step_reward_error(record: StepRecord) -> float | None:
+    """Standard error of `StepRecord.reward`: over the runs, or over what the step's metrics count."""
+    rewards = [run.reward for run in runs_of(record.groups) if run.reward is not None]
+    if len(rewards) > 1:
+        return statistics.stdev(rewards) / math.sqrt(len(rewards))
+    metrics = record.result.metrics
+    spread, run_count = metrics.get("reward_std"), metrics.get("trajectories", 0)
+    run_count -= (metrics.get("trajectories_skipped") or {}).get("no_reward", 0)
+    return None if rewards or spread is None or run_count < 2 else spread / math.sqrt(run_count)
+
+
+def _agreement(group: TrajectoryGroup) -> float | None:
+    """Rank correlation of a judge's scores and the rewards that the runs of a group had before; None: it has none."""
+    both = [run.metrics for run in group.trajectories if {"ruler_score", "independent_reward"} <= run.metrics.keys()]
+    scores, rewards = ([metrics[name] for metrics in both] for name in ("ruler_score", "independent_reward"))
+    if len(set(scores)) < 2 or len(set(rewards)) < 2:
+        return None
+    return statistics.correlation(_ranks(scores), _ranks(rewards))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """The rank of each value; equal values share the mean of their ranks."""
+    in_order = sorted(values)
+    first = {value: in_order.index(value) for value in set(values)}
+    return [first[value] + (in_order.count(value) - 1) / 2 for value in values]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    numbers = [value for value in values if value is not None]
+    return statistics.fmean(numbers) if numbers else None
+
 
 _Finding = tuple[str, str, str]
 """Name, evidence and remedy of an alarm."""
@@ -74,16 +169,16 @@ class AlarmRules:
         return [finding for check in checks for finding in check(signals)]
 
     def _held_out(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        measured = [
+        evaluations = [
             signal for signal in signals if signal.evaluation is not None and signal.evaluation.success_rate is not None
         ]
-        if len(measured) < 2:
+        if len(evaluations) < 2:
             return
-        last, best = measured[-1], max(measured[:-1], key=_rate)
+        last, best = evaluations[-1], max(evaluations[:-1], key=_rate)
         gain = _gain(best, last)
-        rewarded = [signal for signal in signals if signal.reward is not None]
-        before = [signal for signal in rewarded if signal.step <= best.step][-self.window :]
-        later = [signal for signal in rewarded if signal.step > best.step]
+        with_reward = [signal for signal in signals if signal.reward is not None]
+        before = [signal for signal in with_reward if signal.step <= best.step][-self.window :]
+        later = [signal for signal in with_reward if signal.step > best.step]
         before = before or later[: self.window]
         now = [signal for signal in later if signal not in before][-self.window :]
         if gain is None or gain.interval[1] >= 0 or not before or not now:
@@ -102,8 +197,8 @@ class AlarmRules:
             )
 
     def _entropy(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        known = [signal for signal in signals if signal.entropy is not None]
-        if (ends := self._ends(known)) is None or self._is_solved(signals):
+        with_entropy = [signal for signal in signals if signal.entropy is not None]
+        if (ends := self._ends(with_entropy)) is None or self._is_solved(signals):
             return
         first, last = (statistics.fmean(signal.entropy or 0.0 for signal in part) for part in ends)
         if last < self.entropy_share * first and not self._reward_rises(signals):
@@ -116,13 +211,13 @@ class AlarmRules:
 
     def _reward_rises(self, signals: Sequence[Signals]) -> bool:
         """Whether the mean reward of the last steps is above that of as many steps before them."""
-        rewarded = [signal for signal in signals if signal.reward is not None]
-        now, before = rewarded[-self.window :], rewarded[-2 * self.window : -self.window]
+        with_reward = [signal for signal in signals if signal.reward is not None]
+        now, before = with_reward[-self.window :], with_reward[-2 * self.window : -self.window]
         return bool(before) and _mean_reward(now) > _mean_reward(before)
 
     def _length(self, signals: Sequence[Signals]) -> Iterator[_Finding]:
-        known = [signal for signal in signals if signal.length is not None]
-        if (ends := self._ends(known)) is None:
+        with_length = [signal for signal in signals if signal.length is not None]
+        if (ends := self._ends(with_length)) is None:
             return
         first, last = (statistics.fmean(signal.length or 0.0 for signal in part) for part in ends)
         cut_first, cut = (statistics.fmean(signal.truncated or 0.0 for signal in part) for part in ends)
@@ -162,14 +257,14 @@ class AlarmRules:
                     "The judge is unsure: write a more precise rubric, take more votes or a stronger judge",
                 )
                 return
-        ranked = [signal for signal in signals if signal.judge_agreement is not None][-self.window :]
-        if len(ranked) == self.window:
-            agreement = statistics.fmean(signal.judge_agreement or 0.0 for signal in ranked)
+        with_ranks = [signal for signal in signals if signal.judge_agreement is not None][-self.window :]
+        if len(with_ranks) == self.window:
+            agreement = statistics.fmean(signal.judge_agreement or 0.0 for signal in with_ranks)
             if agreement < self.judge_agreement:
                 yield (
                     "judge_disagreement",
                     f"the rank correlation of the judge's scores with the runs' own rewards is {agreement:.2f} "
-                    f"({_steps(ranked)})",
+                    f"({_steps(with_ranks)})",
                     "Judge and reward function want different things: read some runs with both "
                     "(`art-langgraph trajectories show`), and mend the rubric or the reward",
                 )
@@ -189,13 +284,13 @@ class AlarmRules:
         return None if len(signals) < 2 * self.window else (signals[: self.window], signals[-self.window :])
 
     def _is_solved(self, signals: Sequence[Signals]) -> bool:
-        measured = [signal for signal in signals if signal.evaluation is not None]
-        return bool(measured) and _rate(measured[-1]) >= self.solved
+        evaluations = [signal for signal in signals if signal.evaluation is not None]
+        return bool(evaluations) and _rate(evaluations[-1]) >= self.solved
 
     def _has_gained(self, signals: Sequence[Signals]) -> bool:
         """Whether held-out success rose beyond its interval since the first evaluation."""
-        measured = [signal for signal in signals if signal.evaluation is not None]
-        gain = _gain(measured[0], measured[-1]) if len(measured) > 1 else None
+        evaluations = [signal for signal in signals if signal.evaluation is not None]
+        gain = _gain(evaluations[0], evaluations[-1]) if len(evaluations) > 1 else None
         return gain is not None and gain.interval[0] > 0
 
 

@@ -1,4 +1,4 @@
-"""StepRecord: what the training loop did in a step, and what it saw of itself."""
+"""StepRecord: what the training loop did in a step, and what it saw of itself: alarms, the best version."""
 
 from __future__ import annotations
 
@@ -8,14 +8,77 @@ from typing import Any
 
 from art_langgraph.costs.cost import Cost
 from art_langgraph.costs.meter import RunCost
-from art_langgraph.loop.evaluate import Evaluation
+from art_langgraph.loop.evaluate import Evaluation, SuccessGain
 from art_langgraph.loop.failures import failures_of, runs_of, versions_of
-from art_langgraph.loop.hints.rescue import HintCounts
+from art_langgraph.loop.hints import HintCounts
 from art_langgraph.loop.sampling.informative import informative
-from art_langgraph.loop.watch.alarm import Alarm
-from art_langgraph.loop.watch.best import Best
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A finding about the last steps of a run.
+
+    Args:
+        name: What it is, such as `entropy_collapse`.
+        since: The step at which it began. It is logged at that step, and not again until it has ended.
+        evidence: The numbers that it was found by.
+        remedy: What to do.
+    """
+
+    name: str
+    since: int
+    evidence: str
+    remedy: str
+
+    def summary(self) -> dict[str, Any]:
+        """The alarm as JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.evidence}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The version with the highest held-out success, of all that were evaluated. Of equal ones it is the earliest.
+
+    The highest of several measurements is too high on average, because chance chose it too. `again` was not chosen, so
+    that it is free of the chance within a scenario; of the choice of the scenarios it is not.
+
+    Args:
+        policy: Name of the policy, which means this version from now on.
+        version: The version.
+        evaluation: By which it was chosen.
+        again: Its evaluation after the promotion, on the same scenarios. None: it failed, and a warning says why.
+        gain: `evaluation` against the baseline. None: it is the baseline, or they have no scenario in common.
+    """
+
+    policy: str
+    version: int
+    evaluation: Evaluation
+    again: Evaluation | None
+    gain: SuccessGain | None
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers as JSON."""
+        return {
+            "version": self.version,
+            "evaluation": self.evaluation.summary(),
+            "again": self.again and self.again.summary(),
+            "gain": None if self.gain is None else {"mean": self.gain.mean, "interval": list(self.gain.interval)},
+        }
+
+    def __str__(self) -> str:
+        gain = "it is the version that the run began with" if self.gain is None else f"{self.gain} over the baseline"
+        if self.gain is not None and self.gain.interval[0] <= 0.0:
+            gain += ", which may be chance"
+        again = f"; scored by itself once more: {self.again.success_text}" if self.again else ""
+        return (
+            f"best version {self.policy}@{self.version}: held-out {self.evaluation.success_text}, {gain}{again}; "
+            f"promoted: {self.policy!r} is {self.policy}@{self.version}"
+        )
 
 
 @dataclass(slots=True)
@@ -76,11 +139,11 @@ class StepRecord:
     @property
     def runs(self) -> list[Trajectory]:
         """All runs that the step knows of: those that were sent, those with a hint, and those of evaluations."""
-        measured = (self.baseline, self.evaluation, self.best.again if self.best else None)
+        evaluations = (self.baseline, self.evaluation, self.best.again if self.best else None)
         return [
             *runs_of(self.groups),
             *self.hinted,
-            *(run for evaluation in measured if evaluation is not None for run in evaluation.trajectories),
+            *(run for evaluation in evaluations if evaluation is not None for run in evaluation.trajectories),
         ]
 
     @property
@@ -92,8 +155,8 @@ class StepRecord:
     @property
     def success(self) -> tuple[float | None, float | None]:
         """Held-out success of the version that the run began with, and of this step's; None: it is not measured."""
-        measured = (self.baseline, self.evaluation)
-        before, now = (None if evaluation is None else evaluation.success_rate for evaluation in measured)
+        evaluations = (self.baseline, self.evaluation)
+        before, now = (None if evaluation is None else evaluation.success_rate for evaluation in evaluations)
         return before, now
 
     @property

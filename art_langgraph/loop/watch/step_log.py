@@ -37,10 +37,10 @@ class StepLog:
     def __init__(self, trackers: Sequence[str | Tracker] | None, client: TrainerClient) -> None:
         self._client, self._meter = client, CostMeter(client.health)
         if trackers is None:
-            made = make_trackers(named_by(os.environ), CLIENT_TRACKERS, option="ART_TRACKERS")
+            instances = make_trackers(named_by(os.environ), CLIENT_TRACKERS, option="ART_TRACKERS")
         else:
-            made = make_trackers(trackers, CLIENT_TRACKERS, option="tracker")
-        self._tracking = Tracking(made, log.warning)
+            instances = make_trackers(trackers, CLIENT_TRACKERS, option="tracker")
+        self._tracking = Tracking(instances, log.warning)
 
     async def begin(self, policy: str, run: str, config: Mapping[str, Any]) -> None:
         """Tells the trackers that the training begins.
@@ -52,13 +52,13 @@ class StepLog:
         """
         if not self._tracking:
             return
-        created = (await self._client.policy(policy)).created
+        creation = (await self._client.policy(policy)).created
         name = run or f"{policy} {time.strftime('%Y-%m-%d %H:%M')}"
         self._tracking.start(
             TrackedRun(
                 policy=policy,
                 name=name,
-                id=run_id(policy, run, created) if run else run_id(policy, uuid.uuid4().hex),
+                id=run_id(policy, run, creation) if run else run_id(policy, uuid.uuid4().hex),
                 kind="train",
                 home=Home.find().root,
                 config=config,
@@ -66,7 +66,7 @@ class StepLog:
         )
 
     async def add(self, record: StepRecord) -> None:
-        """Adds to a step's record what it cost, and tells the trackers, which nothing waits for."""
+        """Adds to a step's record what it cost, and sends it to the trackers, which nothing waits for."""
         record.cost = await self._meter.step(record.runs, record.trained, record.success)
         record.spent = self._meter.run
         if not self._tracking:
@@ -85,5 +85,5 @@ class StepLog:
         """Waits until the trackers have what there was, for `FLUSH_SECONDS` at most."""
         if not self._tracking:
             return
-        left = error is None or isinstance(error, GeneratorExit)  # the caller left the loop: that is no failure
-        await asyncio.to_thread(self._tracking.finish, None if left else f"{kind and kind.__name__}: {error}")
+        is_success = error is None or isinstance(error, GeneratorExit)  # the caller left the loop: that is no failure
+        await asyncio.to_thread(self._tracking.finish, None if is_success else f"{kind and kind.__name__}: {error}")

@@ -81,10 +81,10 @@ class Plateau:
     def __call__(self, history: Sequence[StepRecord]) -> str | None:
         if history[-1].evaluation is None:
             return None
-        measured = _evaluations(history)
-        if len(measured) <= self.patience:
+        evaluations = _evaluations(history)
+        if len(evaluations) <= self.patience:
             return None
-        earlier, last = measured[: -self.patience], measured[-self.patience :]
+        earlier, last = evaluations[: -self.patience], evaluations[-self.patience :]
         best = max(earlier, key=lambda evaluation: evaluation.success_rate or 0.0)
         gains = [gain for evaluation in last if (gain := evaluation.gain_over(best)) is not None]
         if any(gain.interval[0] > 0 for gain in gains):
@@ -119,8 +119,8 @@ class TimeBudget:
         return 60 * self.minutes + self.seconds
 
     def __call__(self, history: Sequence[StepRecord]) -> str | None:
-        spent = history[-1].elapsed
-        return f"{spent:.0f} s are over the time budget of {self.total:.0f} s" if spent >= self.total else None
+        seconds = history[-1].elapsed
+        return f"{seconds:.0f} s are over the time budget of {self.total:.0f} s" if seconds >= self.total else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +138,16 @@ class TokenBudget:
             raise ConfigError(f"TokenBudget({self.tokens}): give at least 1 token")
 
     def __call__(self, history: Sequence[StepRecord]) -> str | None:
-        spent = sum(record.result.metrics.get("tokens_sampled", 0) for record in history)
-        return f"{spent} sampled tokens are over the budget of {self.tokens}" if spent >= self.tokens else None
+        tokens = sum(record.result.metrics.get("tokens_sampled", 0) for record in history)
+        return f"{tokens} sampled tokens are over the budget of {self.tokens}" if tokens >= self.tokens else None
 
 
 def _evaluations(history: Sequence[StepRecord]) -> list[Evaluation]:
     """The baseline and all evaluations of steps, of one version each, in their order."""
-    made = [history[0].baseline, *(record.evaluation for record in history)]
+    evaluations = [history[0].baseline, *(record.evaluation for record in history)]
     distinct = {
         id(evaluation): evaluation
-        for evaluation in made
+        for evaluation in evaluations
         if evaluation is not None and evaluation.success_rate is not None
     }
     return list(distinct.values())

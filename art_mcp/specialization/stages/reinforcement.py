@@ -11,7 +11,7 @@ from typing import Any
 
 from art_langgraph.costs.tokens import Tokens
 from art_langgraph.loop.failures import RolloutsFailed, runs_of
-from art_langgraph.loop.hints.rescue import Hints
+from art_langgraph.loop.hints import Hints
 from art_langgraph.loop.sampling.dead_groups import groups_by_version
 from art_langgraph.loop.train import train
 from art_langgraph.loop.watch.held_out import HeldOut

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from langgraph.graph import START, MessagesState, StateGraph
 
-from art_langgraph import AlarmRules, CanaryRules, HeldOut, Trajectory, TrajectoryStore, weighted
+from art_langgraph import HeldOut, Trajectory, TrajectoryStore, weighted
 from art_langgraph.auto_pilot.gate import Gate
-from art_langgraph.auto_pilot.journal import Journal
 from art_langgraph.auto_pilot.preparation import Preparation
 from art_langgraph.auto_pilot.runs import StoredRuns
+from art_langgraph.auto_pilot.settings import AutopilotOptions
 from art_langgraph.auto_pilot.state import Phase, State
-from art_langgraph.auto_pilot.state_store import StateStore
+from art_langgraph.auto_pilot.state_store import Journal, StateStore
 from art_langgraph.loop.evaluate import full_reward
 from tests.support.runs.chat_models import Answering
 from trainer_server.wire import Policy, PolicySpec
@@ -43,7 +43,8 @@ def longer(least: int) -> Callable[[Trajectory], float]:
 
 async def test_a_policy_that_is_made_anew_is_measured_anew(store: TrajectoryStore) -> None:
     graph: Any = object()
-    gate = Gate(["say held"], graph=graph, reward=full_reward, success=full_reward, store=store)
+    client: Any = None
+    gate = Gate(AutopilotOptions("p", client, gate=["say held"], graph=graph, reward=full_reward), store)
     evaluation: Any = object()
     (await gate._evaluations(policy(1.0))).by_version[1] = evaluation
     assert await gate.find_evaluation(policy(1.0), 1) is evaluation
@@ -52,30 +53,19 @@ async def test_a_policy_that_is_made_anew_is_measured_anew(store: TrajectoryStor
 
 async def measured(store: TrajectoryStore, candidate: int, *, name: str = "", least: int = 1) -> str:
     """What a process says that measures a candidate beside version 0."""
-    gate = Gate(
-        HeldOut(["say held"], temperature=None),
+    client: Any = None
+    options = AutopilotOptions(
+        "p",
+        client,
+        train_every=1,
+        gate=HeldOut(["say held"], temperature=None),
         graph=graph(),
         reward=weighted(long=(1.0, longer(least))),
-        success=full_reward,
-        store=store,
-        name=name,
+        gate_name=name,
     )
-    client: Any = None
+    gate = Gate(options, store)
     journal = Journal(StateStore(store, "p"))
-    preparation = Preparation(
-        "p",
-        client=client,
-        store=store,
-        journal=journal,
-        run_source=StoredRuns(store),
-        gate=gate,
-        train_every=1,
-        max_age=7.0,
-        rules=CanaryRules(),
-        alarms=AlarmRules(),
-        config=None,
-        nodes=None,
-    )
+    preparation = Preparation(options, store, journal=journal, run_source=StoredRuns(store), gate=gate)
     signals = [{"step": 1, "version": candidate}]
     state = State(policy="p", created=1.0, phase=Phase.gate, candidate=candidate, signals=signals)
     await preparation.measure(state, policy(1.0))

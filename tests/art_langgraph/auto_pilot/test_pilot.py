@@ -19,9 +19,10 @@ from art_langgraph import (
     TrajectoryStore,
     autopilot,
 )
-from art_langgraph.auto_pilot.journal import Journal
-from art_langgraph.auto_pilot.pilot import _passes, share_of
+from art_langgraph.auto_pilot.pilot import _may_pass
+from art_langgraph.auto_pilot.settings import share_of
 from art_langgraph.auto_pilot.state import Entry, Phase, State
+from art_langgraph.auto_pilot.state_store import Journal
 from tests.support.runs.deployment import Deployment, alternating, graph
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError, ServerError
@@ -284,9 +285,9 @@ async def test_one_process_flies_a_policy(deployed: Deployment, fly: Fly) -> Non
 
 
 def test_a_server_at_fault_is_asked_again_and_one_that_refuses_is_not() -> None:
-    assert all(_passes(ServerError("later", status=status)) for status in (429, 500, 502, 503, 507))
-    assert not any(_passes(ServerError("never", status=status)) for status in (401, 404, 422))
-    assert _passes(ServerError("promoted", status=409, code="promoted_meanwhile"))
+    assert all(_may_pass(ServerError("later", status=status)) for status in (429, 500, 502, 503, 507))
+    assert not any(_may_pass(ServerError("never", status=status)) for status in (401, 404, 422))
+    assert _may_pass(ServerError("promoted", status=409, code="promoted_meanwhile"))
 
 
 def test_a_share_is_a_percentage_or_a_number() -> None:

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from art_langgraph import AlarmRules, CanaryRules, Scenario, Trajectory, TrajectoryStore
+from art_langgraph import Scenario, Trajectory, TrajectoryStore
 from art_langgraph.auto_pilot.gate import Gate
-from art_langgraph.auto_pilot.journal import Journal
 from art_langgraph.auto_pilot.preparation import Preparation
 from art_langgraph.auto_pilot.runs import StoredRuns
+from art_langgraph.auto_pilot.settings import AutopilotOptions
 from art_langgraph.auto_pilot.state import Phase, State
-from art_langgraph.auto_pilot.state_store import StateStore
-from art_langgraph.loop.evaluate import full_reward
+from art_langgraph.auto_pilot.state_store import Journal, StateStore
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.wire import ServerError, StepResult
 
@@ -54,20 +53,9 @@ def add(store: TrajectoryStore, count: int) -> None:
 
 
 def prepared(store: TrajectoryStore, server: Any, train_every: int) -> Preparation:
-    return Preparation(
-        "p",
-        client=server,
-        store=store,
-        journal=Journal(StateStore(store, "p")),
-        run_source=StoredRuns(store),
-        gate=Gate(None, graph=None, reward=None, success=full_reward, store=store),
-        train_every=train_every,
-        max_age=7.0,
-        rules=CanaryRules(),
-        alarms=AlarmRules(),
-        config=None,
-        nodes=None,
-    )
+    options = AutopilotOptions("p", server, train_every=train_every)
+    journal, run_source = Journal(StateStore(store, "p")), StoredRuns(store)
+    return Preparation(options, store, journal, run_source, Gate(options, store))
 
 
 async def test_steps_that_learn_nothing_come_to_all_runs_and_end(store: TrajectoryStore) -> None:

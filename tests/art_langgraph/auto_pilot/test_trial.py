@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from art_langgraph import CanaryRules, TrajectoryStore
-from art_langgraph.auto_pilot.journal import Journal
+from art_langgraph import TrajectoryStore
 from art_langgraph.auto_pilot.runs import StoredRuns
+from art_langgraph.auto_pilot.settings import AutopilotOptions
 from art_langgraph.auto_pilot.state import Phase, State
-from art_langgraph.auto_pilot.state_store import StateStore
+from art_langgraph.auto_pilot.state_store import Journal, StateStore
 from art_langgraph.auto_pilot.trial import Trial
-from art_langgraph.loop.evaluate import full_reward
 from trainer_server.wire import CanaryCounts, Candidate
 
 
@@ -32,15 +31,8 @@ async def test_another_share_than_that_of_the_canary_is_told_once(
     store, server, policy = TrajectoryStore(tmp_path / "runs.sqlite"), Server(), SimpleNamespace(promoted=0)
     any_server: Any = server
     any_policy: Any = policy
-    trial = Trial(
-        "p",
-        client=any_server,
-        journal=Journal(StateStore(store, "p")),
-        run_source=StoredRuns(store),
-        share=share,
-        success=full_reward,
-        rules=CanaryRules(),
-    )
+    options = AutopilotOptions("p", any_server, canary=share)
+    trial = Trial(options, journal=Journal(StateStore(store, "p")), run_source=StoredRuns(store))
     state = State(policy="p", created=1.0, phase=Phase.canary, candidate=1, since=5.0)
     for _ in range(3):
         await trial.compare(state, any_policy)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_langgraph import Evaluation, Scenario, Trajectory
-from art_langgraph.loop.intervals import mean_interval, rate_interval
+from art_langgraph.loop.evaluate import mean_interval, rate_interval
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.common.intervals import wilson
 

@@ -31,7 +31,7 @@ from art_langgraph.background import release, reports  # noqa: E402
 from art_langgraph.capture.remote.fetch import _poll_server  # noqa: E402
 from art_langgraph.capture.remote.outbox import Outbox  # noqa: E402
 from art_langgraph.capture.scope import Scope  # noqa: E402
-from art_langgraph.cli.setup.check import check_address  # noqa: E402
+from art_langgraph.cli.server_check import check_address  # noqa: E402
 from art_mcp.client.connect import connect  # noqa: E402
 from trainer_server.common import Connection  # noqa: E402
 from trainer_server.wire import ServerUnreachable  # noqa: E402

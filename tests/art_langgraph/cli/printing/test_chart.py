@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from art_langgraph.cli.printing.chart import chart
-from art_langgraph.cli.printing.server import format_duration
+from art_langgraph.cli.status import format_duration
+from art_langgraph.cli.watch import chart
 
 
 def test_points_stand_where_their_values_are() -> None:

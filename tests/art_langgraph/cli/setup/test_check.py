@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from art_langgraph.cli.setup.check import check_address, check_token, series
+from art_langgraph.cli.server_check import check_address, check_token, series
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.common import Connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from art_langgraph.cli.watching.changes import Training, describe_end
+from art_langgraph.cli.watching import Training, describe_end
 from trainer_server.common.status import (
     JobPhase,
     LineStatus,

@@ -9,11 +9,9 @@ import pytest
 from rich.console import Console
 
 from art_langgraph import TrainerClient
-from art_langgraph.cli.watching.following import Following
-from art_langgraph.cli.watching.status import screen as status_screen
-from art_langgraph.cli.watching.target import find_target
-from art_langgraph.cli.watching.top import screen as top_screen
-from art_langgraph.cli.watching.watch import screen as watch_screen
+from art_langgraph.cli.status import status_screen, top_screen
+from art_langgraph.cli.watch import watch_screen
+from art_langgraph.cli.watching import Following, find_target
 from tests.support.cli import art
 from tests.support.homes.jobs import groups
 from tests.support.servers.trainer_server import TrainerServer

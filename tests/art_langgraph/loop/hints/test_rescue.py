@@ -22,7 +22,7 @@ from art_langgraph import (
     train,
 )
 from art_langgraph.credit import compare, group_refs
-from art_langgraph.loop.hints.rescue import HintCounts, HintPatience, rescue
+from art_langgraph.loop.hints import HintCounts, HintPatience, rescue
 from tests.support.servers.trainer_server import TOKEN, TrainerServer
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.wire import ConfigError, GroupRef, TrajectoryRef

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from art_langgraph import Exploration, Scenario, TrajectoryGroup
-from art_langgraph.loop.sampling.exploration import Explorer
-from art_langgraph.loop.sampling.informative import informative
+from art_langgraph.loop.sampling.informative import Explorer, informative
 from tests.support.runs.groups import group
 from trainer_server.wire import ConfigError
 

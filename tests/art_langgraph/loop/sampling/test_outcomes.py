@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from art_langgraph import TrajectoryGroup
-from art_langgraph.loop.sampling.outcomes import UNSCORED, Outcome, Outcomes, chance, drawn_chance, outcomes_of
+from art_langgraph.loop.sampling.samplers import UNSCORED, Outcome, Outcomes, chance, drawn_chance, outcomes_of
 from tests.support.runs.groups import group, run
 
 WEIGHTS = st.dictionaries(

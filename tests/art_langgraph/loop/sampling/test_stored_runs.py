@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from art_langgraph import Scenario, TrajectoryGroup, TrajectoryStore
-from art_langgraph.loop.sampling.stored_runs import at_temperature, ready_groups, stored_groups
+from art_langgraph.loop.sampling.curriculum import at_temperature, ready_groups, stored_groups
 from tests.support.runs.groups import group, run
 
 A, B = Scenario(id="a", input="a"), Scenario(id="b", input="b")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import Trajectory
-from art_langgraph.loop.sampling.symptoms import ReferenceRuns, Symptom, symptoms_of
+from art_langgraph.loop.sampling.dead_groups import ReferenceRuns, Symptom, symptoms_of
 from art_langgraph.trajectory import ToolCall
 from tests.support.runs.groups import run
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import AlarmRules, Scenario, StepRecord, StepResult, Trajectory, TrajectoryGroup
-from art_langgraph.loop.watch.alarm_rules import AlarmLog
-from art_langgraph.loop.watch.signals import Signals
+from art_langgraph.loop.watch.alarm_rules import AlarmLog, Signals
 from tests.support.runs.evaluations import evaluation
 from trainer_server.wire import ConfigError
 

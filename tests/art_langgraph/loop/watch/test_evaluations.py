@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from art_langgraph import Evaluation, HeldOut, Scenario, Trajectory, TrajectoryStore, weighted
-from art_langgraph.loop.watch.evaluations import Evaluations
-from art_langgraph.loop.watch.reward_facts import reward_facts
+from art_langgraph.loop.watch.held_out import Evaluations, reward_facts
 from art_langgraph.rewards import RewardFunction
 from trainer_server.wire import Policy, PolicySpec
 
@@ -137,8 +136,7 @@ async def test_a_changed_reward_measures_a_version_again(tmp_path: Path) -> None
     def evaluations(reward: RewardFunction) -> Evaluations:
         policy = Policy(name="p", spec=PolicySpec(name="p"), base_model="base", created=1.0, latest=1)
         return Evaluations(
-            measure, policy=policy, held_out=HeldOut(HELD), scenarios=HELD, reward=reward, store=store, run="mine",
-            resumed=True, progress=False,
+            measure, policy, HeldOut(HELD, reward=reward), store=store, run="mine", resumed=True, progress=False,
         )  # fmt: skip
 
     for least in (1.0, 1.0, 2.0, 1.0):

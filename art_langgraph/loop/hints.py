@@ -1,12 +1,14 @@
-"""Runs the scenarios of which all runs failed once more, with a hint in the policy's prompts."""
+"""Scenarios of which all runs failed are run once more, with a hint in the prompts of the policy."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.loop.rollout import Concurrency, limit_of
@@ -15,6 +17,7 @@ from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
+
 
 HintFunction = Callable[[Scenario, list[Trajectory]], "str | Awaitable[str | None] | None"]
 """Makes a hint of a scenario and of its runs, which have all failed. None: it has none for them."""
@@ -60,7 +63,7 @@ class Hints:
 
 @dataclass(slots=True)
 class HintPatience:
-    """Says when hints have been in vain for too long.
+    """Counts the runs with a hint since one succeeded, and ends the hints when they are too many.
 
     Args:
         hints: The settings.
@@ -162,8 +165,8 @@ async def rescue(
         outcome.counts.hinted += 1
         runs = list(await asyncio.gather(*(run_limited(group.scenario, hint) for _ in range(hints.runs))))
         if group_reward is not None:
-            failed = [trajectory.model_copy(deep=True) for trajectory in group.trajectories]
-            beside = TrajectoryGroup(scenario=group.scenario, trajectories=[*runs, *failed])
+            copies = [trajectory.model_copy(deep=True) for trajectory in group.trajectories]
+            beside = TrajectoryGroup(scenario=group.scenario, trajectories=[*runs, *copies])
             runs = (await score_group(beside, group_reward)).trajectories[: len(runs)]
         outcome.runs += runs
         outcome.counts.runs += len(runs)
@@ -177,12 +180,12 @@ async def rescue(
         outcome.counts.successes += len(successes)
         if successes:
             outcome.counts.rescued += 1
-            scored = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
-            outcome.hints |= {trajectory.id: hint for trajectory in scored}
+            rewarded_runs = [trajectory for trajectory in group.trajectories if trajectory.reward is not None]
+            outcome.hints |= {trajectory.id: hint for trajectory in rewarded_runs}
 
-    failed = [group for group in groups if hints.failed(group)]
-    outcome.counts.failed = len(failed)
-    await asyncio.gather(*map(rescue_group, failed))
+    failures = [group for group in groups if hints.failed(group)]
+    outcome.counts.failed = len(failures)
+    await asyncio.gather(*map(rescue_group, failures))
     if outcome.counts.ignored:
         log.warning(
             "%d of %d hinted runs never read their hint, since the trainer server could not tell that their requests "
@@ -208,3 +211,93 @@ async def _read_hint(run: Trajectory, policy: str, hint: str, client: TrainerCli
     ids = [call.id for call in run.completions if call.id is not None and call.policy == policy and not call.cached]
     rows = await client.completions(ids) if ids else {}
     return bool(rows) and all(row.hint == hint for row in rows.values())
+
+
+_MOST = 5
+"""Lines of a hint that are made of runs."""
+_LENGTH = 600
+"""Characters of a line."""
+
+
+def hint_errors(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
+    """What the tools said when they refused a call, and what the graph raised: errors that name their remedy.
+
+    Args:
+        scenario: The task; it is not read.
+        failed_runs: Its runs, of which none succeeded.
+
+    Returns:
+        The different errors, the most frequent first, five at most; None where there are none.
+    """
+    errors = [
+        f"{call.tool}: {call.result}" for run in failed_runs for call in run.tool_calls if call.is_error and call.result
+    ]
+    errors += [run.error for run in failed_runs if run.error is not None]
+    return _lines("Earlier attempts failed with these errors. Do not repeat them.", errors)
+
+
+def hint_judge(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
+    """What a judge said of the runs (`Trajectory.reward_reason`).
+
+    Args:
+        scenario: The task; it is not read.
+        failed_runs: Its runs, of which none succeeded.
+
+    Returns:
+        The different reasons, the most frequent first, five at most; None where no judge gave one.
+    """
+    reasons = [run.reward_reason for run in failed_runs if run.reward_reason]
+    return _lines("Earlier attempts were judged so. Do better.", reasons)
+
+
+def hint_tools(tools: Iterable[Any]) -> HintFunction:
+    """A hint that lists the names of all tools, for policies that call tools which do not exist.
+
+    Args:
+        tools: LangChain tools, or their names.
+    """
+    names = [tool if isinstance(tool, str) else str(tool.name) for tool in tools]
+
+    def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
+        return f"These tools exist, and no others: {', '.join(names)}." if names else None
+
+    return hint
+
+
+def hint_reference(key: str = "answer", words: str = "A correct solution: {}") -> HintFunction:
+    """A hint with the reference answer of the scenario.
+
+    Args:
+        key: Where the scenario's metadata has it. A scenario without it gets no hint.
+        words: The hint, with `{}` where the answer belongs.
+    """
+
+    def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
+        value = scenario.metadata.get(key)
+        return None if value is None else words.replace("{}", str(value))
+
+    return hint
+
+
+def first_hint(*functions: HintFunction) -> HintFunction:
+    """The hint of the first function that has one.
+
+    Args:
+        functions: In the order in which they are asked.
+    """
+
+    async def hint(scenario: Scenario, failed_runs: list[Trajectory]) -> str | None:
+        for function in functions:
+            answer = function(scenario, failed_runs)
+            if text := (await answer if inspect.isawaitable(answer) else answer):
+                return text
+        return None
+
+    return hint
+
+
+def _lines(head: str, texts: Iterable[str]) -> str | None:
+    """A list of different texts, the most frequent first."""
+    counts = Counter(" ".join(text.split())[:_LENGTH] for text in texts)
+    lines = [line for line, _ in counts.most_common(_MOST)]
+    return "\n".join([head, *(f"- {line}" for line in lines)]) if lines else None

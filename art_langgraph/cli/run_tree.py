@@ -1,38 +1,39 @@
-"""Prints a recorded run: its facts, and the tree of its nodes with their calls, as the dashboard's viewer has it."""
+"""Prints a recorded run: its facts, the tree of its nodes with their calls, and the messages of its model calls."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langchain_core.messages import HumanMessage, convert_to_messages
 from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
-from art_langgraph.cli.printing.lists import cell, shorten
+from art_langgraph.cli.printing import cell, shorten
 from art_langgraph.messages import plain
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.common.run_tree import CallItem, Item, NodeItem, ToolItem, calls
 from trainer_server.wire.text import beginning, visible
 
-_LINE = 140
+_LINE_LENGTH = 140
 """Characters of an answer or a result in the tree."""
 
 
 def question(scenario: Scenario) -> str:
     """What the graph was asked: the last message of a user, or the whole input as JSON."""
-    given = plain(scenario.input)
-    if isinstance(given, str):
-        return given
-    if isinstance(given, dict) and given.get("messages"):
+    value = plain(scenario.input)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, dict) and value.get("messages"):
         try:
-            messages = convert_to_messages(given["messages"])
+            messages = convert_to_messages(value["messages"])
         except (ValueError, NotImplementedError, TypeError, KeyError):  # a state with messages of another kind
             messages = []
-        if asked := [message for message in messages if isinstance(message, HumanMessage)]:
-            return str(asked[-1].text)
-    return json.dumps(given, ensure_ascii=False)
+        if questions := [message for message in messages if isinstance(message, HumanMessage)]:
+            return str(questions[-1].text)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def answered_by(trajectory: Trajectory) -> list[str]:
@@ -114,8 +115,8 @@ def words_of(message: dict[str, Any] | None) -> str:
         return ""
     content = message.get("content")
     words = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
-    made = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
-    return " ".join([words, *(f"→ {call.get('name', 'tool')}({call.get('arguments', '')})" for call in made)]).strip()
+    calls = [call.get("function") or {} for call in message.get("tool_calls") or () if isinstance(call, dict)]
+    return " ".join([words, *(f"→ {call.get('name', 'tool')}({call.get('arguments', '')})" for call in calls)]).strip()
 
 
 def model_of(item: CallItem) -> str:
@@ -165,9 +166,9 @@ def _call(item: CallItem, number: int) -> str:
         "" if item.reported else "only the ledger knows of it",
     ]
     error = f" [red]{_escape_text(beginning(call.error, 400))}[/red]" if call.error else ""
-    said = shorten(words_of(call.message), _LINE)
+    words = shorten(words_of(call.message), _LINE_LENGTH)
     head = f"[magenta]●[/magenta] [bold]{number}[/bold] [dim]{_escape_text(' · '.join(filter(None, notes)))}[/dim]"
-    return f"{head}{error} {_escape_text(said)}".rstrip()
+    return f"{head}{error} {_escape_text(words)}".rstrip()
 
 
 def _tool(item: ToolItem) -> str:
@@ -179,6 +180,61 @@ def _tool(item: ToolItem) -> str:
     notes += [f"no answer: {tool.failure}" if tool.failure else ""]
     arguments = json.dumps(tool.arguments, ensure_ascii=False)
     result = "no result is known" if tool.result is None else tool.result
-    line = beginning(f"{kind}({arguments})", 2 * _LINE)
+    line = beginning(f"{kind}({arguments})", 2 * _LINE_LENGTH)
     about = _escape_text(" · ".join(filter(None, notes)))
-    return f"{mark} {_escape_text(line)} [dim]{about}[/dim] → {_escape_text(shorten(result, _LINE))}"
+    return f"{mark} {_escape_text(line)} [dim]{about}[/dim] → {_escape_text(shorten(result, _LINE_LENGTH))}"
+
+
+_STYLES = {"user": "green", "assistant": "magenta", "tool": "cyan", "system": "yellow", "developer": "yellow"}
+
+Turn = tuple[str, str]
+"""Role and words of a message."""
+
+
+def messages(items: Sequence[Item], *, most: int | None) -> Iterator[Text]:
+    """The lines of all model calls, in the order of the tree and with its numbers.
+
+    Args:
+        items: The tree of a run.
+        most: Characters of a message; None: all.
+    """
+    printed_calls: list[tuple[int, list[Turn]]] = []
+    for number, (path, item) in enumerate(calls(items), start=1):
+        turns = [_turn(message) for message in _request_messages(item)]
+        before, common = _earlier(printed_calls, turns)
+        answer = words_of(item.call.message or (item.row.message if item.row else None))
+        where = " · ".join(filter(None, (path, model_of(item), item.call.id)))
+        goes_on = f"  goes on from {before}" if before else ""
+        yield Text.from_markup(f"\n[bold]{number}[/bold] [dim]{escape(visible(where))}{goes_on}[/dim]")
+        for turn in turns[common:]:
+            yield _line(turn, most)
+        if item.call.error:
+            yield Text(f"  {visible(item.call.error)}", style="red")
+        if answer:
+            yield _line(("assistant", answer), most)
+        printed_calls.append((number, [*turns, ("assistant", answer)]))
+
+
+def _request_messages(item: CallItem) -> list[dict[str, Any]]:
+    """The messages of a request: from the client, else from the ledger."""
+    entries = item.call.messages or (item.row.request.get("messages") if item.row else None) or []
+    return [message for message in entries if isinstance(message, dict)]
+
+
+def _turn(message: dict[str, Any]) -> Turn:
+    return str(message.get("role", "")), words_of(message)
+
+
+def _earlier(printed_calls: list[tuple[int, list[Turn]]], request_turns: list[Turn]) -> tuple[int | None, int]:
+    """The call that a conversation goes on from, and how many of its messages were printed there; (None, 0): none."""
+    for number, turns in reversed(printed_calls):
+        if len(turns) <= len(request_turns) and request_turns[: len(turns)] == turns:
+            return number, len(turns)
+    return None, 0
+
+
+def _line(turn: Turn, most: int | None) -> Text:
+    role, words = turn
+    text = visible(words if most is None else beginning(words, most))
+    line = Text(f"  {role:<9} ", style=_STYLES.get(role, ""))
+    return line.append(text.replace("\n", "\n            "), style="default")

@@ -39,12 +39,12 @@ def check_address(url: str, *, insecure: bool = False) -> str:
         )
     answer = _get_answer(url, "/health", {})
     try:
-        known = isinstance(answer.json()["ready"], bool)
+        is_server = isinstance(answer.json()["ready"], bool)
     except (ValueError, KeyError, TypeError):
-        known = False
+        is_server = False
     if answer.status_code == 400:  # it does not know its name
         raise ConfigError(f"{url}: {read_error(answer)}")
-    if not known:
+    if not is_server:
         raise ConfigError(
             f"{url} is no trainer server: {url}/health answered {answer.status_code}, and not whether it is ready. "
             "Give the root of what `art-langgraph serve` serves"
@@ -69,10 +69,10 @@ def check_token(connection: Connection) -> TokenInfo:
             f"{connection.url}/api/token does not say what the token is for: {answer.text[:200]}"
         ) from None
     if series(token.version) != series(mine := version("art-langgraph")):
-        wanted = ".".join(map(str, series(token.version)))
+        numbers = ".".join(map(str, series(token.version)))
         raise ConfigError(
             f"{connection.url} has art-langgraph {token.version}, and this machine has {mine}, which may speak to it "
-            f"in another way. Install its version here: pip install 'art-langgraph=={wanted}.*'"
+            f"in another way. Install its version here: pip install 'art-langgraph=={numbers}.*'"
         )
     return token
 

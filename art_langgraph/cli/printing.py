@@ -22,6 +22,14 @@ def print_json(value: Any) -> None:
     print(json_text(value, sys.stdout, indent=2))
 
 
+def print_outcome(value: Any, text: str, as_json: bool) -> None:
+    """Prints what a command did: a value as JSON, or a text for people."""
+    if as_json:
+        print_json(value)
+    else:
+        print(text)
+
+
 def json_text(value: Any, output: TextIO, **options: Any) -> str:
     """JSON as an output can show it: with escapes where that is not UTF-8, as a pipe on Windows."""
     return json.dumps(value, ensure_ascii=not str(output.encoding).lower().startswith("utf"), **options)
@@ -65,8 +73,8 @@ def print_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], *, wh
     for row in rows:
         table.add_row(*(escape(cell(row.get(name))) for name in columns))
     console = Console()
-    needed = Measurement.get(console, console.options.update_width(10_000), table)
-    console.width = max(console.width, needed.minimum if console.is_terminal else needed.maximum)
+    measurement = Measurement.get(console, console.options.update_width(10_000), table)
+    console.width = max(console.width, measurement.minimum if console.is_terminal else measurement.maximum)
     console.print(table)
 
 

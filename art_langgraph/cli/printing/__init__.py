@@ -1,1 +1,0 @@
-"""What commands print: lists, and the tree of a run."""

@@ -1,1 +1,0 @@
-"""Before the first step: training beside a `langgraph.json` (`init`), and the server to use (`connect`)."""

@@ -1,1 +1,0 @@
-"""Commands to watch with: a run, a server, a training, the throughput."""
