@@ -186,7 +186,7 @@ class ScoredRun(BaseModel):
     """A judge's reason for the reward, where a judge scored the run."""
     reward_source: str | None = None
     """Origin of the newest reward of a stored run, such as "feedback"; None: the reward function of the rollout."""
-    metrics: MapOf[str, float] = Field(default_factory=dict)
+    metrics: dict[str, float] = Field(default_factory=dict)
     """The parts of the reward."""
     evaluation: bool = False
     """The run evaluates a version. No training step takes it."""
@@ -323,10 +323,10 @@ class RunFacts(ScoredRun):
     judgement: str | None = None
     """Id of the judgement that gave the reward, where runs were scored by comparison with one another. Such rewards are
     compared with those of the same judgement only. None: the reward stands for itself."""
-    node_rewards: MapOf[str, float] | None = None
+    node_rewards: dict[str, float] | None = None
     """Rewards by node, where the reward function returned `NodeRewards`. The first pattern that names a completion
     counts."""
-    hints: MapOf[str, str] = Field(default_factory=dict)
+    hints: dict[str, str] = Field(default_factory=dict)
     """By policy, the text that the trainer server put into its prompts. No training step takes a run with hints."""
     graph_id: str | None = None
     """Name of the graph, by the LangGraph server or by the graph itself."""
@@ -345,6 +345,9 @@ class RunTrace(RunFacts):
     id: Identifier
     """Id of the trajectory. Training steps name it."""
     scenario: RolloutScenario
+    metrics: MapOf[str, float] = Field(default_factory=dict)
+    node_rewards: MapOf[str, float] | None = None
+    hints: MapOf[str, str] = Field(default_factory=dict)
     nodes: ListOf[TraceNode] = Field(default_factory=list)
     completions: ListOf[TraceCall] = Field(default_factory=list)
     """`messages` are those of calls without an id only."""
