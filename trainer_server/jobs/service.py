@@ -1,4 +1,8 @@
-"""Training jobs in a server: accepted, run one after another, put into service, cancelled, and looked up."""
+"""Training jobs in a server: accepted, run one after another, put into service, cancelled, and looked up.
+
+A step comes by `server/routes/training.py`, is a file of the queue (`queue.py`), is computed by the loop of the trainer
+process (`training/worker.py`), and its version goes into service by `policies/deployment.py`.
+"""
 
 from __future__ import annotations
 

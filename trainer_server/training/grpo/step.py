@@ -1,5 +1,7 @@
 """One training step, top to bottom: batch → prefix tree → log-probs → loss → gradients → new weights, once or more.
 
+The losses are in `loss.py`; `objective.py` adds what is common to all of them. `batch.py` says which runs are left out.
+
 Old log-probabilities. A completion of the version that is being trained has ratio 1 in the first update, whoever
 computed its log-probs; importance weights correct for the difference between vLLM's and the trainer's arithmetic. A
 completion of an older version has the sampler's log-probs as its old ones. Completions sampled under a constraint have
