@@ -1,7 +1,7 @@
 """The gateway: answers requests for completions, and records each with exact tokens before its last byte is sent.
 
-The stages of a request, in order: parse, resolve, prompt, sample, record, answer. Engines (`engines/base.py`) and ledgers
-(`ledger/base.py`) are protocols; `registry.py` of either folder has their names.
+The stages of a request, in order: parse, resolve, prompt, sample, record, answer. Engines (`engines/base.py`) and
+ledgers (`ledger/base.py`) are protocols; `registry.py` of either folder has their names.
 """
 
 from __future__ import annotations
