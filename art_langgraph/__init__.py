@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from art_langgraph.capture.process import install
     from art_langgraph.chat_model import ChatART
     from art_langgraph.client.client import TrainerClient
-    from art_langgraph.client.demonstrations import load_conversations
+    from art_langgraph.client.demonstrations import SFTOptions, load_conversations
+    from art_langgraph.client.jobs import StepOptions
     from art_langgraph.datasets import load_scenarios, save_scenarios
     from art_langgraph.judge.ruler import Ruler, ruler_score_group
     from art_langgraph.llm.llm import LLM, Usage
@@ -57,7 +58,8 @@ _MODULES = {
     "art_langgraph.capture.process": ("install",),
     "art_langgraph.chat_model": ("ChatART",),
     "art_langgraph.client.client": ("TrainerClient",),
-    "art_langgraph.client.demonstrations": ("load_conversations",),
+    "art_langgraph.client.demonstrations": ("SFTOptions", "load_conversations"),
+    "art_langgraph.client.jobs": ("StepOptions",),
     "art_langgraph.datasets": ("load_scenarios", "save_scenarios"),
     "art_langgraph.judge.ruler": ("Ruler", "ruler_score_group"),
     "art_langgraph.llm.llm": ("LLM", "Usage"),
@@ -134,8 +136,10 @@ __all__ = [
     "Ruler",
     "Run",
     "SFTConfig",
+    "SFTOptions",
     "Sampler",
     "Scenario",
+    "StepOptions",
     "StepRecord",
     "StepResult",
     "TargetReached",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, NoReturn
@@ -138,8 +139,13 @@ def register_commands(app: Any, registrars: Iterable[str]) -> None:
 
 
 def _exists(module: str) -> bool:
+    package = module.rpartition(".")[0]
     try:
-        spec = find_spec(module)
-    except ModuleNotFoundError:  # a package around it is missing
+        around = find_spec(package) if package else None
+    except ModuleNotFoundError:
         return False
+    if not package:
+        spec = find_spec(module)
+    else:  # by its files, whether or not they can be imported
+        spec = PathFinder.find_spec(module, around.submodule_search_locations if around else [])
     return spec is not None and spec.origin is not None  # a folder without files is no module

@@ -180,6 +180,8 @@ class ScoredRun(BaseModel):
 
     id: str
     """Id of the rollout, or of the client's trajectory."""
+    scenario: Any
+    """The task: `RolloutScenario` on the wire, `Scenario` at the client."""
     reward: float | None = None
     """None: not scored, or scoring failed. Runs without a reward are never trained on."""
     reward_reason: str | None = None

@@ -25,7 +25,10 @@ def test_each_option_has_a_meaning(options: type) -> None:
     assert all(help_of(options).values())
 
 
-def test_without_flags_the_defaults_of_the_dataclass_hold(configs: list[ServerConfig], tmp_path: Path) -> None:
+def test_without_flags_the_defaults_of_the_dataclass_hold(
+    configs: list[ServerConfig], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ART_TRAINER_LOW_PRIORITY", raising=False)
     assert art("serve", "--home", str(tmp_path)).exit_code == 0
     (config,) = configs
     assert config == ServerConfig(config.home)
