@@ -63,6 +63,8 @@ def test_bars_may_end_in_any_order_and_begin_again() -> None:
             other = second.__enter__()
             for bar in (one, other):
                 bar.advance(bar.add_task("x", total=1))
+            assert one.finished
+            assert other.finished
         second.__exit__(None, None, None)
 
 

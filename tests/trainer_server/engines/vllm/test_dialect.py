@@ -369,7 +369,13 @@ async def test_values_of_an_answer_are_counted_before_it_is_read(stream: bool, m
 async def test_large_answers_are_read_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = list[int]()
     parsed = replies.parse_json
-    monkeypatch.setattr(replies, "parse_json", lambda *args: (threads.append(threading.get_ident()), parsed(*args))[1])
+
+    def parse(raw: bytes | str, *bounds: int) -> Any:
+        if (b'"more"' if isinstance(raw, bytes) else '"more"') in raw:  # a server beside this test reads answers too
+            threads.append(threading.get_ident())
+        return parsed(raw, *bounds)
+
+    monkeypatch.setattr(replies, "parse_json", parse)
     for size, here in ((10, True), (2**17, False)):
         chunk = json.dumps({"choices": [], "more": "a" * size}).encode()
         whole = sending(b"HTTP/1.1 200 OK", chunk)
