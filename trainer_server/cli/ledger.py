@@ -16,7 +16,6 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action
 from trainer_server.common import Home
-from trainer_server.common.extensions import load
 from trainer_server.process.cpu_torch import require
 from trainer_server.wire import ConfigError
 
@@ -84,7 +83,7 @@ def move_command(
 
     Example: ART_LEDGER=postgresql://art:secret@db.example.com/art art-langgraph ledger move
     """
-    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock
+    from trainer_server.ledger.registry import is_address, ledger_factory, open_trainer_lock, postgres
 
     ledger_factory(to)  # says what is wrong with the address, or what is not installed
     if not is_address(to):
@@ -92,7 +91,6 @@ def move_command(
     from trainer_server.process import faults
     from trainer_server.process.files import fsync_directory, server_id
 
-    postgres = load("trainer_server.ledger.postgres.move")
     paths = Home.find(home)
     if not paths.root.is_dir():
         raise ConfigError(f"{paths.root} is no home of a server: name one with --from or ART_HOME")
@@ -117,9 +115,9 @@ def move_command(
                     if rows_done:
                         faults.point("moved")
 
-                tables = postgres.move(paths, server_id(paths), to, show_progress)
+                tables = postgres().move(paths, server_id(paths), to, show_progress)
             faults.point("compared")
-            postgres.put_away(paths)
+            postgres().put_away(paths)
             fsync_directory(paths.root)
         finally:
             trainer_lock.release()

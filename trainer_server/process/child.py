@@ -118,6 +118,10 @@ class Child:
         await self._process.wait()
         self._pid_file.unlink(missing_ok=True)
 
+    async def close(self) -> None:
+        """Ends the process for good: it is not started again."""
+        await self.stop()
+
     def tail(self, lines: int = 30) -> str:
         """The end of its log, since it was started last."""
         if not self.log.exists():

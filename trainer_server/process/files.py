@@ -114,9 +114,12 @@ def fsync_directory(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Returns when what was written to a file survives a crash."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    """Returns when what was written to a file, or to a directory, survives a crash."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write_durably(fd: int, text: str) -> None:

@@ -65,7 +65,12 @@ def main_memory() -> int:
 
 def gpu_memory() -> list[int]:
     """Bytes of memory of each NVIDIA GPU; empty if there is none, or its driver does not answer."""
-    return [total for _, total in gpu_use()]
+    line = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # some do not say what is in use
+    try:
+        result = subprocess.run(line, capture_output=True, text=True, check=True, timeout=20)
+        return [int(mib) << 20 for mib in result.stdout.split()]
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return []
 
 
 def gpu_use() -> list[tuple[int, int]]:

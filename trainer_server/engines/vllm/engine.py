@@ -191,7 +191,7 @@ class VLLMEngine:
         self._ready.clear()
         await self.client.close()
         if self._child:
-            await self._child.stop()
+            await self._child.close()
 
     async def wait_ready(self, timeout: float) -> None:
         if self.ready:

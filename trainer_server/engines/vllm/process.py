@@ -65,14 +65,19 @@ class VLLMProcess(Child):
         }
         line = command(settings, self.socket, parsers=parsers, traces=traces)
         super().__init__(name, line, settings.home.logs, variables)
+        self._has_directory = False
+        """Whether the directory of the socket was made here. Otherwise it may be somebody else's."""
 
     async def start(self) -> None:
         prepare_socket(self.socket)
+        self._has_directory = True
         await super().start()
 
-    async def stop(self) -> None:
-        if self.pid is not None:  # else the directory may be somebody else's
-            await super().stop()
+    async def close(self) -> None:
+        """Ends vLLM for good. `stop` alone keeps the directory of the socket, so that nobody takes its place before a
+        restart."""
+        await self.stop()
+        if self._has_directory:
             shutil.rmtree(self.socket.parent, ignore_errors=True)
 
 

@@ -88,7 +88,8 @@ def check_whole_adapters(url: str, missing: Mapping[str, Sequence[str]]) -> None
 def installed_key(cache: Path) -> list[str]:
     """What an answer holds for: the installed distributions of vLLM with their versions, and the question."""
     distributions = sorted(path.name for path in directory(cache).glob("lib/python*/site-packages/vllm*.dist-info"))
-    question = b"".join(path.read_bytes() for path in sorted(PLUGINS.glob("*.py")))
+    files = sorted([*PLUGINS.glob("*.py"), *PLUGINS.glob("*.dist-info/entry_points.txt")])
+    question = b"".join(path.read_bytes() for path in files)
     return [*distributions, f"question {zlib.crc32(question):x}"]
 
 

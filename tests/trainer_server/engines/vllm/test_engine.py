@@ -32,6 +32,7 @@ from trainer_server.engines.vllm import engine as module
 from trainer_server.engines.vllm import process
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.engine import VLLMEngine
+from trainer_server.engines.vllm.parsers import Choice, Parsers
 from trainer_server.engines.vllm.process import prepare_socket
 from trainer_server.engines.vllm.settings import vllm_engines
 from trainer_server.process.child import Child
@@ -283,6 +284,24 @@ def test_where_the_directory_is_private_old_sockets_are_removed(tmp_path: Path) 
 
 PROCESS = [sys.executable, "-c", "import time; time.sleep(600)"]
 """Stands for vLLM's process. What it would answer comes from the small engine."""
+
+
+async def test_nobody_can_take_the_place_of_the_socket_before_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "command", lambda *_, **__: PROCESS)
+    settings = EngineSettings(base=ServedModel("base", ""), home=Home(tmp_path), cpu=True)
+    parsers = Parsers(Choice("none", ""), Choice("none", ""))
+    vllm = process.VLLMProcess(settings, "key", parsers, name="engine", gpus=None)
+    directory = vllm.socket.parent
+    await vllm.close()
+    assert not directory.exists()
+    await vllm.start()
+    await vllm.stop()
+    assert directory.is_dir()
+    await vllm.start()
+    await vllm.close()
+    assert not directory.exists()
 
 
 @pytest.fixture
