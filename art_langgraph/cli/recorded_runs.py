@@ -249,8 +249,6 @@ async def replay_scenarios(
 
 async def judge_unscored_runs(store: TrajectoryStore, runs: Sequence[Trajectory], ruler: Ruler) -> list[Trajectory]:
     """Lets the judge score the runs that have ended without a reward. Returns them, and the runs with a reward."""
-    from art_langgraph.cli.recorded_runs import judge_runs
-
     without_reward = [trajectory for trajectory in runs if not trajectory.scored and not trajectory.waiting]
     judgements = await judge_runs(store, without_reward, ruler, "ruler")
     return [*(trajectory for trajectory in runs if trajectory.scored), *judgements]

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from trainer_server.wire import Completion
 
 TrainerFormat = Literal["trl", "openai-sft", "verifiers"]
-"""What `export --format` writes; `exports.names` has the same."""
+"""The values of `art_langgraph.exports.TrainerFormat`, which this file must not import: it is an extension's."""
 
 app = typer.Typer(help="Recorded runs: list, show, export, import, stats, dead-groups.", no_args_is_help=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -36,6 +37,10 @@ def load_conversations(path: str | Path) -> list[Conversation]:
     return conversations
 
 
+_WAITS = ("timeout", "progress")
+"""Keywords of the calls that wait for a step or a warm start, besides its options."""
+
+
 class SFTOptions(TypedDict, total=False):
     """Keywords of `sft_request` and `TrainerClient.sft`.
 
@@ -43,8 +48,8 @@ class SFTOptions(TypedDict, total=False):
         validation: Demonstrations to measure, in any form that is imitated; or the share of the demonstrations to set
             aside for it, drawn by `config.seed`, such as 0.1. None: nothing is measured, and the last weights are kept.
         nodes: Patterns of the node paths whose completions are imitated; None: all.
-        idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: a new
-            key.
+        idempotency_key: Name of the warm start, which the server takes once, however often it is sent. None: `sft`
+            makes one.
         time_limit: Seconds that the trainer may take; a warm start that takes longer fails. None: the server's limit.
     """
 
@@ -110,9 +115,9 @@ def sft_request(
 def check_keywords(keywords: Mapping[str, Any], options: type) -> None:
     """Raises TypeError for keywords that are none of the fields of a TypedDict: type checkers refuse them too."""
     fields = options.__annotations__
-    for name in keywords:
-        if name not in fields:
-            raise TypeError(f"unexpected keyword argument {name!r}: expected {', '.join(fields)}")
+    for name in keywords.keys() - fields.keys():
+        near = "".join(f": did you mean {match}=…?" for match in get_close_matches(name, [*fields, *_WAITS], 1))
+        raise TypeError(f"unexpected keyword argument {name!r}{near}")
 
 
 def divide(

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class TrainerFormat(StrEnum):
-    """Formats of `trajectories export --format`. The command line imports them for its help, and nothing heavy."""
+    """Formats of `trajectories export --format`."""
 
     trl = "trl"
     openai_sft = "openai-sft"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -100,7 +101,10 @@ class Batch:
     def _has(self, trajectory_id: str, record: str | None) -> bool:
         """Whether the store has a run with this record."""
         row = self._db.execute("SELECT record FROM trajectories WHERE id = ?", (trajectory_id,)).fetchone()
-        return row is not None and row[0] == record
+        if row is None or row[0] == record:
+            return row is not None
+        # Earlier releases wrote the fields in another order.
+        return row[0] is not None and record is not None and json.loads(row[0]) == json.loads(record)
 
     def _before(self, trajectory: Trajectory) -> Trajectory | None:
         """The run that another run of its thread goes on with, the same where that one is added again.

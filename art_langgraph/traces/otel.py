@@ -312,17 +312,20 @@ Exchange = tuple[list[dict[str, Any]], dict[str, Any] | None]
 
 
 def _messages(span: Mapping[str, Any]) -> Exchange:
-    """The messages of a call and its answer, from the first of `_READERS` that finds messages."""
+    """The messages of a call and its answer: of its attributes, also where these are empty; else of the first of
+    `_READERS` that finds messages."""
+    if (exchange := _from_attributes(span)) is not None:
+        return exchange
     return next(filter(lambda exchange: exchange[0], (read(span) for read in _READERS)), ([], None))
 
 
-def _from_attributes(span: Mapping[str, Any]) -> Exchange:
+def _from_attributes(span: Mapping[str, Any]) -> Exchange | None:
     attributes = dict(span["attributes"])
     for event in span["events"]:  # some write an event for what goes in, and one for what comes out
         if event["name"] == _DETAILS:
             attributes.update(event["attributes"])
     if not (messages := attributes.get("gen_ai.input.messages")):
-        return [], None
+        return None
     messages = openai_messages(messages)
     system = system_messages(attributes.get("gen_ai.system_instructions"))
     return [*system, *messages], _first(attributes.get("gen_ai.output.messages"))
@@ -372,8 +375,8 @@ def _from_langsmith(span: Mapping[str, Any]) -> Exchange:
     return [*system, *openai_messages(messages)], answer_of(span["attributes"].get("gen_ai.completion"))
 
 
-_READERS = (_from_attributes, _from_events, _from_openinference, _from_openllmetry, _from_langsmith)
-"""Where the messages of a call may be, in the order in which the places are tried."""
+_READERS = (_from_events, _from_openinference, _from_openllmetry, _from_langsmith)
+"""Where else the messages of a call may be, in the order in which the places are tried."""
 
 
 def _event_of_attribute(event: Mapping[str, Any]) -> dict[str, Any]:

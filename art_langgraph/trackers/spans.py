@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from art_langgraph.messages import map_texts, plain
-from art_langgraph.trajectory import CompletionCall, Place, ToolCall, Trajectory
+from art_langgraph.trajectory import CompletionCall, NodeRun, Place, ToolCall, Trajectory
 from trainer_server.wire.text import beginning
 
 MOST_TEXT = 20_000
@@ -101,10 +101,19 @@ def scores(run: Trajectory) -> dict[str, float]:
 
 
 def _nodes(run: Trajectory, ids: Mapping[str, uuid.UUID], around: Callable[[str | None], uuid.UUID]) -> list[Span]:
-    """The runs of nodes, each after the one around it, whose path is shorter; the trajectory may have another order."""
+    """The runs of nodes, each after the one around it, whatever their order in the trajectory. Paths do not say which
+    one that is: a graph with a checkpointer of its own begins a new path."""
+    parents = {node.attempt: node.parent for node in run.nodes if node.attempt is not None}
+
+    def depth(node: NodeRun) -> int:
+        above, count = node.parent, 0
+        while above in parents and count <= len(parents):  # more would be a circle, which no run has
+            above, count = parents[above], count + 1
+        return count
+
     spans: list[Span] = []
     span_ids = {span_id(run.id)}
-    for node in sorted(run.nodes, key=lambda node: len(node.path)):
+    for node in sorted(run.nodes, key=depth):
         if node.attempt is None:
             continue
         parent = around(node.parent)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
+from art_langgraph.store import DuplicateRun
 from trainer_server.wire import ConfigError
 
 
@@ -42,3 +46,18 @@ def test_a_store_that_breaks_is_named(tmp_path: Path) -> None:
     for use in (lambda: store.add(run("a")), lambda: store.score("a", 1.0), store.list, lambda: len(store)):
         with pytest.raises(ConfigError, match=r"s\.sqlite cannot be used: file is not a database"):
             use()
+
+
+def test_a_run_that_an_earlier_release_stored_can_be_added_again(tmp_path: Path) -> None:
+    """Earlier releases wrote the fields of a record in another order."""
+    path, trajectory = tmp_path / "runs.sqlite", run("s")
+    store = TrajectoryStore(path)
+    store.add(trajectory)
+    with closing(sqlite3.connect(path)) as db, db:
+        (record,) = db.execute("SELECT record FROM trajectories").fetchone()
+        earlier = json.dumps(dict(reversed(json.loads(record).items())))
+        assert earlier != record
+        db.execute("UPDATE trajectories SET record = ?", (earlier,))
+    store.add(trajectory)
+    with pytest.raises(DuplicateRun):
+        store.add(trajectory.model_copy(update={"reward": 0.0}))
