@@ -23,7 +23,13 @@ class TaskOptions:
 
     difficulty: tuple[int, int] = (1, 5)
     instructions: str | None = None
-    allow_destructive: bool = False
+    allow_destructive: bool = field(
+        default=False,
+        metadata={
+            "help": "Call tools that change or destroy something although the change stays. Not needed with --world or "
+            "--reset."
+        },
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +37,7 @@ class SetOptions(TaskOptions):
     """Which set of scenarios is generated.
 
     Args:
-        seconds: Time for the whole generation. With `minutes` of `specialize`, it may be less.
+        seconds: Time for the whole generation.
         held_out: Share of the scenarios to hold out from training, a third of it for each held-out set.
     """
 
@@ -61,14 +67,32 @@ class TrainingOptions:
             last one. Selection scenarios are put aside from the training scenarios; no held-out set takes part.
     """
 
-    steps: int | None = field(default=None, metadata={"min": 0})
+    steps: int | None = field(
+        default=None,
+        metadata={
+            "min": 0,
+            "help": "Most GRPO steps. Default: as many as time allows, if 12 or more; without a limit 8.",
+        },
+    )
     groups_per_step: int = field(default=12, metadata={"flag": "--groups", "min": 1})
     n: int = field(default=4, metadata={"min": 2})
     lr: float = field(default=3e-4, metadata={"min": 0.0})
-    loss_aggregation: Literal["loss_type", "trajectory"] = "trajectory"
+    loss_aggregation: Literal["loss_type", "trajectory"] = field(
+        default="trajectory",
+        metadata={"help": "How tokens are averaged: as the loss has it, or over each run first."},
+    )
     difficulty_runs: int = field(default=0, metadata={"flag": "--measure", "min": 0})
-    evaluate_every: int | None = field(default=None, metadata={"min": 1})
-    patience: int | None = field(default=None, metadata={"min": 1})
+    evaluate_every: int | None = field(
+        default=None, metadata={"min": 1, "help": "Measure on the selection scenarios after so many steps."}
+    )
+    patience: int | None = field(
+        default=None,
+        metadata={
+            "min": 1,
+            "help": "Stop after so many of these measurements without a gain beyond chance. Alone it measures after "
+            "each step.",
+        },
+    )
     keep_best: bool = field(default=True, metadata={"flag": "--keep-best/--no-keep-best"})
 
 
@@ -82,5 +106,8 @@ class AgentOptions:
         rank: Rank of the LoRA, if the policy is created. None: the server's default.
     """
 
-    max_tokens: int | None = field(default=None, metadata={"min": 1})
-    rank: int | None = field(default=None, metadata={"min": 1})
+    max_tokens: int | None = field(
+        default=None,
+        metadata={"min": 1, "help": "Maximum tokens of each answer. Default: as the longest reference."},
+    )
+    rank: int | None = field(default=None, metadata={"min": 1, "help": "Rank of the LoRA, if the policy is created."})

@@ -55,8 +55,8 @@ class Checker:
     """Compares values with one schema, which is measured and read once.
 
     References resolve inside the schema only: nothing is fetched, whatever URL a server writes into a schema. A value
-    that needs more than STEPS steps is not checked to the end, and a schema with more than CHECKED characters not at
-    all: the call decides.
+    that needs more than STEPS steps is not checked to the end, and a schema with more than MAX_CHARACTERS characters
+    not at all: the call decides.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ class PilotOptions:
         from_ledger: Train on rollouts of the server that got a reward by HTTP or `session`, instead of runs of the
             store.
         max_age: Days. Older runs are not trained on.
-        poll: Seconds between two looks at the store.
+        poll: Seconds between two looks for new runs and rewards.
 
     Raises:
         ConfigError: A number is out of its range.

@@ -243,9 +243,9 @@ class WorldOptions:
             or `NAME=PATH`. Each rollout gets a copy of them, with a server of its own that is started there; the calls
             outside of rollouts share another one. The originals are never written. `{world}` or `{world:NAME}` in the
             command, in `env` and `cwd` is the path of the copy, and so is the path of an original. Models see and say
-            `/world/NAME`. A connected server has it.
+            `/world/NAME`.
         reset: Resets the server before each rollout, for servers whose world cannot be copied: a command, a URL that is
-            sent a POST, or a function. Rollouts then use the server one after another. A connected server has it.
+            sent a POST, or a function. Rollouts then use the server one after another.
     """
 
     worlds: Worlds | None = None
@@ -254,7 +254,9 @@ class WorldOptions:
     def check_unused(self) -> None:
         """Raises ConfigError if any is given, for a server that is connected already."""
         if self.worlds is not None or self.reset is not None:
-            raise ConfigError("worlds= and reset= are for a server that is not connected yet: give them to `connect`")
+            raise ConfigError(
+                "worlds= and reset= are for a server to connect to: give a connected one to `connect` with them"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

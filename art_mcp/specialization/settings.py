@@ -142,6 +142,10 @@ class SpecializeOptions(WorldOptions):
             ended are not done again.
         progress: Whether to show progress bars on a terminal.
         on_stage: Called with a line of text when a stage begins, and with its results.
+        worlds: Paths of what the server works on, each `PATH` or `NAME=PATH`: each run gets a copy, all tools may be
+            called, and the reward compares what a run changed with what it should have changed. A connected server has
+            it.
+        reset: Resets the server before each run: a command, a URL, or a function. A connected server has it.
     """
 
     server: Server | str | Sequence[str] = field(compare=False, kw_only=False)

@@ -54,7 +54,7 @@ class Extension:
 
 EXTENSIONS: tuple[Extension, ...] = (
     # Routes of the server.
-    Extension(DASHBOARD, "the dashboard, with its list of runs and the state of the server"),
+    Extension(DASHBOARD, "the dashboard, with its list of runs and the state of the server,"),
     # Commands.
     Extension(
         "trainer_server.planning", "the memory plan", commands=("plan",), registrar="trainer_server.planning.command"

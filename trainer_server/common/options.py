@@ -5,6 +5,7 @@ A field has its type and its default; the section `Args` of the class has its me
 
 - `name`: another name there;
 - `flag`: how the flag is written, where that is not `--` and the name;
+- `help`: the text of `--help`, where the meaning of the field speaks of Python;
 - `parse`: what makes the field's value of that of the command line, whose type is then `type`, and whose default is
   `value`.
 
@@ -20,7 +21,7 @@ from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
-_OWN_KEYS = ("name", "parse", "type", "value")
+_OWN_KEYS = ("help", "name", "parse", "type", "value")
 """Keys of metadata that `typer.Option` does not get."""
 _ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
@@ -99,7 +100,7 @@ def _flags(declaration: Any, panel: str | None, prefix: str = "") -> Iterator[in
         settings = {key: value for key, value in field.metadata.items() if key not in _OWN_KEYS}
         option = typer.Option(
             *settings.pop("flag", flag(name)).split(),
-            help=meanings[field.name],
+            help=field.metadata.get("help", meanings[field.name]),
             **{"rich_help_panel": panel, **settings},
         )
         default = field.metadata.get("value", field.default)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -12,6 +14,8 @@ from trainer_server.ledger.base import LedgerError
 from trainer_server.policies.export import ExportAbandoned
 from trainer_server.server.access.scopes import methods_of
 from trainer_server.wire import ARTError, Conflict, EngineError, Gone, NotFound, NotStored, Refusal, Unprocessable
+
+log = logging.getLogger("trainer_server")
 
 STATUS: dict[type[ARTError], int] = {
     NotFound: 404,
@@ -30,6 +34,7 @@ def answer(error: Exception, path: str = "") -> Response:
     if isinstance(error, APIError):
         return error.response(path)
     if isinstance(error, EngineError | NoFreeSlot):
+        log.warning("%s: an engine cannot take what it needs: %s", path, error)
         return APIError(503, str(error), code="engine_not_ready", retry_after=5).response(path)
     status = next(status for kind, status in STATUS.items() if isinstance(error, kind))
     code, param = (error.code, error.param) if isinstance(error, Refusal) else (None, None)

@@ -20,7 +20,7 @@ _END = 1.0
 
 
 class Stderr:
-    """Reads from a pipe continuously and keeps the last KEPT bytes, so that the server never blocks on a full pipe.
+    """Reads from a pipe continuously and keeps the last MAX_TEXT bytes, so that the server never blocks on a full pipe.
 
     A thread reads: the event loop of Windows cannot wait for a pipe that a child process inherits.
 

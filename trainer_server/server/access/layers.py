@@ -1,4 +1,4 @@
-"""Layers around the application that all requests pass, but for those that decide who may ask (auth.py, scopes.py),
+"""Layers around the application that all requests pass, but for those that decide who may ask (auth.py),
 how much (quotas.py), and how large bodies may be (bodies.py). `app.py` has their order."""
 
 from __future__ import annotations
