@@ -31,7 +31,8 @@ _ONE_OR_MORE = {"min": 1}
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """Options of a server. The command line has one for each field but the last ones, in this order.
+    """Options of a server. The command line has one for each field but the last ones, in this order. A size without a
+    limit is None here, and 0 on the command line.
 
     Args:
         model: `embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id.

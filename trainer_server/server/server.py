@@ -337,7 +337,7 @@ def _trainer_settings(config: ServerConfig, identity: Identity) -> TrainerSettin
 
 
 def _bytes(gib: float | None) -> int | None:
-    return int(gib * 2**30) if gib else None
+    return None if gib is None else int(gib * 2**30)
 
 
 def check_names(config: ServerConfig) -> None:
