@@ -101,7 +101,7 @@ class Processes:
             trainer = psutil.Process(json.loads((self.home.root / "trainer.json").read_text())["pid"])
             if str(self.home.root) in trainer.cmdline():  # the number may be somebody else's by now
                 trainer.kill()
-        except psutil.NoSuchProcess:
+        except (FileNotFoundError, psutil.NoSuchProcess):  # it is being started again
             pass
 
     def another(self, *options: str) -> Processes:
