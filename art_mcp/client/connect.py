@@ -255,7 +255,7 @@ class WorldOptions:
         """Raises ConfigError if any is given, for a server that is connected already."""
         if self.worlds is not None or self.reset is not None:
             raise ConfigError(
-                "worlds= and reset= are for a server to connect to: give a connected one to `connect` with them"
+                "worlds= and reset= are for a server to connect to, by its command or URL; else give them to `connect`"
             )
 
 
