@@ -37,7 +37,7 @@ def modules(folder: Path) -> Iterator[str]:
     for package in ("art_langgraph", "art_mcp", "trainer_server"):
         for path in sorted((folder / package).rglob("*.py")):
             parts = path.relative_to(folder).with_suffix("").parts
-            if "plugins" not in parts and parts[-1] != "__main__" and all(part.isidentifier() for part in parts):
+            if "vllm_plugins" not in parts and parts[-1] != "__main__" and all(part.isidentifier() for part in parts):
                 yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
@@ -45,7 +45,8 @@ def check(folder: Path, missing: str, answer: Connection) -> None:
     """In a fork: imports what is left, and prints the help."""
     from trainer_server.common.extensions import EXTENSIONS
 
-    absent = tuple(f"{row.module}." for row in EXTENSIONS if missing in (row.module, *row.needs))
+    rows = [row for row in EXTENSIONS if missing in (row.module, *row.needs)]
+    absent = tuple(f"{module}." for row in rows for module in (row.module, row.registrar) if module)
     try:
         for module in modules(folder):
             if not f"{module}.".startswith(absent):
