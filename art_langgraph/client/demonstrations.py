@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from art_langgraph.credit import group_refs
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.common.jsonl import explain, read_jsonl
+from trainer_server.common.options import nearest
 from trainer_server.wire import ConfigError, Conversation, SFTConfig, SFTRequest, TrajectoryRef
 
 Demonstration = Conversation | Mapping[str, Any] | Trajectory | TrajectoryGroup
@@ -116,8 +116,7 @@ def check_keywords(keywords: Mapping[str, Any], options: type) -> None:
     """Raises TypeError for keywords that are none of the fields of a TypedDict: type checkers refuse them too."""
     fields = options.__annotations__
     for name in keywords.keys() - fields.keys():
-        near = "".join(f": did you mean {match}=…?" for match in get_close_matches(name, [*fields, *_WAITS], 1))
-        raise TypeError(f"unexpected keyword argument {name!r}{near}")
+        raise TypeError(f"unexpected keyword argument {name!r}{nearest(name, [*fields, *_WAITS])}")
 
 
 def divide(

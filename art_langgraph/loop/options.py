@@ -10,11 +10,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
-from difflib import get_close_matches
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
-from trainer_server.common.options import help_of
+from trainer_server.common.options import help_of, nearest
 
 Keywords = ParamSpec("Keywords")
 Options = TypeVar("Options")
@@ -73,9 +72,7 @@ def keywords_of(
         @wraps(function)
         def call(*args: Keywords.args, **kwargs: Keywords.kwargs) -> Result:
             for word in kwargs.keys() - signature.parameters.keys():
-                near = "".join(
-                    f": did you mean {match}=…?" for match in get_close_matches(word, signature.parameters, 1)
-                )
+                near = nearest(word, signature.parameters)
                 raise TypeError(f"{name}() got an unexpected keyword argument {word!r}{near}")
             try:
                 signature.bind(*args, **kwargs)

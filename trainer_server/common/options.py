@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
+from difflib import get_close_matches
 from functools import wraps
 from typing import Annotated, Any, get_type_hints
 
@@ -40,6 +41,11 @@ def help_of(options: Any) -> dict[str, str]:
     names = [option.name for option in fields(options)]
     order = [*texts, *names]  # without docstrings (python -OO), the fields' own
     return {name: texts.get(name, "") for name in sorted(names, key=order.index)}
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a message that refuses a keyword: the one that may be meant; empty where none is near."""
+    return "".join(f": did you mean {match}=…?" for match in get_close_matches(name, list(names), 1))
 
 
 def flag(name: str) -> str:

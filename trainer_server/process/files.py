@@ -106,16 +106,12 @@ def _try_parse(text: str, parse: Callable[[str], T]) -> T | ValueError:
 
 def fsync_directory(path: Path) -> None:
     """Makes renames inside `path` durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    flush(path, os.O_DIRECTORY)
 
 
-def flush(path: Path) -> None:
-    """Returns when what was written to a file, or to a directory, survives a crash."""
-    fd = os.open(path, os.O_RDONLY)
+def flush(path: Path, flags: int = 0) -> None:
+    """Returns when what was written to a file, or to a directory, survives a crash. flags: others of `os.open`."""
+    fd = os.open(path, os.O_RDONLY | flags)
     try:
         os.fsync(fd)
     finally:

@@ -65,21 +65,20 @@ def main_memory() -> int:
 
 def gpu_memory() -> list[int]:
     """Bytes of memory of each NVIDIA GPU; empty if there is none, or its driver does not answer."""
-    line = ["nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits"]  # some do not say what is in use
-    try:
-        result = subprocess.run(line, capture_output=True, text=True, check=True, timeout=20)
-        return [int(mib) << 20 for mib in result.stdout.split()]
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return []
+    return [total for (total,) in _query_gpus("memory.total")]  # alone: some drivers do not say what is in use
 
 
 def gpu_use() -> list[tuple[int, int]]:
     """(used, total) bytes of memory of each NVIDIA GPU; empty if there is none, or its driver does not answer."""
-    line = ["nvidia-smi", "--query-gpu=memory.used,memory.total", "--format=csv,noheader,nounits"]
+    return [(used, total) for used, total in _query_gpus("memory.used,memory.total")]
+
+
+def _query_gpus(columns: str) -> list[list[int]]:
+    """What the driver says of each GPU: columns in MiB, as bytes."""
+    line = ["nvidia-smi", f"--query-gpu={columns}", "--format=csv,noheader,nounits"]
     try:
         result = subprocess.run(line, capture_output=True, text=True, check=True, timeout=20)
-        rows = [row.split(",") for row in result.stdout.splitlines()]
-        return [(int(used) << 20, int(total) << 20) for used, total in rows]
+        return [[int(mib) << 20 for mib in row.split(",")] for row in result.stdout.splitlines()]
     except (OSError, ValueError, subprocess.SubprocessError):
         return []
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from fastapi import FastAPI
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
+from art_langgraph.cli import trajectories
 from art_langgraph.exports import TrainerFormat
 from art_langgraph.exports.answers import trl_rows
 from art_langgraph.exports.export import Export
@@ -241,3 +242,7 @@ def test_another_trainer_gets_no_evaluation_and_no_run_with_hints(format: Traine
     whole = Export(None, tokens=False)
     whole.write(tmp_path / "all.jsonl", runs)
     assert len(lines(tmp_path / "all.jsonl")) == 4
+
+
+def test_the_command_line_has_the_formats_of_the_extension() -> None:
+    assert get_args(trajectories.TrainerFormat) == tuple(TrainerFormat)
