@@ -44,11 +44,13 @@ class StepFailed(Exception):
     Args:
         kind: One of the kinds of `DroppedTask`.
         reason: The reason as a sentence.
+        message: What the server said. Empty: it said nothing.
     """
 
-    def __init__(self, kind: str, reason: str) -> None:
+    def __init__(self, kind: str, reason: str, message: str = "") -> None:
         super().__init__(reason)
         self.kind = kind
+        self.message = message or reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +379,10 @@ async def performed_step(
             raise StepFailed("invalid", f"call {index + 1}, {step.tool}: it gave no error")
         return result
     if result.is_error:
-        raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.text[:200]}")
+        raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.text[:200]}", result.text)
     wrong = problem(result.text, parse_result(result.text, result.structured))
     if wrong and not result.content:
-        raise StepFailed(wrong[0], f"call {index + 1}, {step.tool}: {wrong[1]}")
+        raise StepFailed(wrong[0], f"call {index + 1}, {step.tool}: {wrong[1]}", result.text)
     return result
 
 

@@ -14,7 +14,7 @@ from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, WorldOptions, connection_of
 from art_mcp.scenarios.catalog import REMEDY, Catalog, describe_withheld, read_catalog
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.look_around import COLUMNS, look_around, look_at_tables
+from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql, sql_parameter
 from art_mcp.scenarios.drafting.tables import Resources, tables_of
 from art_mcp.scenarios.drafting.values import Values
@@ -31,8 +31,8 @@ from art_mcp.scenarios.writing.paraphrase import paraphrase_scenarios
 from art_mcp.scenarios.writing.writer import Writer
 from trainer_server.wire import ConfigError
 
-LOOK_SHARE = 0.25
-"""Share of the time that is spent on looking around, at most."""
+EXPLORATION_SHARE = 0.4
+"""Share of the time that is spent on exploring the server, at most."""
 
 DEFAULT_COUNT = 96
 """Scenarios that a language model writes if no number is given: each costs money."""
@@ -123,7 +123,7 @@ class _Generation:
 
     async def generate(self) -> ScenarioSet:
         """Makes scenarios with the language model if there is one, else from the schemas alone."""
-        await self._look_around()
+        await self._explore()
         options = self._options
         paraphrase = None if options.paraphrase is None else LLM.of(options.paraphrase)
         if options.model is None or not self._tools:
@@ -136,7 +136,7 @@ class _Generation:
             options.difficulty,
             options.seed,
             options.instructions,
-            self._values.pool.results,
+            self._values.graph.results,
             self._tables,
         )
         scenarios = await write_scenarios(
@@ -151,14 +151,14 @@ class _Generation:
         scenarios.notes += self._notes(scenarios.scenarios)
         return scenarios.split(options.held_out, options.seed)
 
-    async def _look_around(self) -> None:
-        """Learns values from the server's reading tools."""
+    async def _explore(self) -> None:
+        """Learns by trying which values the server's tools take."""
         if self._live:
-            until = self._start + LOOK_SHARE * self._options.seconds
+            until = self._start + EXPLORATION_SHARE * self._options.seconds
             plainly = [tool for tool in self._tools if sql_parameter(tool) is None]
-            self._useless = await look_around(
-                self._live, plainly, self._values, until=until, progress=self._options.progress
-            )
+            explorer = Explorer(self._live, plainly, self._values, seed=self._options.seed, until=until)
+            await explorer.explore(self._options.progress)
+            self._useless = explorer.failures()
 
     async def _from_grammar(self, quota: ScenarioQuota, paraphrase: LLM | None) -> ScenarioSet:
         """Makes scenarios from the schemas alone.

@@ -13,10 +13,10 @@ from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.value_pool import short
-from art_mcp.scenarios.drafting.values import NoValue, is_new, is_text
+from art_mcp.scenarios.drafting.value_graph import short
+from art_mcp.scenarios.drafting.values import NoValue
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import Finding, Path, at, findings, leaves, meanings
+from art_mcp.scenarios.observe import Path, at, findings, leaves, meanings
 from art_mcp.scenarios.phrasing.english import one_of
 from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.phrasing.questions import identifying
@@ -94,7 +94,7 @@ class Chains:
         self._drafter = drafter
         self._takers = list(_takers(drafter))
         self._links: dict[tuple[str, str], list[Link]] = defaultdict(list)
-        for name, calls in drafter.values.pool.results.items():
+        for name, calls in drafter.values.graph.results.items():
             for arguments, result in calls:
                 self.learn(name, arguments, result)
 
@@ -112,13 +112,11 @@ class Chains:
             return
         argument_values = {canonical(argument) for argument in arguments.values()}
         values = list(findings(name, result))
-        sources: dict[str, list[Finding]] = {}
         for taker in self._takers:
             if taker.tool is first:
                 continue
-            if taker.name not in sources:
-                sources[taker.name] = self._drafter.values.pool.sources(name, taker.name, values)
-            for source in sources[taker.name]:
+            slot = (taker.tool.name, taker.name)
+            for source in self._drafter.values.graph.sources(name, slot, values):
                 names = {str(source.value), short(str(source.value))}
                 if type(source.value) is not taker.kind or not source.path or not names & taker.usable:
                     continue
@@ -187,14 +185,8 @@ def _takers(drafter: Drafter) -> Iterator[_Taker]:
         for name, schema in properties_of(tool).items():
             inner = plain(schema, tool.input_schema)
             kind = {"string": str, "integer": int}.get(str(inner.get("type")))
-            if (
-                kind is not None
-                and "enum" not in inner
-                and not is_new(tool, name)
-                and not is_text(name)
-                and name in tool.input_schema.get("required", ())
-            ):
-                fitting = drafter.values.pool.fitting(tool, name, inner)
+            if kind is not None and "enum" not in inner and drafter.values.refers(tool, name, inner):
+                fitting = drafter.values.known(tool, name, inner)
                 yield _Taker(tool, name, kind, frozenset(map(str, fitting)))
 
 

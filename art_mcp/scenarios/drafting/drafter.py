@@ -11,7 +11,7 @@ from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import new_name
-from art_mcp.scenarios.drafting.values import Values, is_new, is_text
+from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing.arguments import render_value
@@ -39,7 +39,7 @@ class Drafter:
         self.values = values
         self.rng = rng
         for name, sense in self.senses.items():
-            if sense.names and not sense.many and _lists(values.pool.results.get(name, ())):
+            if sense.names and not sense.many and _lists(values.graph.results.get(name, ())):
                 self.senses[name] = replace(sense, noun=plural(sense.noun))
 
     def single(self, name: str, held: bool | None = None) -> Draft:
@@ -106,7 +106,7 @@ class Drafter:
 
     def main_argument(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> str | None:
         """The argument that a follow-up would change: a text of a few words that is no place of the world."""
-        places = self.values.pool.places
+        places = self.values.graph.places
         fitting = [
             name
             for name in tool.input_schema.get("required", ())
@@ -131,11 +131,9 @@ class Drafter:
         fitting = []
         for key in tool.input_schema.get("required", ()):
             schema = plain(properties_of(tool).get(key, {}), tool.input_schema)
-            is_name = (
-                isinstance(arguments.get(key), str) and not (is_new(tool, key) or is_text(key)) and "enum" not in schema
-            )
-            is_place = is_name and arguments[key] in self.values.pool.places
-            if is_name and not is_place and self.values.pool.fitting(tool, key, schema):
+            is_name = isinstance(arguments.get(key), str) and "enum" not in schema
+            is_place = is_name and arguments[key] in self.values.graph.places
+            if is_name and not is_place and self.values.refers(tool, key, schema):
                 fitting.append(key)
         if not fitting:
             return None

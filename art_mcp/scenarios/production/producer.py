@@ -248,7 +248,7 @@ class Producer:
 
     def _wanted_count(self, name: str) -> int:
         """Executed calls that are wanted of a tool. Those that act take longer, as each has a server of its own."""
-        if name in self._drafter.values.pool.slow:
+        if name in self._drafter.values.graph.slow:
             return MAX_SLOW_CALLS
         return max(3, self._enough() // 2) if self._drafter.senses[name].acts else self._enough()
 

@@ -11,7 +11,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.options import SetOptions
 from art_mcp.scenarios.catalog import Catalog
-from art_mcp.scenarios.drafting.look_around import COLUMNS
+from art_mcp.scenarios.drafting.explore import COLUMNS
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.answers import answer_of

@@ -1,0 +1,73 @@
+"""What the error of a call tells: which arguments were wrong, and which values the server would take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from art_mcp.client.effects import words
+from art_mcp.scenarios.drafting.value_graph import Slot
+
+MAX_OFFERS = 40
+"""Values that are read from an error, at most."""
+
+MAX_MESSAGE = 4_000
+"""Characters of an error that are read, at most."""
+
+_QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`")
+_LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
+"""Items with commas between them, after a colon or in brackets."""
+_ENDING = re.compile(r"(?<![\w/.*-])\*?(\.[A-Za-z][A-Za-z0-9]{1,4})\b(?![/(])")
+_ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
+_EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
+"""A word with digits: a date, a time, a reference of a cell."""
+
+
+def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
+    """Which slots of a call an error blames, with the share of each.
+
+    A slot is blamed if the error has its value or its name; all are if it has none of them.
+
+    Args:
+        message: The error.
+        values: The values of the call.
+    """
+    text = message[:MAX_MESSAGE]
+    has_value = {slot for slot, value in values.items() if len(str(value)) > 1 and str(value) in text}
+    text_words = set(words(text))
+    has_name = {
+        slot
+        for slot in values
+        if (name := slot[1].rpartition(".")[2]) in text or (words(name) and set(words(name)) <= text_words)
+    }
+    found = (has_value & has_name) or has_value or has_name
+    if found:
+        return dict.fromkeys(found, 1 / len(found) ** 0.5)
+    return dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
+
+
+def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The values that a message offers, and the endings of files.
+
+    Args:
+        message: An error, or the description of a parameter.
+        arguments: The arguments of the call, which are not offered.
+    """
+    text = message[:MAX_MESSAGE]
+    candidates = ["".join(groups) for groups in _QUOTED.findall(text)]
+    for items in _LIST.findall(text):
+        candidates += [
+            item.strip().removeprefix("and ").removeprefix("or ").strip("'\"`. ") for item in items.split(",")
+        ]
+    candidates += [match.strip(".:,") for match in _EXAMPLE.findall(text)]
+    used = {str(value) for value in arguments.values()} | set(arguments)
+    values = dict.fromkeys(
+        candidate
+        for candidate in candidates
+        if candidate
+        and candidate not in used
+        and len(candidate) <= 80
+        and (_ITEM.fullmatch(candidate) or len(candidate) < 20)
+    )
+    return list(values)[:MAX_OFFERS], list(dict.fromkeys(_ENDING.findall(text)))[:8]

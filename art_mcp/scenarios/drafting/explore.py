@@ -1,0 +1,244 @@
+"""Explores a server: tries its tools with values that seem to fit, and learns from the answers what they take."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+
+from art_langgraph.progress import progress_bar
+from art_mcp.client.connect import Server
+from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.drafting.errors import blame, offers
+from art_mcp.scenarios.drafting.sql import Sql
+from art_mcp.scenarios.drafting.value_graph import slot_values
+from art_mcp.scenarios.drafting.values import NoValue, Values
+from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
+from art_mcp.scenarios.observe import parse_result
+from art_mcp.scenarios.phrasing.sense import acts
+from art_mcp.scenarios.plan import Step
+from trainer_server.common.jsonl import to_json
+
+log = logging.getLogger("art_mcp")
+
+ROUNDS = 6
+"""Rounds of the exploration: results of one round can be arguments of calls in the next."""
+
+LOOKS = 4
+"""Calls of a tool in a round that only reads."""
+
+TRIES = 6
+"""Calls of a tool that changes something in a round, until one works. Those that fail cost no copy of the world."""
+
+ENOUGH = 8
+"""Calls of a tool that worked, after which it is not explored any more; of one that changes something, ENOUGH_ACTS."""
+
+ENOUGH_ACTS = 2
+
+SLOW = 2.0
+"""Seconds after which a call counts as slow. Such a tool is not called again."""
+
+AT_ONCE = 2 * (os.cpu_count() or 1)
+"""Copies of the world in which tools are tried at the same time."""
+
+EMPTY = 0.3
+"""What a call counts that gave nothing."""
+
+COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+
+
+class Explorer:
+    """Tries the tools of a server.
+
+    Tools that read are called one after another in one copy of the world, until one of them changes something there.
+    Tools that change something are each tried in a copy of their own, several at once. Without copies only those tools
+    are called that only read.
+
+    Args:
+        server: The server.
+        tools: The tools that may be called.
+        values: Draws arguments, and learns.
+        seed: Seed of the calls.
+        until: Time of the event loop after which nothing is called any more.
+    """
+
+    def __init__(
+        self, server: Server, tools: Sequence[CatalogTool], values: Values, *, seed: int, until: float
+    ) -> None:
+        self._server = server
+        self._tools = [tool for tool in tools if tool.reads or server.disposable]
+        self._values = values
+        self._graph = values.graph
+        self._seed = seed
+        self._until = until
+        self._clock = asyncio.get_running_loop().time
+        self._calls: set[str] = set()
+        self._worked: Counter[str] = Counter()
+        self._errors: dict[str, Counter[str]] = {}
+        self._unknown: dict[str, str] = {}
+
+    async def explore(self, progress: bool = True) -> None:
+        """Tries the tools in rounds, until each has worked often enough or nothing new can be tried.
+
+        Args:
+            progress: Whether to show a progress bar on a terminal.
+        """
+        with progress_bar(*COLUMNS, shown=progress) as bar:
+            for _ in bar.track(range(ROUNDS), description="exploring the server"):
+                before = len(self._calls)
+                await self._read()
+                await self._act()
+                if len(self._calls) == before or self._clock() > self._until:
+                    break
+
+    def failures(self) -> dict[str, str]:
+        """Why no call of a tool worked, by its name."""
+        reasons = {}
+        for tool in self._tools:
+            if self._worked[tool.name]:
+                continue
+            if errors := self._errors.get(tool.name):
+                error, times = errors.most_common(1)[0]
+                reasons[tool.name] = f"every call failed, {times} of {errors.total()} with: {error}"
+            elif tool.name in self._unknown:
+                reasons[tool.name] = self._unknown[tool.name]
+        return reasons
+
+    def _acts(self, tool: CatalogTool) -> bool:
+        """Whether a tool changes something: it was seen to, or its name says so."""
+        return tool.name in self._graph.changing or (not tool.reads and acts(tool.name))
+
+    async def _read(self) -> None:
+        """A round of the tools that read."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(rollout_of_its_own())
+            for tool in self._tools:
+                if self._acts(tool) or self._worked[tool.name] >= ENOUGH:
+                    continue
+                rng = random.Random(f"read-{self._seed}-{tool.name}-{len(self._calls)}")
+                for _ in range(LOOKS):
+                    step = self._draw(tool, rng)
+                    if step is None:
+                        continue
+                    changed = await self._try(step) is not None and await self._has_changed()
+                    if changed:
+                        self._graph.changing.add(tool.name)
+                        await stack.aclose()
+                        await stack.enter_async_context(rollout_of_its_own())
+                        break
+
+    async def _act(self) -> None:
+        """A round of the tools that change something, each in a copy of its own."""
+        if not self._server.disposable:
+            return
+        turns = asyncio.Semaphore(AT_ONCE if self._server.world else 1)
+        tools = [tool for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS]
+
+        async def act(tool: CatalogTool) -> None:
+            rng = random.Random(f"act-{self._seed}-{tool.name}-{self._worked[tool.name]}")
+            async with turns, rollout_of_its_own():
+                for _ in range(TRIES):
+                    step = self._draw(tool, rng)
+                    if step is None:
+                        continue
+                    result = await self._try(step, learn=False)
+                    if result is not None and (changed := await self._has_changed()) is not False:
+                        if changed:
+                            self._graph.changing.add(tool.name)
+                        return
+                    if result is not None:
+                        self._values.learn(tool.name, step.arguments, result)
+
+        await asyncio.gather(*(act(tool) for tool in tools))
+
+    async def _has_changed(self) -> bool | None:
+        """Whether the world has changed. None: it does not show."""
+        changes = await self._server.changes()
+        return None if changes is None else bool(changes)
+
+    def _draw(self, tool: CatalogTool, rng: random.Random) -> Step | None:
+        """A call that was not made yet. None: none could be drawn, or the time is over."""
+        if tool.name in self._graph.slow or self._clock() > self._until:
+            return None
+        try:
+            step = Step(tool=tool.name, arguments=self._values.arguments(tool, explore=True, optional=0.25, rng=rng))
+        except NoValue as error:
+            self._unknown[tool.name] = str(error)
+            return None
+        key = to_json(step)
+        if key in self._calls:
+            return None
+        self._calls.add(key)
+        return step
+
+    async def _try(self, step: Step, learn: bool = True) -> Any:
+        """Makes a call, and learns from what it gives. learn: whether its values are there in each copy of the world.
+
+        Returns:
+            The result. None: the call failed, or gave nothing.
+        """
+        start = self._clock()
+        try:
+            answer = await performed_step(self._server, step, [])
+        except StepFailed as failed:
+            log.debug("exploring: %s", failed)
+            self._learn_failure(step, failed)
+            return None
+        finally:
+            if self._clock() - start > SLOW:
+                self._graph.slow.add(step.tool)
+        self._worked[step.tool] += 1
+        self._graph.note(step.tool, step.arguments, 1.0)
+        result = parse_result(answer.text, answer.structured)
+        if learn:
+            self._values.learn(step.tool, step.arguments, result)
+        return result
+
+    def _learn_failure(self, step: Step, failed: StepFailed) -> None:
+        """Notes that a call failed, whose fault that is, and what the error offers."""
+        message = failed.message
+        self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
+        learn_failure(self._values, step, message, EMPTY if failed.kind == "empty" else 0.0)
+
+
+def learn_failure(values: Values, step: Step, message: str, worked: float = 0.0) -> None:
+    """Notes that a call failed, which arguments its error blames, and what it offers for them.
+
+    Args:
+        values: Learns.
+        step: The call.
+        message: The error.
+        worked: As in `ValueGraph.note`.
+    """
+    graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
+    shares = blame(message, slots) if worked == 0.0 else None
+    graph.note(step.tool, step.arguments, worked, shares)
+    if worked:
+        return
+    offer, endings = offers(message, step.arguments)
+    for slot in shares or ():
+        if isinstance(slots[slot], str):
+            graph.offer(slot, offer, endings)
+            graph.messages[slot] = message[:1000]
+
+
+async def look_at_tables(server: Server, sql: Sql) -> None:
+    """Looks at the tables that tools with SQL queries reach."""
+
+    async def run(tool: CatalogTool, arguments: dict[str, Any]) -> Any:
+        try:
+            result = await performed_step(server, Step(tool=tool.name, arguments=arguments), [])
+        except StepFailed:
+            return None
+        return parse_result(result.text, result.structured)
+
+    if sql.tools:
+        async with rollout_of_its_own():
+            await sql.look(run)

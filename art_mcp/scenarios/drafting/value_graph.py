@@ -1,0 +1,379 @@
+"""The value graph: values that a server and its world show, what they are called there, and which calls accepted them.
+
+A value is a node. Values of one record, and the arguments and results of one call, are neighbours. The names of sources
+only say which are tried first: what counts are the calls that worked with their values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from art_mcp.canonical import canonical
+from art_mcp.scenarios.catalog import Catalog, CatalogTool, properties_of
+from art_mcp.scenarios.lines import lines
+from art_mcp.scenarios.observe import Finding, findings, is_file, leaves, meanings
+
+MAX_FINDINGS = 300
+"""Values of a source that are kept, at most."""
+
+MAX_NEIGHBOURS = 64
+"""Records and calls that are noted of a value, at most."""
+
+FAILURES = 2.0
+"""Failed calls after which a value or a source of a parameter is given up, unless others worked."""
+
+WORLD = "{world}"
+"""Stands for a tool that gave what the files of a world show. No tool has such a name."""
+
+ERRORS = "{error}"
+"""Stands for a tool that gave what an error offers. No tool has such a name."""
+
+_SHORT = "{short}"
+"""Marks the beginning of a digest, by which people name what has it. No name has such a word."""
+
+_DIGEST = re.compile(r"[0-9a-f]{32,}")
+_NAME = re.compile(r"[\w.@+-]+(?: [\w.@+-]+)*")
+_WORD = re.compile(r"[A-Za-z]{3,}")
+
+Slot = tuple[str, str]
+"""A place in a call that takes a value: the tool, and the keys that lead there, as in `entities.*.name`."""
+
+Source = Hashable
+"""Where a value comes from: the tool and the words of a finding, or the name of what makes it up."""
+
+
+@dataclass(slots=True)
+class Count:
+    """Calls that worked and that failed. A call that gave nothing counts as a part of each."""
+
+    worked: float = 0.0
+    failed: float = 0.0
+
+    def rate(self, prior: float) -> float:
+        """The share of calls that may work. prior: what it seems to be before any call, from 0 to 1."""
+        return (prior + self.worked) / (1.0 + self.worked + self.failed)
+
+
+@dataclass(slots=True)
+class Pool:
+    """The values of one source.
+
+    Args:
+        source: The source.
+        finding: The first of them, whose words all have.
+        tool: The tool that gave them, or WORLD or ERRORS.
+    """
+
+    source: Source
+    finding: Finding
+    tool: str
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class ValueGraph:
+    """Values that calls may take.
+
+    `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
+    paths of a world; `slow` the tools that took long; `changing` the tools that were seen to change their world.
+
+    Args:
+        catalog: What the server offers.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._takes = {tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools}
+        self._takes |= {WORLD: set(), ERRORS: set()}
+        self.pools: dict[Source, Pool] = {}
+        self.results: dict[str, list[tuple[dict[str, Any], Any]]] = {}
+        self.records: list[dict[str, Any]] = []
+        self.places: list[str] = []
+        self.slow: set[str] = set()
+        self.changing: set[str] = set()
+        self._sources: defaultdict[tuple[Slot, Source], Count] = defaultdict(Count)
+        self._values: defaultdict[tuple[Slot, str], Count] = defaultdict(Count)
+        self._draws: dict[tuple[Slot, str], Source] = {}
+        self._contexts: defaultdict[str, list[int]] = defaultdict(list)
+        self._next_context = 0
+        self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
+        self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
+        self.messages: dict[Slot, str] = {}
+
+    def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
+        """Keeps what a call gave.
+
+        Args:
+            tool: Name of the tool.
+            arguments: Its arguments.
+            value: The result, as `parse_result` returns it.
+        """
+        self.results.setdefault(tool, []).append((dict(arguments), value))
+        self.learn_records(_records(value))
+        new = list(findings(tool, value))
+        self._connect([*(leaf for _, leaf in leaves(dict(arguments))), *(finding.value for finding in new)])
+        self.add(tool, [*new, *_below(tool, arguments, new), *_short_digests(new)])
+
+    def learn_records(self, records: Iterable[dict[str, Any]]) -> None:
+        """Keeps objects, whose values belong together."""
+        for record in records:
+            if len(self.records) < MAX_FINDINGS and record not in self.records:
+                self.records.append(record)
+                self._connect(leaf for _, leaf in leaves(record))
+
+    def add(self, tool: str, new: Iterable[Finding]) -> None:
+        """Keeps values. tool: the tool that gave them, or WORLD."""
+        for finding in new:
+            source = (tool, finding.own, finding.about)
+            pool = self.pools.setdefault(source, Pool(source, finding, tool))
+            if len(pool.values) < MAX_FINDINGS:
+                pool.values.setdefault(canonical(finding.value), finding.value)
+
+    def offer(self, slot: Slot, values: Iterable[str], endings: Iterable[str]) -> None:
+        """Keeps what an error, or the words of a schema, offer for a slot.
+
+        Args:
+            slot: The slot.
+            values: Values that it may take.
+            endings: Endings of files that it may take: `.csv`.
+        """
+        source = (ERRORS, slot)
+        for value in values:
+            pool = self.pools.setdefault(source, Pool(source, Finding(None, (), frozenset(), value), ERRORS))
+            if len(pool.values) < MAX_FINDINGS:
+                pool.values.setdefault(canonical(value), value)
+        self._endings[slot] += [ending for ending in endings if ending not in self._endings[slot]]
+
+    def _connect(self, values: Iterable[Any]) -> None:
+        """Makes values neighbours."""
+        self._next_context += 1
+        for key in {canonical(value) for value in values if not isinstance(value, bool)}:
+            if len(self._contexts[key]) < MAX_NEIGHBOURS:
+                self._contexts[key].append(self._next_context)
+
+    def neighbours(self, candidates: Sequence[Any], others: Iterable[Any]) -> list[Any]:
+        """The candidates that were seen together with the most of some other values. Empty: none was with any."""
+        contexts = [set(self._contexts.get(canonical(other), ())) for other in others if not isinstance(other, bool)]
+        counts = [
+            sum(not known.isdisjoint(self._contexts.get(canonical(value), ())) for known in contexts)
+            for value in candidates
+        ]
+        most = max(counts, default=0)
+        return [value for value, count in zip(candidates, counts, strict=True) if count == most] if most else []
+
+    def drew(self, slot: Slot, value: Any, source: Source) -> None:
+        """Notes where the value of a slot was taken from."""
+        self._draws[slot, canonical(value)] = source
+
+    def note(
+        self, tool: str, arguments: Mapping[str, Any], worked: float, slots: Mapping[Slot, float] | None = None
+    ) -> None:
+        """Notes whether a call worked.
+
+        Args:
+            tool: Name of the tool.
+            arguments: Its arguments.
+            worked: 1: it did. 0: it failed. Between: it gave nothing.
+            slots: The slots that made it fail, each with its share. None: all in equal shares.
+        """
+        values = dict(slot_values(tool, arguments))
+        shares = slots if slots is not None else dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
+        for slot, value in values.items():
+            key = canonical(value)
+            failed = (1 - worked) * shares.get(slot, 0.0)
+            sources, name = self._of(slot, key), slot[1].rpartition(".")[2]
+            counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
+            for count in [*counts, *(self._by_name[name, source] for source in sources)]:
+                count.worked += worked
+                count.failed += failed
+
+    def _of(self, slot: Slot, key: str) -> list[Source]:
+        """Where the value of a slot was taken from; if that is not known, where it could be taken from."""
+        if (slot, key) in self._draws:
+            return [self._draws[slot, key]]
+        return [source for source, pool in self.pools.items() if key in pool.values]
+
+    def evidence(self, slot: Slot, source: Source) -> Count:
+        """How calls went that had values of a source in a slot."""
+        return self._sources.get((slot, source)) or Count()
+
+    def by_name(self, slot: Slot, name: str, source: Source) -> Count:
+        """The same for other slots whose parameter has a name."""
+        every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
+        return Count(every.worked - own.worked, every.failed - own.failed)
+
+    def refused(self, slot: Slot, value: Any) -> bool:
+        """Whether calls with a value in a slot failed, and more than worked."""
+        count = self._values.get((slot, canonical(value)))
+        return count is not None and count.failed > count.worked
+
+    def accepted(self, slot: Slot, value: Any) -> bool:
+        """Whether a call with a value in a slot worked."""
+        count = self._values.get((slot, canonical(value)))
+        return count is not None and count.worked >= 1
+
+    def fits(self, pool: Pool, name: str) -> bool:
+        """Whether the words of a pool are those of a parameter."""
+        return pool.finding.fits(name, self._takes.get(pool.tool, set()))
+
+    def sources(self, tool: str, slot: Slot, values: Iterable[Finding]) -> list[Finding]:
+        """The values in a result that a slot of another tool may take and that have a path: by their names, or because
+        calls worked with values of their source.
+
+        Args:
+            tool: Name of the tool that gave the result.
+            slot: The slot.
+            values: The values in the result.
+        """
+        name = slot[1].rpartition(".")[2]
+        return [
+            finding
+            for finding in values
+            if finding.path is not None
+            and (
+                finding.fits(name, self._takes[tool])
+                or self.evidence(slot, (tool, finding.own, finding.about)).worked >= 1
+            )
+        ]
+
+    def records_with(self, keys: Sequence[str]) -> list[dict[str, Any]]:
+        """Parts of known objects that have values for all of these keys. Of a list one item is taken.
+
+        A key such as `entityName` is also the `name` of an object.
+        """
+        parts = []
+        for record in self.records:
+            part = {}
+            for key in keys:
+                own = next((each for each in record if each == key), None) or next(
+                    (each for each in record if meanings(key)[-1:] == meanings(each) == ["name"]), None
+                )
+                if own is not None:
+                    part[key] = record[own][:1] if isinstance(record[own], list) else record[own]
+            if len(part) == len(keys) and all(part.values()) and part not in parts:
+                parts.append(part)
+        return parts
+
+    def own_endings(self, slot: Slot) -> list[str]:
+        """The endings of files that a slot takes, as errors or its description say."""
+        return self._endings.get(slot, [])
+
+    def has_offers(self, slot: Slot) -> bool:
+        """Whether an error has offered values for a slot."""
+        return (ERRORS, slot) in self.pools
+
+    def endings(self) -> list[str]:
+        """The endings of known files."""
+        names = [path.rpartition("/")[2] for path in self.paths("file")]
+        return sorted({f".{name.rpartition('.')[2]}" for name in names if "." in name.strip(".")})
+
+    def names(self) -> list[str]:
+        """Words in the names of known things, to look for."""
+        parts: set[str] = set()
+        for pool in self.pools.values():
+            if pool.finding.own[-1:] in (("name",), ("title",)):
+                for value in pool.values.values():
+                    parts.update(_WORD.findall(value) if isinstance(value, str) else ())
+        return sorted(parts)
+
+    def lines_of(self, values: Iterable[Any]) -> list[str]:
+        """Lines without keys of the texts that calls with one of these values gave."""
+        texts_in_calls = {value for value in values if isinstance(value, str)}
+        texts = [
+            value
+            for results in self.results.values()
+            for arguments, value in results
+            if isinstance(value, str)
+            and texts_in_calls & {each for each in arguments.values() if isinstance(each, str)}
+        ]
+        bare = [line.value for text in texts for line in lines(text) if not line.key]
+        return list(dict.fromkeys(line for line in bare if 3 <= len(line) <= 60 and line[0].isalnum()))
+
+    def paths(self, kind: str) -> list[str]:
+        """Absolute paths of known files or directories. kind: file or directory."""
+        paths = {
+            value.rstrip("/")
+            for pool in self.pools.values()
+            if kind in pool.finding.about
+            for value in pool.values.values()
+            if isinstance(value, str) and value.startswith("/")
+        }
+        return sorted(paths)
+
+    def folders(self) -> list[str]:
+        """The directories of known files, and places that are directories."""
+        files = self.paths("file")
+        return sorted({path.rpartition("/")[0] for path in files if path.count("/") > 2})
+
+
+def slot_values(tool: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Slot, Any]]:
+    """The scalar values of a call with their slots. Of a list each item is in the same slot, and the last one counts.
+
+    Args:
+        tool: Name of the tool.
+        arguments: Its arguments.
+    """
+    for path, leaf in leaves(dict(arguments)):
+        if not isinstance(leaf, bool):
+            yield (tool, ".".join("*" if isinstance(key, int) else key for key in path)), leaf
+
+
+def is_digest(value: Any) -> bool:
+    """Whether a value is a hash, which people shorten."""
+    return bool(_DIGEST.fullmatch(str(value)))
+
+
+def short(value: str) -> str:
+    """The beginning of a digest; any other value as it is."""
+    return value[:8] if is_digest(value) else value
+
+
+def is_short_digest(pool: Pool) -> bool:
+    """Whether the values of a pool are the beginnings of digests."""
+    return _SHORT in pool.finding.about
+
+
+def _records(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a result that hold values."""
+    if isinstance(value, dict):
+        if any(isinstance(item, str | int) for item in value.values()):
+            yield value
+        for item in value.values():
+            yield from _records(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _records(item)
+
+
+def _short_digests(findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The beginnings of digests."""
+    for finding in findings:
+        if isinstance(finding.value, str) and is_digest(finding.value):
+            yield Finding(None, finding.own, finding.about | {_SHORT}, short(finding.value))
+
+
+def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding]) -> Iterator[Finding]:
+    """The paths of what a tool of directories listed in the one that it was given."""
+    own = set(meanings(tool))
+    folders = [leaf for _, leaf in leaves(dict(arguments)) if isinstance(leaf, str) and leaf.startswith("/")]
+    if len(folders) != 1:
+        return
+    for finding in findings:
+        name = finding.value
+        if finding.own[-1:] != ("name",) or not isinstance(name, str) or not _NAME.fullmatch(name):
+            continue
+        tags = (finding.about - own) & {"file", "directory"}
+        if len(finding.path or ()) <= 2 and (tags or "directory" in own):
+            kind = "file" if "file" in tags or (not tags and is_file(name)) else "directory"
+            yield Finding(None, ("path",), frozenset({kind}), f"{folders[0].rstrip('/')}/{name}")
+
+
+def alike(tool: CatalogTool, pool: Pool) -> float:
+    """Words that a tool's name shares with a pool. What the tool itself gave counts least: it would lead back to what
+    the tool was called for."""
+    own = set(meanings(" ".join(tool.words)))
+    if pool.tool == tool.name:
+        return 0.5 * bool(own & pool.finding.about)
+    return len(own & pool.finding.about.union(pool.finding.own))
