@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: a small engine, a tiny base model, an MCP server, environments for other programs."""
+"""What tests and benchmarks share: a small engine, a tiny base model, an MCP server, environments of other programs."""
