@@ -1,1 +1,1 @@
-"""What tests and benchmarks share: a small engine, a tiny base model, environments for programs of other people."""
+"""What tests and benchmarks share: a small engine, a tiny base model, an MCP server, environments of other programs."""
