@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,9 @@ APART = 1.2
 
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Executions at the same time, if each has a world of its own. Half of them wait for a server to start."""
+
+BATCH = 8
+"""Plans that share a copy of the world, at most."""
 
 MAX_ASKED = 64
 """Characters of a value that a written task asks for, at most."""
@@ -122,6 +125,9 @@ class Trials:
             (`Server.disposable`).
         until: Time of the event loop after which nothing is executed any more. None: there is no such time.
         on_done: Called after each execution: once for calls that fail, twice for the others.
+        changing: Tools that were seen to change the world. Calls of the others are executed one after another in one
+            copy, which saves the start of a server for each, and the second time in the reverse order: where the order
+            makes a difference, the two executions differ.
     """
 
     def __init__(
@@ -132,7 +138,9 @@ class Trials:
         allow_destructive: bool = False,
         until: float | None = None,
         on_done: Callable[[], None] = lambda: None,
+        changing: set[str] | None = None,
     ) -> None:
+        self._changing = changing
         self._server = server
         self._catalog = catalog
         self._allowed = allow_destructive or server.disposable
@@ -150,17 +158,77 @@ class Trials:
         Returns:
             For each plan its trial, or why it is not usable.
         """
-        firsts = await asyncio.gather(*(self._perform(steps, fail) for steps in plans))
+        firsts = await self._perform_all(plans, fail)
         end = time.monotonic()
-        if any(isinstance(first, Execution) for first in firsts):
+        good = [at for at, first in enumerate(firsts) if isinstance(first, Execution)]
+        if good:
             await asyncio.sleep(max(0.0, end + APART - time.monotonic()))
-        return list(await asyncio.gather(*(self._again(first, fail) for first in firsts)))
+        again = await self._perform_all([firsts[at].steps for at in reversed(good)], fail, check=False)  # type: ignore[union-attr]
+        seconds = dict(zip(reversed(good), again, strict=True))
+        return [self._trial(first, seconds.get(at)) for at, first in enumerate(firsts)]
+
+    async def _perform_all(
+        self, plans: Sequence[Sequence[Step]], fail: bool, check: bool = True
+    ) -> list[Execution | StepFailed]:
+        """Executes several plans, each once. Quiet ones share a copy of the world."""
+        quiet = [at for at, steps in enumerate(plans) if self._is_quiet(steps)]
+        size = max(1, min(BATCH, -(-len(quiet) // AT_ONCE)))
+        batches = [quiet[at : at + size] for at in range(0, len(quiet), size)]
+        alone = [[at] for at in range(len(plans)) if at not in set(quiet)]
+        outcomes: dict[int, Execution | StepFailed] = {}
+
+        async def perform_batch(batch: Sequence[int]) -> None:
+            if len(batch) > 1:
+                outcomes.update(await self._perform_together({at: plans[at] for at in batch}, fail, check))
+            for at in batch:
+                if at not in outcomes:
+                    outcomes[at] = await self._perform(plans[at], fail, check)
+
+        await asyncio.gather(*map(perform_batch, [*batches, *alone]))
+        return [outcomes[at] for at in range(len(plans))]
+
+    def _is_quiet(self, steps: Sequence[Step]) -> bool:
+        """Whether no call of a plan seems to change the world, although the names of the tools do not say so."""
+        return (
+            self._changing is not None
+            and self._server.world is not None
+            and not any(step.tool in self._changing or acts(step.tool) for step in steps)
+        )
+
+    async def _perform_together(
+        self, plans: Mapping[int, Sequence[Step]], fail: bool, check: bool
+    ) -> dict[int, Execution | StepFailed]:
+        """Executes plans one after another in one copy, until one changes something there. Those that were executed
+        before it are returned."""
+        outcomes: dict[int, Execution | StepFailed] = {}
+        async with self._turns, rollout_of_its_own():
+            for at, steps in plans.items():
+                try:
+                    self._check_time()
+                    valid_steps = check_steps(steps, self._catalog, self._allowed) if check else list(steps)
+                    history, results = await _perform_here(self._server, valid_steps, fail)
+                    outcomes[at] = Execution(history, results, [])
+                except StepFailed as failed:
+                    outcomes[at] = failed
+                except OSError as error:
+                    outcomes[at] = StepFailed("error", f"what it changed in its world cannot be read: {error}")
+                if await self._server.changes():
+                    assert self._changing is not None
+                    self._changing.update(step.tool for step in steps)
+                    del outcomes[at]
+                    break
+                self._on_done()
+        return outcomes
+
+    def _check_time(self) -> None:
+        """Raises StepFailed if the time is over."""
+        if self._until is not None and asyncio.get_running_loop().time() > self._until:
+            raise StepFailed("surplus", "the time was over")
 
     async def _perform(self, steps: Sequence[Step], fail: bool, check: bool = True) -> Execution | StepFailed:
         async with self._turns:
             try:
-                if self._until is not None and asyncio.get_running_loop().time() > self._until:
-                    raise StepFailed("surplus", "the time was over")
+                self._check_time()
                 valid_steps = check_steps(steps, self._catalog, self._allowed) if check else list(steps)
                 return await perform(self._server, valid_steps, fail=fail)
             except StepFailed as failed:
@@ -168,10 +236,11 @@ class Trials:
             finally:
                 self._on_done()
 
-    async def _again(self, first: Execution | StepFailed, fail: bool) -> Trial | StepFailed:
-        if isinstance(first, StepFailed):
+    def _trial(self, first: Execution | StepFailed, again: Execution | StepFailed | None) -> Trial | StepFailed:
+        """What two executions make. again: the second one. None: the first one failed."""
+        if isinstance(first, StepFailed) or again is None:
+            assert isinstance(first, StepFailed)
             return first
-        again = await self._perform(first.steps, fail, check=False)
         if isinstance(again, StepFailed):
             if again.kind == "surplus":
                 return again
@@ -322,24 +391,28 @@ async def perform(server: Server, steps: Sequence[Step], *, fail: bool = False) 
     Raises:
         StepFailed: A call failed or gave nothing usable, or its world cannot be read.
     """
-    history: list[Step] = []
-    results: list[CallResult] = []
-    before: list[Change] | None = []
     try:
         async with rollout_of_its_own() as scope:
-            for index, step in enumerate(steps):
-                wrong = fail and index == len(steps) - 1
-                results.append(await performed_step(server, step, results, index, fail=wrong))
-                after = await server.changes()
-                history.append(
-                    step if after is None else step.model_copy(update={"reads": _only_read(step, after, before)})
-                )
-                before = after
+            history, results = await _perform_here(server, steps, fail)
     except OSError as error:
         raise StepFailed("error", f"what it changed in its world cannot be read: {error}") from error
     world = scope.metadata.get(WORLD_KEY)
     changes = None if world is None else [Change.model_validate(change) for change in world["changes"]]
     return Execution(history, results, changes)
+
+
+async def _perform_here(server: Server, steps: Sequence[Step], fail: bool) -> tuple[list[Step], list[CallResult]]:
+    """Executes steps in the current rollout. Returns them with what the execution told of each, and the results."""
+    history: list[Step] = []
+    results: list[CallResult] = []
+    before = await server.changes()
+    for index, step in enumerate(steps):
+        wrong = fail and index == len(steps) - 1
+        results.append(await performed_step(server, step, results, index, fail=wrong))
+        after = await server.changes()
+        history.append(step if after is None else step.model_copy(update={"reads": _only_read(step, after, before)}))
+        before = after
+    return history, results
 
 
 @asynccontextmanager

@@ -186,7 +186,13 @@ class _Generation:
         if self._live:
             with progress_bar(*COLUMNS, shown=self._options.progress) as bar:
                 task = bar.add_task("making scenarios", total=quota.total)
-                trials = Trials(self._live, self._catalog, allow_destructive=self._allow_destructive, until=self._end)
+                trials = Trials(
+                    self._live,
+                    self._catalog,
+                    allow_destructive=self._allow_destructive,
+                    until=self._end,
+                    changing=self._values.graph.changing,
+                )
 
                 async def on_wave() -> None:
                     await paraphrase_new()

@@ -33,6 +33,7 @@ class Draft:
         topic: What the call is about in words, for a follow-up that names only this: the value of its main argument.
         same: The same for drafts that differ in nothing but the topic.
         missing: The value that does not exist, and what it would be the name of. None: the calls should work.
+        refusal: Why the call must fail, in the server's words. Empty: because of the missing value, or it should work.
         parts: The two drafts of a pair that is executed together, with one call each. Empty: it is no such pair.
     """
 
@@ -44,6 +45,7 @@ class Draft:
     topic: str = ""
     same: str = ""
     missing: tuple[str, str] | None = None
+    refusal: str = ""
     parts: tuple[Draft, ...] = ()
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import new_name
 from art_mcp.scenarios.drafting.values import Values
-from art_mcp.scenarios.lines import lines
+from art_mcp.scenarios.lines import lines, mentions
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import plural
@@ -21,6 +22,12 @@ from art_mcp.scenarios.phrasing.questions import Question, questions
 from art_mcp.scenarios.phrasing.sense import senses
 from art_mcp.scenarios.phrasing.wish import Wish, wish
 from art_mcp.scenarios.plan import Kind, Step, is_reference
+
+MAX_REASON = 120
+"""Characters of an error that an answer repeats, at most."""
+
+_PREFIX = re.compile(r"^(?:[\w ]*\b(?:error|exception)\b[^:\n]*:\s*)+", re.IGNORECASE)
+"""What an SDK puts before an error: `Error executing tool NAME: `."""
 
 
 class Drafter:
@@ -146,6 +153,19 @@ class Drafter:
             "impossible", draft.steps, draft.render_call, draft.find_questions, draft.held_values, missing=(value, noun)
         )
 
+    def refused(self, name: str) -> Draft | None:
+        """A task with a call that must fail, as a call of the exploration did, although the tool works: a book that is
+        on loan already. None: no error says in few words which value is wrong."""
+        tool, graph = self.tools[name], self.values.graph
+        for arguments, message in self.rng.sample(graph.refusals[name], len(graph.refusals[name])):
+            reason = _reason(message)
+            texts = [value for value in arguments.values() if isinstance(value, str) and len(value) > 1]
+            about = [value for value in texts if value not in graph.places and mentions(reason, value)]
+            if reason and about and not self.values.held_out(tool, arguments):
+                draft = self.of_call(tool, arguments, kind="impossible")
+                return replace(draft, missing=(about[0], "thing"), refusal=reason)
+        return None
+
     def _absent(self, value: str) -> str:
         """A value like this one that does not exist."""
         name = new_name(self.rng)
@@ -153,6 +173,12 @@ class Drafter:
             return name
         folder, _, last = value.rpartition("/")
         return f"{folder}/{name}{'.' + last.rpartition('.')[2] if '.' in last else ''}"
+
+
+def _reason(message: str) -> str:
+    """The last part of an error, without what the server's SDK puts before it. Empty: it is long or several lines."""
+    text = _PREFIX.sub("", message.strip()).strip().rstrip(".")
+    return text if text and "\n" not in text and len(text) <= MAX_REASON else ""
 
 
 def _lists(results: Sequence[tuple[Any, Any]]) -> bool:

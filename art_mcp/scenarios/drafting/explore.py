@@ -22,6 +22,7 @@ from art_mcp.scenarios.drafting.value_graph import slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
 from art_mcp.scenarios.observe import parse_result
+from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
 from trainer_server.common.jsonl import to_json
@@ -35,7 +36,7 @@ LOOKS = 4
 """Calls of a tool in a round that only reads."""
 
 TRIES = 6
-"""Calls of a tool that changes something in a round, until one works. Those that fail cost no copy of the world."""
+"""Calls of a tool that changes something in a round, until one works."""
 
 ENOUGH = 8
 """Calls of a tool that worked, after which it is not explored any more; of one that changes something, ENOUGH_ACTS."""
@@ -45,8 +46,11 @@ ENOUGH_ACTS = 2
 SLOW = 2.0
 """Seconds after which a call counts as slow. Such a tool is not called again."""
 
-AT_ONCE = 2 * (os.cpu_count() or 1)
-"""Copies of the world in which tools are tried at the same time."""
+LANES = os.cpu_count() or 1
+"""Copies of the world in which tools that change something are tried at the same time."""
+
+MAX_REFUSALS = 24
+"""Calls of a tool that failed that are kept, at most: some are tasks that cannot be done."""
 
 EMPTY = 0.3
 """What a call counts that gave nothing."""
@@ -58,8 +62,9 @@ class Explorer:
     """Tries the tools of a server.
 
     Tools that read are called one after another in one copy of the world, until one of them changes something there.
-    Tools that change something are each tried in a copy of their own, several at once. Without copies only those tools
-    are called that only read.
+    Tools that change something are tried in a few other copies, one after another: a start of a server takes longer
+    than many calls. A tool for which an earlier one left nothing is tried again in the next round, in another order.
+    Without copies only those tools are called that only read.
 
     Args:
         server: The server.
@@ -91,10 +96,10 @@ class Explorer:
             progress: Whether to show a progress bar on a terminal.
         """
         with progress_bar(*COLUMNS, shown=progress) as bar:
-            for _ in bar.track(range(ROUNDS), description="exploring the server"):
+            for number in bar.track(range(ROUNDS), description="exploring the server"):
                 before = len(self._calls)
                 await self._read()
-                await self._act()
+                await self._act(number)
                 if len(self._calls) == before or self._clock() > self._until:
                     break
 
@@ -134,34 +139,38 @@ class Explorer:
                         await stack.enter_async_context(rollout_of_its_own())
                         break
 
-    async def _act(self) -> None:
-        """A round of the tools that change something, each in a copy of its own."""
+    async def _act(self, number: int) -> None:
+        """A round of the tools that change something. Those that remove something come last in every other round."""
         if not self._server.disposable:
             return
-        turns = asyncio.Semaphore(AT_ONCE if self._server.world else 1)
         tools = [tool for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS]
+        removing = [tool for tool in tools if any(VERBS[word].removes for word in tool.words if word in VERBS)]
+        others = [tool for tool in tools if tool not in removing]
+        random.Random(f"order-{self._seed}-{number}").shuffle(others)
+        order = [*others, *removing] if number % 2 == 0 else [*removing, *others]
+        lanes = LANES if self._server.world else 1
+        await asyncio.gather(*(self._act_in_turn(order[lane::lanes], number) for lane in range(lanes)))
 
-        async def act(tool: CatalogTool) -> None:
-            rng = random.Random(f"act-{self._seed}-{tool.name}-{self._worked[tool.name]}")
-            async with turns, rollout_of_its_own():
+    async def _act_in_turn(self, tools: Sequence[CatalogTool], number: int) -> None:
+        """Tries tools that change something, one after another in one copy of the world."""
+        if not tools:
+            return
+        async with rollout_of_its_own():
+            changes: Any = []
+            for tool in tools:
+                rng = random.Random(f"act-{self._seed}-{tool.name}-{number}")
                 for _ in range(TRIES):
                     step = self._draw(tool, rng)
-                    if step is None:
+                    if step is None or await self._try(step, learn=False) is None:
                         continue
-                    result = await self._try(step, learn=False)
-                    if result is not None and (changed := await self._has_changed()) is not False:
-                        if changed:
-                            self._graph.changing.add(tool.name)
-                        return
-                    if result is not None:
-                        self._values.learn(tool.name, step.arguments, result)
+                    before, changes = changes, await self._server.changes()
+                    if changes is None or changes != before:
+                        self._graph.changing.add(tool.name)
+                        break
 
-        await asyncio.gather(*(act(tool) for tool in tools))
-
-    async def _has_changed(self) -> bool | None:
-        """Whether the world has changed. None: it does not show."""
-        changes = await self._server.changes()
-        return None if changes is None else bool(changes)
+    async def _has_changed(self) -> bool:
+        """Whether the world has changed, as far as it shows."""
+        return bool(await self._server.changes())
 
     def _draw(self, tool: CatalogTool, rng: random.Random) -> Step | None:
         """A call that was not made yet. None: none could be drawn, or the time is over."""
@@ -222,6 +231,8 @@ def learn_failure(values: Values, step: Step, message: str, worked: float = 0.0)
     graph.note(step.tool, step.arguments, worked, shares)
     if worked:
         return
+    if len(graph.refusals[step.tool]) < MAX_REFUSALS:
+        graph.refusals[step.tool].append((dict(step.arguments), message))
     offer, endings = offers(message, step.arguments)
     for slot in shares or ():
         if isinstance(slots[slot], str):

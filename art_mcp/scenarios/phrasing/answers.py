@@ -53,6 +53,11 @@ def missing(noun: str, value: str) -> str:
     return _ANSWERS.missing.format(noun=noun, value=value)
 
 
+def refused(reason: str) -> str:
+    """The right answer where a call must fail. reason: the error of the server."""
+    return _trim_stop(_ANSWERS.refused.format(reason=reason))
+
+
 def able(nouns: Sequence[str], rng: random.Random) -> str:
     """The right answer to what can be done. It names some of the nouns that the tools are for."""
     sample = rng.sample(list(nouns), min(3, len(nouns)))

@@ -10,6 +10,7 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, pair_drafts, split_pair, to_executed
 from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
@@ -151,6 +152,8 @@ class Producer:
             wrong = None
             if isinstance(outcome, StepFailed):
                 wrong = (outcome.kind, str(outcome))
+                if draft.kind == "single" and outcome.kind == "error":
+                    learn_failure(self._drafter.values, draft.steps[0], outcome.message)
             else:
                 if draft.parts:
                     self._pool.add_pair(*split_pair(draft, outcome, self._rng))
@@ -159,6 +162,8 @@ class Producer:
                 wrong = self._useless(executed)
                 if wrong is None:
                     self._pool.add(executed)
+                    if draft.kind == "single":
+                        self._drafter.values.graph.note(last, draft.steps[0].arguments, 1.0)
                     if draft.kind == "single" and not executed.acts:
                         self._chains.learn(last, draft.steps[0].arguments, executed.results[0])
                     continue
@@ -213,13 +218,17 @@ class Producer:
         self._drafted.add(key)
         return True
 
+    def _acts(self, name: str) -> bool:
+        """Whether a tool changes something: it was seen to, or its verb says so."""
+        return name in self._drafter.values.graph.changing or self._drafter.senses[name].acts
+
     def _open(self, acting: bool) -> list[str]:
-        """The tools of which more calls are wanted. acting: those whose verb says that they change something."""
+        """The tools of which more calls are wanted. acting: those that change something."""
         return [
             name
             for name in self._names
             if name not in self._idle
-            and self._drafter.senses[name].acts is acting
+            and self._acts(name) is acting
             and len(self._pool.singles[name]) < self._wanted_count(name)
             and not (self._failed[name] >= FAILING and not self._pool.singles[name])
         ]
@@ -250,7 +259,7 @@ class Producer:
         """Executed calls that are wanted of a tool. Those that act take longer, as each has a server of its own."""
         if name in self._drafter.values.graph.slow:
             return MAX_SLOW_CALLS
-        return max(3, self._enough() // 2) if self._drafter.senses[name].acts else self._enough()
+        return max(3, self._enough() // 2) if self._acts(name) else self._enough()
 
     def _share_tried(self) -> float:
         """The share of the wanted calls that were executed."""
@@ -297,7 +306,9 @@ class Producer:
                 try:
                     draft = self._drafter.missing(name)
                 except NoValue:
-                    continue
-                if draft is not None and self._is_new(draft):
-                    drafts.append(draft)
+                    draft = None
+                for each in (self._drafter.refused(name), draft):
+                    if each is not None and self._is_new(each):
+                        drafts.append(each)
+                        break
         return drafts
