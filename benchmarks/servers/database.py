@@ -1,4 +1,4 @@
-"""A SQLite database of a shop: customers, products, orders."""
+"""mcp-server-sqlite on a database of a shop: customers, products, orders."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+from benchmarks.servers.server import BenchmarkServer, pypi
 from benchmarks.servers.words import CITIES, PEOPLE, PRODUCTS
 
 _SCHEMA = """
@@ -38,3 +39,11 @@ def make_database(where: Path, seed: int) -> Path:
         database.executemany("INSERT INTO products VALUES (?, ?, ?, ?)", goods)
         database.executemany("INSERT INTO orders VALUES (?, ?, ?, ?)", orders)
     return path
+
+
+SERVER = BenchmarkServer(
+    "sqlite",
+    lambda: [pypi("mcp-server-sqlite", "mcp-server-sqlite==2025.4.25", "mcp<2"), "--db-path", "{world}"],
+    make_database,
+    use="development",
+)

@@ -1,10 +1,11 @@
-"""A directory tree: letters, notes by topic, a table."""
+"""server-filesystem on a directory tree: letters, notes by topic, a table."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
+from benchmarks.servers.server import BenchmarkServer, npm_cache, npx
 from benchmarks.servers.words import CITIES, PEOPLE, PRODUCTS, TOPICS
 
 
@@ -31,3 +32,12 @@ def make_files(where: Path, seed: int) -> Path:
     rows = "\n".join(f"{name},{rng.randrange(2, 99)}" for name in rng.sample(PRODUCTS, 6))
     (root / "tables" / "prices.csv").write_text(f"name,price\n{rows}\n")
     return root
+
+
+SERVER = BenchmarkServer(
+    "filesystem",
+    lambda: [*npx("@modelcontextprotocol/server-filesystem"), "{world}"],
+    make_files,
+    npm_cache(),
+    use="development",
+)

@@ -1,10 +1,11 @@
-"""A knowledge graph as a JSONL file: people, cities and projects, and what connects them."""
+"""server-memory on a knowledge graph in a JSONL file: people, cities and projects, and what connects them."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
+from benchmarks.servers.server import BenchmarkServer, npm_cache, npx
 from benchmarks.servers.words import CITIES, PEOPLE, TOPICS
 from trainer_server.common.jsonl import write_jsonl
 
@@ -39,3 +40,12 @@ def make_graph(where: Path, seed: int) -> Path:
         path, [*({"type": "entity", **one} for one in entities), *({"type": "relation", **one} for one in relations)]
     )
     return path
+
+
+SERVER = BenchmarkServer(
+    "memory",
+    lambda: npx("@modelcontextprotocol/server-memory"),
+    make_graph,
+    {**npm_cache(), "MEMORY_FILE_PATH": "{world}"},
+    use="development",
+)

@@ -1,4 +1,4 @@
-"""A Git repository: some authors, commits over a few weeks, branches, tags, a change that is not staged."""
+"""mcp-server-git on a repository: some authors, commits over a few weeks, branches, tags, changes not staged."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 import subprocess
 from pathlib import Path
 
+from benchmarks.servers.server import BenchmarkServer, pypi
 from benchmarks.servers.words import PEOPLE, TOPICS, VERBS
 
 COMMITS, BRANCHES, AUTHORS = 14, 5, 5
@@ -59,3 +60,11 @@ def make_repository(where: Path, seed: int) -> Path:
     last.write_text(last.read_text() + "changed = True\n")
     (at / "notes.txt").write_text(f"To do: the {rng.choice(topics)}\n")
     return at
+
+
+SERVER = BenchmarkServer(
+    "git",
+    lambda: [pypi("mcp-server-git", "mcp-server-git"), "--repository", "{world}"],
+    make_repository,
+    use="development",
+)
