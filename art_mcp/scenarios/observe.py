@@ -217,6 +217,7 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
             keys = [tuple(meanings(key)) for key in path if isinstance(key, str)]
             if type(leaf) in (str, int):
                 yield Finding(path, keys[-1] if keys else (), about.union(*keys[:-1]), leaf)
+        yield from _names_as_keys(value, (), about)
         return
     if len(value) <= MAX_VALUE and len(value.split()) == 1:
         yield Finding((), (), about, value)
@@ -234,6 +235,29 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
             if is_file(line.value):
                 yield Finding(where, ("file",), about, line.value)
             yield Finding(where, tuple(own), about.union(tags), line.value.strip("'\"`,;:"))
+
+
+def _names_as_keys(value: Any, parents: tuple[str, ...], about: frozenset[str]) -> Iterator[Finding]:
+    """The keys of objects that are names of things: their values are alike, as the sheets of a workbook are by name.
+
+    Args:
+        value: A part of a result.
+        parents: The words of the key that it has.
+        about: Words of the objects that contain it.
+    """
+    if isinstance(value, dict):
+        kinds = {frozenset(item) if isinstance(item, dict) else type(item) for item in value.values()}
+        names = [key for key in value if isinstance(key, str) and 0 < len(key) <= MAX_VALUE]
+        if (len(kinds) == 1 and any(isinstance(item, dict | list) for item in value.values())) or (
+            len(kinds) == 1 and len(value) > 1 and any(not key.isidentifier() for key in names)
+        ):
+            for key in names:
+                yield Finding(None, parents, about, key)
+        for key, item in value.items():
+            yield from _names_as_keys(item, tuple(meanings(str(key))), about.union(parents))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _names_as_keys(item, parents, about)
 
 
 def is_file(text: str) -> bool:

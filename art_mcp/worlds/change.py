@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
+
+_DIGITS = re.compile(r"[0-9a-f]{8,}|\d+")
+"""Numbers and hashes: of a time, an id, the name of a backup."""
 
 MAX_CHANGES = 8
 """Differences that are put into words at most; the rest is counted."""
@@ -21,6 +25,8 @@ class Change(BaseModel):
         after: Its value after the run. None: it is not there. The same as before: it was not read, and may be another.
         varies: Whether the value after the run was another one each time, such as a time: only that it changes can be
             expected.
+        digits_vary: Whether it was at another place each time, such as a backup with the time in its name: numbers and
+            hashes in `where`, `what` and `after` can be others.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -30,6 +36,7 @@ class Change(BaseModel):
     before: str | None = None
     after: str | None = None
     varies: bool = False
+    digits_vary: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -62,13 +69,14 @@ class Comparison:
 
 def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) -> Comparison:
     """Compares the changes of a run with those of the reference. Without any changes the degree is 1.0."""
-    reference = {change.key: change for change in reference_changes}
-    actual = {change.key: change for change in run_changes}
+    reference = {_key(change): change for change in reference_changes}
+    loose = {key for key, change in reference.items() if change.digits_vary}
+    actual = {key if (key := _without_digits(change)) in loose else change.key: change for change in run_changes}
     differences = []
     right = 0
     for key in [*reference, *(key for key in actual if key not in reference)]:
         want, got = reference.get(key), actual.get(key)
-        if want and got and (want.after == got.after or (want.varies and None not in (want.after, got.after))):
+        if want and got and _as_expected(want, got):
             right += 1
         elif want is None:
             differences.append(f"should not have changed: {got}")
@@ -91,18 +99,45 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         The changes. None: the executions changed different things, so that nothing can be expected of a third one.
     """
     others = {change.key: change for change in second}
-    if others.keys() != {change.key for change in first}:
+    loose = {_without_digits(change): change for change in second}
+    if len(others) != len(first):
         return None
     changes = []
     for change in first:
-        other = others[change.key]
-        if change.after == other.after:
-            changes.append(change)
-        elif None in (change.after, other.after):
+        other = others.get(change.key) or loose.get(_without_digits(change))
+        if other is None or ((change.after is None) is not (other.after is None)):
             return None
+        if change.key == other.key:
+            varies = change.after != other.after
+            changes.append(change.model_copy(update={"varies": True}) if varies else change)
+        elif _masked(change.after or "") == _masked(other.after or ""):
+            changes.append(change.model_copy(update={"digits_vary": True}))
         else:
-            changes.append(change.model_copy(update={"varies": True}))
+            return None
     return changes
+
+
+def _key(change: Change) -> tuple[str, str]:
+    """What was changed, as the changes of a run are looked up by it."""
+    return _without_digits(change) if change.digits_vary else change.key
+
+
+def _without_digits(change: Change) -> tuple[str, str]:
+    return _masked(change.where), _masked(change.what)
+
+
+def _masked(text: str) -> str:
+    """A text without its numbers and hashes."""
+    return _DIGITS.sub("#", text)
+
+
+def _as_expected(want: Change, got: Change) -> bool:
+    """Whether a change is as the reference has it."""
+    if want.after == got.after:
+        return True
+    if None in (want.after, got.after):
+        return False
+    return want.varies or (want.digits_vary and _masked(want.after or "") == _masked(got.after or ""))
 
 
 def _value_text(change: Change) -> str:

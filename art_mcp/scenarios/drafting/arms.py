@@ -13,7 +13,7 @@ from typing import Any
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
-from art_mcp.scenarios.drafting.errors import offers
+from art_mcp.scenarios.drafting.errors import is_foreign, offers
 from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
 from art_mcp.scenarios.drafting.value_graph import (
     ERRORS,
@@ -25,7 +25,7 @@ from art_mcp.scenarios.drafting.value_graph import (
     is_digest,
     is_short_digest,
 )
-from art_mcp.scenarios.observe import Finding, meanings, singular
+from art_mcp.scenarios.observe import Finding, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
 from art_mcp.validation import fits_pattern
 
@@ -39,6 +39,8 @@ SCHEMA = "{schema}"
 """Stands for a tool that gave what schemas and resources name. No tool has such a name."""
 
 _SMALL = 3
+_WRITTEN = frozenset({"examples", "described", "offered", "default"})
+"""Sources of values that somebody wrote into a schema."""
 _EXAMPLES = re.compile(
     r"(?:e\.g\.|example|such as|like|\bor\b|,|\()[^'\"`]{0,12}(['\"`])([^'\"`]{1,60})\1", re.IGNORECASE
 )
@@ -100,10 +102,8 @@ class Arms:
             for name, schema in properties_of(tool).items():
                 inner = plain(schema, tool.input_schema)
                 values = [*(inner.get("examples") or ()), inner.get("example"), inner.get("default")]
-                self._graph.add(
-                    SCHEMA,
-                    [Finding(None, tuple(meanings(name)), about, value) for value in values if _is_text(value)],
-                )
+                texts = [value for value in values if _is_text(value) and not is_foreign(value)]
+                self._graph.add(SCHEMA, [Finding(None, tuple(meanings(name)), about, value) for value in texts])
         for resource in self._catalog.resources:
             about = frozenset(meanings(f"{resource.name} resource"))
             self._graph.add(SCHEMA, [Finding(None, ("uri",), about, resource.uri)])
@@ -112,7 +112,7 @@ class Arms:
         """The share of calls that may work with values of a source, from 0 to 1."""
         prior, name = arm.prior, slot[1].rpartition(".")[2]
         others = self._graph.by_name(slot, name, arm.source)
-        if others.worked >= 1:
+        if others.hits:
             prior = max(prior, SAME_NAME * others.rate(0.5))
         elif others.failed:
             prior *= max(0.4, 1 - 0.15 * others.failed)
@@ -134,7 +134,15 @@ class Arms:
         else:
             arms = [*self._listed(tool, slot, name, schema), *self._made_up(tool, slot, name, schema)]
         pattern = schema.get("pattern")
-        return [_fitting(arm, pattern) for arm in arms] if pattern is not None else arms
+        inside = bool(self._graph.places) or not tool.reads
+        if pattern is None and not inside:
+            return arms
+
+        def allows(value: Any) -> bool:
+            # Examples name files of other machines: nothing may be written there.
+            return fits_pattern(pattern, str(value)) and not (inside and is_foreign(str(value)))
+
+        return [_fitting(arm, allows) if pattern is not None or arm.source in _WRITTEN else arm for arm in arms]
 
     def _listed(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
         """Sources with a list of texts."""
@@ -159,6 +167,7 @@ class Arms:
             is_search = bool(words(name)) and words(name)[-1] in WORDS.search_terms
             yield Arm("word", 0.65 if is_search else 0.2, lambda _: graph.names())
             yield Arm("line", 0.22, lambda drawn: graph.lines_of(drawn.values()))
+            yield Arm("near", 0.28, lambda drawn: graph.near([leaf for _, leaf in leaves(dict(drawn))]))
 
     def _pools(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
         """What the server and its world show."""
@@ -166,12 +175,12 @@ class Arms:
             return
         wanted = _KINDS.get(str(schema.get("type")), (str,))
         short = any(
-            is_short_digest(pool) and self._graph.evidence(slot, source).worked >= 1
+            is_short_digest(pool) and self._graph.evidence(slot, source).hits > 0
             for source, pool in self._graph.pools.items()
         )
         described = frozenset(meanings(str(schema.get("description", ""))))
         for source, pool in list(self._graph.pools.items()):
-            if pool.tool == ERRORS and source != (ERRORS, slot):
+            if pool.tool == ERRORS and source != (ERRORS, slot[1].rpartition(".")[2]):
                 continue
             if (key := (slot, source)) not in self._priors:
                 self._priors[key] = self._prior(tool, name, described, pool)
@@ -189,7 +198,7 @@ class Arms:
         order, own, about = meanings(name), pool.finding.own, pool.finding.about
         if self._graph.fits(pool, name):
             own_result = pool.tool == tool.name
-            return (0.55 if own_result else 0.72) + 0.04 * min(alike(tool, pool), 4)
+            return 0.55 + 0.1 * alike(tool, pool) if own_result else 0.72 + 0.04 * min(alike(tool, pool), 4)
         weight = 0.5 if pool.tool == tool.name else 1.0
         if own and order and own[-1] == order[-1]:
             return 0.45 * weight
@@ -213,10 +222,11 @@ class Arms:
         yield Arm("new name", 0.58 if makes else 0.3, make=lambda rng, _: new_name(rng), made_up=True)
         graph = self._graph
         paths = self._takes_paths(tool, slot, name, schema)
-        if paths or graph.own_endings(slot):
-            folders = [*graph.paths("directory"), *graph.folders()]
-            if folders:
-                yield Arm("new path", 0.9 if makes else 0.4, make=_path_maker(graph, slot, folders), made_up=True)
+        likely = paths or bool(graph.own_endings(slot))
+        if folders := [*graph.paths("directory"), *graph.folders()]:
+            prior = (0.9 if makes else 0.4) if likely else 0.2
+            yield Arm("new path", prior, make=_path_maker(graph, slot, folders), made_up=True)
+        if likely:
             yield Arm("new file", 0.42 if makes else 0.25, make=_path_maker(graph, slot, [""]), made_up=True)
         if globs := [glob for ending in graph.endings() for glob in (f"*{ending}", f"**/*{ending}")]:
             about = f"{schema.get('description', '')} {tool.description}".casefold()
@@ -250,15 +260,15 @@ def _lister(pool: Pool, as_text: bool, whole: bool) -> List:
     return values
 
 
-def _fitting(arm: Arm, pattern: str) -> Arm:
-    """A source without the values that a pattern does not allow."""
+def _fitting(arm: Arm, allows: Callable[[Any], bool]) -> Arm:
+    """A source without the values that are not allowed."""
 
     def make(rng: random.Random, drawn: Mapping[str, Any]) -> Any:
         value = arm.make(rng, drawn)
-        return value if value is not None and fits_pattern(pattern, str(value)) else None
+        return value if value is not None and allows(value) else None
 
     def values(drawn: Mapping[str, Any]) -> Sequence[Any]:
-        return [value for value in arm.list(drawn) if fits_pattern(pattern, str(value))]
+        return [value for value in arm.list(drawn) if allows(value)]
 
     return Arm(arm.source, arm.prior, values, make, arm.made_up, arm.seen)
 

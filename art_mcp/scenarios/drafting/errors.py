@@ -8,6 +8,7 @@ from typing import Any
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.value_graph import Slot
+from art_mcp.worlds.alias import WORLD
 
 MAX_OFFERS = 40
 """Values that are read from an error, at most."""
@@ -19,6 +20,7 @@ _QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n
 _LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
 """Items with commas between them, after a colon or in brackets."""
 _ENDING = re.compile(r"(?<![\w/.*-])\*?(\.[A-Za-z][A-Za-z0-9]{1,4})\b(?![/(])")
+_DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 """A word with digits: a date, a time, a reference of a cell."""
@@ -47,6 +49,11 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
     return dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
 
 
+def is_foreign(text: str) -> bool:
+    """Whether a text is a path of a machine and not of the world: nothing may be written there."""
+    return (text.startswith(("/", "~", "\\")) and not f"{text}/".startswith(f"{WORLD}/")) or bool(_DRIVE.match(text))
+
+
 def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The values that a message offers, and the endings of files.
 
@@ -60,12 +67,14 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
         candidates += [
             item.strip().removeprefix("and ").removeprefix("or ").strip("'\"`. ") for item in items.split(",")
         ]
-    candidates += [match.strip(".:,") for match in _EXAMPLE.findall(text)]
+    candidates += _EXAMPLE.findall(text)
+    candidates = [candidate.strip().rstrip(".:,;") for candidate in candidates]
     used = {str(value) for value in arguments.values()} | set(arguments)
     values = dict.fromkeys(
         candidate
         for candidate in candidates
         if candidate
+        and not is_foreign(candidate)
         and candidate not in used
         and len(candidate) <= 80
         and (_ITEM.fullmatch(candidate) or len(candidate) < 20)

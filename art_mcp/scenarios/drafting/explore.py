@@ -44,7 +44,9 @@ ENOUGH = 8
 ENOUGH_ACTS = 2
 
 SLOW = 2.0
-"""Seconds after which a call counts as slow. Such a tool is not called again."""
+"""Seconds after which a call counts as slow. Such a tool is called SLOW_TRIES times, at most."""
+
+SLOW_TRIES = 3
 
 LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
@@ -86,6 +88,8 @@ class Explorer:
         self._clock = asyncio.get_running_loop().time
         self._calls: set[str] = set()
         self._worked: Counter[str] = Counter()
+        self._tries: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
         self._errors: dict[str, Counter[str]] = {}
         self._unknown: dict[str, str] = {}
 
@@ -185,6 +189,7 @@ class Explorer:
         if key in self._calls:
             return None
         self._calls.add(key)
+        self._tries[tool.name] += 1
         return step
 
     async def _try(self, step: Step, learn: bool = True) -> Any:
@@ -201,7 +206,8 @@ class Explorer:
             self._learn_failure(step, failed)
             return None
         finally:
-            if self._clock() - start > SLOW:
+            self._seconds[step.tool] = max(self._seconds.get(step.tool, 0.0), self._clock() - start)
+            if self._seconds[step.tool] > SLOW and self._tries[step.tool] >= SLOW_TRIES:
                 self._graph.slow.add(step.tool)
         self._worked[step.tool] += 1
         self._graph.note(step.tool, step.arguments, 1.0)
@@ -236,7 +242,7 @@ def learn_failure(values: Values, step: Step, message: str, worked: float = 0.0)
     offer, endings = offers(message, step.arguments)
     for slot in shares or ():
         if isinstance(slots[slot], str):
-            graph.offer(slot, offer, endings)
+            graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])
             graph.messages[slot] = message[:1000]
 
 

@@ -48,10 +48,17 @@ Source = Hashable
 
 @dataclass(slots=True)
 class Count:
-    """Calls that worked and that failed. A call that gave nothing counts as a part of each."""
+    """Calls that worked and that failed. A call that gave nothing counts as a part of each.
+
+    Args:
+        worked: Calls that worked.
+        failed: Calls that failed.
+        hits: Calls that worked and gave something.
+    """
 
     worked: float = 0.0
     failed: float = 0.0
+    hits: int = 0
 
     def rate(self, prior: float) -> float:
         """The share of calls that may work. prior: what it seems to be before any call, from 0 to 1."""
@@ -133,15 +140,18 @@ class ValueGraph:
             if len(pool.values) < MAX_FINDINGS:
                 pool.values.setdefault(canonical(finding.value), finding.value)
 
-    def offer(self, slot: Slot, values: Iterable[str], endings: Iterable[str]) -> None:
-        """Keeps what an error, or the words of a schema, offer for a slot.
+    def offer(self, slot: Slot, values: Iterable[str], endings: Iterable[str], others: Iterable[Any] = ()) -> None:
+        """Keeps what an error offers for a slot, and for parameters of that name of other tools.
 
         Args:
             slot: The slot.
             values: Values that it may take.
             endings: Endings of files that it may take: `.csv`.
+            others: The other arguments of the call, which the values go with.
         """
-        source = (ERRORS, slot)
+        source = (ERRORS, slot[1].rpartition(".")[2])
+        values = list(values)
+        self._connect([*values, *others])
         for value in values:
             pool = self.pools.setdefault(source, Pool(source, Finding(None, (), frozenset(), value), ERRORS))
             if len(pool.values) < MAX_FINDINGS:
@@ -190,6 +200,7 @@ class ValueGraph:
             for count in [*counts, *(self._by_name[name, source] for source in sources)]:
                 count.worked += worked
                 count.failed += failed
+                count.hits += worked == 1.0
 
     def _of(self, slot: Slot, key: str) -> list[Source]:
         """Where the value of a slot was taken from; if that is not known, where it could be taken from."""
@@ -204,7 +215,7 @@ class ValueGraph:
     def by_name(self, slot: Slot, name: str, source: Source) -> Count:
         """The same for other slots whose parameter has a name."""
         every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
-        return Count(every.worked - own.worked, every.failed - own.failed)
+        return Count(every.worked - own.worked, every.failed - own.failed, every.hits - own.hits)
 
     def refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked."""
@@ -214,7 +225,7 @@ class ValueGraph:
     def accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked."""
         count = self._values.get((slot, canonical(value)))
-        return count is not None and count.worked >= 1
+        return count is not None and count.hits > 0
 
     def fits(self, pool: Pool, name: str) -> bool:
         """Whether the words of a pool are those of a parameter."""
@@ -236,7 +247,7 @@ class ValueGraph:
             if finding.path is not None
             and (
                 finding.fits(name, self._takes[tool])
-                or self.evidence(slot, (tool, finding.own, finding.about)).worked >= 1
+                or self.evidence(slot, (tool, finding.own, finding.about)).hits > 0
             )
         ]
 
@@ -264,7 +275,7 @@ class ValueGraph:
 
     def has_offers(self, slot: Slot) -> bool:
         """Whether an error has offered values for a slot."""
-        return (ERRORS, slot) in self.pools
+        return (ERRORS, slot[1].rpartition(".")[2]) in self.pools
 
     def endings(self) -> list[str]:
         """The endings of known files."""
@@ -279,6 +290,20 @@ class ValueGraph:
                 for value in pool.values.values():
                     parts.update(_WORD.findall(value) if isinstance(value, str) else ())
         return sorted(parts)
+
+    def near(self, others: Iterable[Any]) -> list[Any]:
+        """Short texts that were seen together with all of some values: cells of a file, members of a group."""
+        contexts = [set(self._contexts.get(canonical(other), ())) for other in others if not isinstance(other, bool)]
+        if not contexts:
+            return []
+        common = set.intersection(*contexts)
+        texts = {
+            value
+            for pool in self.pools.values()
+            for key, value in pool.values.items()
+            if isinstance(value, str) and len(value) <= 40 and not common.isdisjoint(self._contexts.get(key, ()))
+        }
+        return sorted(texts.difference(map(str, others)))
 
     def lines_of(self, values: Iterable[Any]) -> list[str]:
         """Lines without keys of the texts that calls with one of these values gave."""

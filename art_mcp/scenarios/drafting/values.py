@@ -160,7 +160,7 @@ class Values:
         if self.fixed(path, schema) is not None:
             return bool(self.table_of(path))
         arms = self._arms.of(tool, path, schema)
-        if any(arm.made_up and self.graph.evidence(slot, arm.source).worked >= 1 for arm in arms):
+        if any(arm.made_up and self.graph.evidence(slot, arm.source).hits > 0 for arm in arms):
             return False
         return any(arm.seen for arm in self.best_arms(slot, arms))
 
@@ -183,7 +183,7 @@ class Values:
     def best_arms(self, slot: Slot, arms: Sequence[Arm]) -> list[Arm]:
         """The sources whose values worked; if none did, the most promising ones."""
         rates = {arm.source: self._arms.rate(slot, arm) for arm in arms}
-        proven = [arm for arm in arms if self.graph.evidence(slot, arm.source).worked >= 1]
+        proven = [arm for arm in arms if self.graph.evidence(slot, arm.source).hits > 0]
         if proven:
             most = max(rates[arm.source] for arm in proven)
             return [arm for arm in proven if rates[arm.source] >= most / 2]
@@ -260,7 +260,7 @@ class _Draw:
             arms = [
                 arm
                 for arm in arms
-                if not arm.made_up or self._graph.evidence(slot, arm.source).worked >= 1 or arm.prior >= 0.5
+                if not arm.made_up or self._graph.evidence(slot, arm.source).hits > 0 or arm.prior >= 0.5
             ]
         for arm in self._order(slot, arms):
             try:
@@ -287,7 +287,7 @@ class _Draw:
         return [*first, *sorted(rest, key=lambda arm: -rates[arm.source])] if not self._proven(slot, best) else first
 
     def _proven(self, slot: Slot, arms: Iterable[Arm]) -> bool:
-        return any(self._graph.evidence(slot, arm.source).worked >= 1 for arm in arms)
+        return any(self._graph.evidence(slot, arm.source).hits > 0 for arm in arms)
 
     def _of_arm(self, slot: Slot, arm: Arm) -> Any:
         """A value of a source. Raises NoValue."""

@@ -34,6 +34,9 @@ READING_WAVES = 3
 ACTING_WAVE = 8
 """The same for calls that act. In a world each has a server of its own, which takes time to start."""
 
+FIRST_ACTING = 12
+"""First calls of tools that act that are executed together: all of them may take longer than there is time."""
+
 MAX_ACTING = 8
 """Pairs with a call that acts that are executed together."""
 
@@ -103,7 +106,9 @@ class Producer:
         """
         begin = min(FIRST, self._enough())
         await self._wave(trials, [draft for name in self._open(acting=False) for draft in self._singles(name, begin)])
-        await self._wave(trials, [draft for name in self._open(acting=True) for draft in self._singles(name, 1)])
+        acting = [draft for name in self._open(acting=True) for draft in self._singles(name, 1)]
+        for at in range(0, len(acting), FIRST_ACTING):
+            await self._wave(trials, acting[at : at + FIRST_ACTING])
         self._emitter.singles(part=0.2)
         for number in range(WAVES):
             await on_wave()

@@ -10,7 +10,6 @@ import pytest
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.value_pool import ValuePool
 from art_mcp.scenarios.drafting.values import Values
 
 NOUNS = ("note", "card", "team")
@@ -35,13 +34,13 @@ def test_each_tool_takes_the_values_of_its_own_list(monkeypatch: pytest.MonkeyPa
             values.learn(f"list_{noun}s", {}, [{"id": f"{noun}-{at}", "name": f"a {noun}"} for at in range(4)])
     values.settle()
     asked: list[tuple[str, str]] = []
-    plain = ValuePool.fitting
+    plain = Values.known
 
-    def counted(self: ValuePool, tool: CatalogTool, name: str, schema: Any) -> list[Any]:
+    def counted(self: Values, tool: CatalogTool, name: str, schema: Any) -> list[Any]:
         asked.append((tool.name, name))
         return plain(self, tool, name, schema)
 
-    monkeypatch.setattr(ValuePool, "fitting", counted)
+    monkeypatch.setattr(Values, "known", counted)
     chains = Chains(Drafter(catalog, catalog.tools, values, rng))
     assert chains.pairs == [(f"list_{noun}s", f"get_{noun}") for noun in NOUNS]
     assert len(asked) == len(set(asked))

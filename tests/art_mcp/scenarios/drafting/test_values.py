@@ -11,7 +11,7 @@ import pytest
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.reserve import Reserve
-from art_mcp.scenarios.drafting.values import NoValue, Values, is_new
+from art_mcp.scenarios.drafting.values import NoValue, Values
 from tests.support.mcp.tools import INTEGER, STRING, tool
 
 
@@ -35,21 +35,28 @@ def test_what_a_directory_lists_becomes_paths_of_files_and_directories() -> None
     values = with_files()
     assert {values.arguments(READS)["path"] for _ in range(30)} == {"/d/a.txt", "/d/b.md"}
     assert {values.arguments(LISTS)["path"] for _ in range(30)} == {"/d/letters"}
-    patterns = {values.arguments(values._catalog.tools[4])["pattern"] for _ in range(30)}
+    search = values._catalog.tools[4]
+    for _ in range(2):
+        values.graph.note("search_files", values.arguments(search, explore=True), 0.0)
+    values.graph.drew(("search_files", "pattern"), "*.md", "glob")
+    values.graph.note("search_files", {"path": "/d/letters", "pattern": "*.md"}, 1.0)
+    patterns = {values.arguments(search)["pattern"] for _ in range(30)}
     assert patterns == {"*.txt", "**/*.txt", "*.md", "**/*.md"}
 
 
 def test_new_things_get_new_names_in_known_places() -> None:
     values = with_files()
+    moves = {"source": "/d/a.txt", "destination": "/d/letters/new.txt"}
+    values.graph.drew(("move_file", "destination"), moves["destination"], "new path")
+    values.graph.note("move_file", moves, 1.0)
     for _ in range(20):
-        assert re.fullmatch(r"/d/letters/[a-z-]+\.(txt|md)", values.arguments(WRITES)["path"])
+        assert re.fullmatch(r"/d(/letters)?/[a-z-]+\.(txt|md)", values.arguments(WRITES)["path"])
         moved = values.arguments(MOVES)
         assert moved["source"] in ("/d/a.txt", "/d/b.md")
         assert moved["destination"].endswith(moved["source"][-3:].lstrip("."))
-    assert is_new(WRITES, "path")
-    assert not is_new(READS, "path")
-    assert not is_new(tool("create_branch", repo_path=STRING, branch_name=STRING), "repo_path")
-    assert is_new(tool("create_branch", repo_path=STRING, branch_name=STRING), "branch_name")
+    assert values.refers(READS, "path", STRING)
+    assert not values.refers(WRITES, "path", STRING)
+    assert not values.refers(MOVES, "destination", STRING)
 
 
 def test_what_anybody_knows() -> None:
@@ -66,8 +73,8 @@ def test_kinds_of_values_that_never_work_are_not_tried_again() -> None:
     values.learn("list_things", {}, [{"thing_id": "a1"}])
     values.learn("list_other_things", {}, [{"thing_id": "b1"}])
     for _ in range(2):
-        values.pool.note("read_thing", {"thing_id": "b1"}, worked=False)
-    values.pool.note("read_thing", {"thing_id": "a1"}, worked=True)
+        values.graph.note("read_thing", {"thing_id": "b1"}, 0.0)
+    values.graph.note("read_thing", {"thing_id": "a1"}, 1.0)
     assert {values.arguments(reads)["thing_id"] for _ in range(20)} == {"a1"}
 
 
@@ -88,7 +95,7 @@ def test_digests_are_shortened_where_that_works() -> None:
     digest = "0123456789abcdef" * 2 + "01234567"
     values.learn("log", {}, f"Commit: {digest}")
     assert {values.arguments(shows)["commit"] for _ in range(30)} == {digest, digest[:8]}
-    values.pool.note("show", {"commit": digest[:8]}, worked=True)
+    values.graph.note("show", {"commit": digest[:8]}, 1.0)
     assert {values.arguments(shows)["commit"] for _ in range(30)} == {digest[:8]}
 
 
