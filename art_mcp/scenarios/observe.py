@@ -50,6 +50,13 @@ _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.I
 _NOTHING = re.compile(
     r"\W*(none|nothing( \w+){0,2}|no( \w+){1,4}|0 (\w+ ){0,2}(found|results?|matches))\W*", re.IGNORECASE
 )
+_REFUSAL = re.compile(
+    r"(?:failed to|could not|cannot|can't|unable to|invalid|unknown|no such)\b.{1,160}"
+    r"|.{1,120}\b(?:not found|does not exist|do not exist|doesn't exist|already exists)\b.{0,60}",
+    re.IGNORECASE,
+)
+"""A line that says that something could not be done."""
+_FAILED_STATUS = re.compile(r"error|fail(?:ed|ure)?|invalid|.*not[_ -]?found|.*[_ -](?:error|failed)", re.IGNORECASE)
 _TAGS = {"file": ("file",), "dir": ("directory",), "directory": ("directory",), "folder": ("directory",)}
 """Words for the tags of lines."""
 _TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z][_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
@@ -159,13 +166,26 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
         "error" or "empty", and the reason. None: the result is usable.
     """
     if isinstance(value, str):
-        if _ERROR.match(value):
+        if _ERROR.match(value) or _REFUSAL.fullmatch(value.strip()):
             return "error", value.strip()[:200]
         if not value.strip() or _NOTHING.fullmatch(value):
             return "empty", f"the result is {text.strip()[:80]!r}"
+    elif isinstance(value, dict) and _reports_failure(value):
+        return "error", canonical(value)[:200]
     elif not any(True for _ in leaves(value)):
         return "empty", f"the result is {canonical(value)[:80]}"
     return None
+
+
+def _reports_failure(value: dict[str, Any]) -> bool:
+    """Whether an object says that the call failed, as servers do that do not mark their errors."""
+    error, status = value.get("error") or value.get("errors"), value.get("status")
+    return (
+        value.get("success") is False
+        or value.get("ok") is False
+        or (isinstance(status, str) and bool(_FAILED_STATUS.fullmatch(status)) and len(value) <= 4)
+        or (bool(error) and isinstance(error, str | dict) and len(value) <= 4)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art_mcp.client.effects import words
@@ -54,6 +54,18 @@ def is_foreign(text: str) -> bool:
     return (text.startswith(("/", "~", "\\")) and not f"{text}/".startswith(f"{WORLD}/")) or bool(_DRIVE.match(text))
 
 
+def absent_parameters(message: str, names: Iterable[str], arguments: Mapping[str, Any]) -> list[str]:
+    """The parameters that an error names and that the call did not have: one of them seems to be necessary.
+
+    Args:
+        message: The error.
+        names: All parameters of the tool.
+        arguments: The arguments of the call.
+    """
+    text_words = set(re.findall(r"\w+", message[:MAX_MESSAGE]))
+    return [name for name in names if name not in arguments and name in text_words and (len(name) > 3 or "_" in name)]
+
+
 def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """The values that a message offers, and the endings of files.
 
@@ -68,7 +80,7 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
             item.strip().removeprefix("and ").removeprefix("or ").strip("'\"`. ") for item in items.split(",")
         ]
     candidates += _EXAMPLE.findall(text)
-    candidates = [candidate.strip().rstrip(".:,;") for candidate in candidates]
+    candidates = [candidate.strip().rstrip(".:,;").strip("'\"`") for candidate in candidates]
     used = {str(value) for value in arguments.values()} | set(arguments)
     values = dict.fromkeys(
         candidate

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.drafting.errors import blame, offers
+from art_mcp.scenarios.drafting.errors import absent_parameters, blame, offers
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.value_graph import slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
@@ -233,6 +233,8 @@ def learn_failure(values: Values, step: Step, message: str, worked: float = 0.0)
         worked: As in `ValueGraph.note`.
     """
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
+    if absent := absent_parameters(message, values.parameters(step.tool), step.arguments):
+        graph.necessary[step.tool] = absent
     shares = blame(message, slots) if worked == 0.0 else None
     graph.note(step.tool, step.arguments, worked, shares)
     if worked:

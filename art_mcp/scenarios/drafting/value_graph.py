@@ -86,7 +86,8 @@ class ValueGraph:
 
     `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
     paths of a world; `slow` the tools that took long; `changing` the tools that were seen to change their world;
-    `messages` the last error of each slot; `refusals` calls that failed, by the name of the tool, each with its error.
+    `messages` the last error of each slot; `necessary` the parameters of each tool of which an error said that one is
+    missing; `refusals` calls that failed, by the name of the tool, each with its error.
 
     Args:
         catalog: What the server offers.
@@ -109,6 +110,7 @@ class ValueGraph:
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
         self.messages: dict[Slot, str] = {}
+        self.necessary: dict[str, list[str]] = {}
         self.refusals: defaultdict[str, list[tuple[dict[str, Any], str]]] = defaultdict(list)
 
     def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:

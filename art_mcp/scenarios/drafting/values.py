@@ -84,6 +84,10 @@ class Values:
         self.graph.learn_records(records)
         self.reserve.never(self.graph.places)
 
+    def parameters(self, tool: str) -> list[str]:
+        """The names of a tool's parameters."""
+        return [name for each in self._catalog.tools if each.name == tool for name in properties_of(each)]
+
     def settle(self) -> None:
         """Chooses which of the values that are known now are held out. Called when the exploration is over."""
         for tool in self._catalog.tools:
@@ -222,7 +226,11 @@ class _Draw:
 
     def _draw_optional(self, properties: Mapping[str, Any], optional: float) -> None:
         """Adds optional arguments: most of the time a single one, as they may exclude each other."""
-        free = [name for name in properties if name not in self._drawn]
+        necessary = [name for name in self._graph.necessary.get(self._tool.name, ()) if name in properties]
+        if necessary and not any(name in self._drawn for name in necessary):
+            name = self._rng.choice(necessary)
+            self._drawn[name] = self.draw(name, properties[name])
+        free = [name for name in properties if name not in self._drawn and name not in necessary]
         bare = not self._drawn and bool(free)
         self._optional = True
         while free and self._rng.random() < max(optional, 0.7 * bare):

@@ -34,8 +34,11 @@ READING_WAVES = 3
 ACTING_WAVE = 8
 """The same for calls that act. In a world each has a server of its own, which takes time to start."""
 
+FIRST_READING = 16
+"""Tools that read whose first calls are executed together."""
+
 FIRST_ACTING = 12
-"""First calls of tools that act that are executed together: all of them may take longer than there is time."""
+"""The same for tools that act."""
 
 MAX_ACTING = 8
 """Pairs with a call that acts that are executed together."""
@@ -104,11 +107,7 @@ class Producer:
             time_left: Tells the share of the time that is left.
             on_wave: Called after each wave of executions, and at the end.
         """
-        begin = min(FIRST, self._enough())
-        await self._wave(trials, [draft for name in self._open(acting=False) for draft in self._singles(name, begin)])
-        acting = [draft for name in self._open(acting=True) for draft in self._singles(name, 1)]
-        for at in range(0, len(acting), FIRST_ACTING):
-            await self._wave(trials, acting[at : at + FIRST_ACTING])
+        await self._first_waves(trials)
         self._emitter.singles(part=0.2)
         for number in range(WAVES):
             await on_wave()
@@ -128,6 +127,18 @@ class Producer:
         self._pool.hold(self._kept.held_out_size > 0)
         self._emitter.all(part=1.0)
         await on_wave()
+
+    async def _first_waves(self, trials: Trials) -> None:
+        """Executes the first calls of each tool. Those that read and those that act take turns, a few at a time: when
+        the time is over there is something of each."""
+        begin = min(FIRST, self._enough())
+        reading, acting = self._open(acting=False), self._open(acting=True)
+        turns = max(-(-len(reading) // FIRST_READING), -(-len(acting) // FIRST_ACTING))
+        for turn in range(turns):
+            readers = reading[turn * FIRST_READING : (turn + 1) * FIRST_READING]
+            await self._wave(trials, [draft for name in readers for draft in self._singles(name, begin)])
+            actors = acting[turn * FIRST_ACTING : (turn + 1) * FIRST_ACTING]
+            await self._wave(trials, [draft for name in actors for draft in self._singles(name, 1)])
 
     def draft_only(self) -> None:
         """Makes scenarios that were not executed, with single calls alone."""
