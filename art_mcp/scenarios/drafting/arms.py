@@ -197,8 +197,10 @@ class Arms:
             return 0.8
         order, own, about = meanings(name), pool.finding.own, pool.finding.about
         if self._graph.fits(pool, name):
-            own_result = pool.tool == tool.name
-            return 0.55 + 0.1 * alike(tool, pool) if own_result else 0.72 + 0.04 * min(alike(tool, pool), 4)
+            exact = 0.08 * (list(own) == order) - 0.14 * bool(set(own) - set(order))
+            if pool.tool == tool.name:
+                return 0.55 + 0.1 * alike(tool, pool) + exact
+            return 0.72 + 0.04 * min(alike(tool, pool), 4) + exact
         weight = 0.5 if pool.tool == tool.name else 1.0
         if own and order and own[-1] == order[-1]:
             return 0.45 * weight

@@ -29,7 +29,7 @@ _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
     """Which slots of a call an error blames, with the share of each.
 
-    A slot is blamed if the error has its value or its name; all are if it has none of them.
+    A slot is blamed if the error has its value, or else its name, or a word of it; all are if it has none of them.
 
     Args:
         message: The error.
@@ -43,7 +43,8 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
         for slot in values
         if (name := slot[1].rpartition(".")[2]) in text or (words(name) and set(words(name)) <= text_words)
     }
-    found = (has_value & has_name) or has_value or has_name
+    has_word = {slot for slot in values if any(len(word) > 2 and word in text_words for word in words(slot[1]))}
+    found = (has_value & has_name) or has_value or has_name or has_word
     if found:
         return dict.fromkeys(found, 1 / len(found) ** 0.5)
     return dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
@@ -75,12 +76,11 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
     """
     text = message[:MAX_MESSAGE]
     candidates = ["".join(groups) for groups in _QUOTED.findall(text)]
-    for items in _LIST.findall(text):
-        candidates += [
-            item.strip().removeprefix("and ").removeprefix("or ").strip("'\"`. ") for item in items.split(",")
-        ]
-    candidates += _EXAMPLE.findall(text)
-    candidates = [candidate.strip().rstrip(".:,;").strip("'\"`") for candidate in candidates]
+    bare = _QUOTED.sub(" ", text)
+    for items in _LIST.findall(bare):
+        candidates += [item.strip().removeprefix("and ").removeprefix("or ") for item in items.split(",")]
+    candidates += _EXAMPLE.findall(bare)
+    candidates = [candidate.strip(" '\"`").rstrip(".:,;") for candidate in candidates]
     used = {str(value) for value in arguments.values()} | set(arguments)
     values = dict.fromkeys(
         candidate

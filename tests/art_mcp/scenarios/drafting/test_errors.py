@@ -1,0 +1,55 @@
+"""What an error tells of a call: which arguments were wrong, what the server would take, what is missing."""
+
+from __future__ import annotations
+
+import pytest
+
+from art_mcp.scenarios.drafting.errors import absent_parameters, blame, offers
+
+CALL = {("lend", "title"): "Dune", ("lend", "member"): "Ada Berg", ("lend", "due_date"): "soon"}
+
+
+@pytest.mark.parametrize(
+    ("message", "blamed"),
+    [
+        ("'Dune' is on loan already", {"title"}),
+        ("unknown member 'Ada Berg'", {"member"}),
+        ("due_date must be a date", {"due_date"}),
+        ("the due date is wrong", {"due_date"}),
+        ("no such member", {"member"}),
+        ("Dune cannot be lent to Ada Berg", {"title", "member"}),
+        ("it failed", {"title", "member", "due_date"}),
+    ],
+)
+def test_an_error_blames_what_it_names(message: str, blamed: set[str]) -> None:
+    assert {slot[1] for slot in blame(message, CALL)} == blamed
+
+
+@pytest.mark.parametrize(
+    ("message", "values", "endings"),
+    [
+        ("Sheet 'x' not found. Available sheets: 'Orders', 'Stock'.", ["Orders", "Stock"], []),
+        ("unknown colour x; expected one of [red, green, blue]", ["red", "green", "blue"], []),
+        ("'x' must point to a table (.csv, .tsv)", [".csv", ".tsv"], [".csv", ".tsv"]),
+        ("expected a date such as 2026-01-31", ["2026-01-31"], []),
+        ("Path must be absolute, e.g. '/home/me/q1.xlsx' or 'C:\\q1.xlsx'", [], []),
+        ("there is no '/world/a.txt', only '/world/b.txt'.", ["/world/a.txt", "/world/b.txt"], []),
+        ("it failed", [], []),
+    ],
+)
+def test_an_error_offers_values_but_no_places_of_other_machines(
+    message: str, values: list[str], endings: list[str]
+) -> None:
+    assert offers(message, {"name": "x"}) == (values, endings)
+
+
+def test_offers_are_bounded() -> None:
+    many = "one of: " + ", ".join(f"value{at}" for at in range(5000))
+    assert len(offers(many, {})[0]) == 40
+
+
+def test_an_error_names_a_parameter_that_the_call_lacks() -> None:
+    names = ["path", "since_sha", "since_time", "id"]
+    message = "Exactly one of 'since_sha' or 'since_time' must be provided, for each id"
+    assert absent_parameters(message, names, {"path": "a"}) == ["since_sha", "since_time"]
+    assert absent_parameters(message, names, {"since_sha": "1"}) == ["since_time"]

@@ -1,0 +1,122 @@
+"""The value graph: what worlds show, what goes together, and how evidence overrules names."""
+
+from __future__ import annotations
+
+import json
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.explore import learn_failure
+from art_mcp.scenarios.drafting.values import Values
+from art_mcp.scenarios.drafting.world_values import all_findings
+from art_mcp.scenarios.plan import Step
+from art_mcp.worlds.place import places_of
+from tests.support.mcp.tools import STRING, tool
+
+
+def values_of(*tools: CatalogTool) -> Values:
+    return Values(Catalog(tools=list(tools)), {}, random.Random(0))
+
+
+def drawn(values: Values, tool: CatalogTool, count: int = 30, **options: Any) -> list[dict[str, Any]]:
+    return [values.arguments(tool, optional=0.0, **options) for _ in range(count)]
+
+
+def test_a_world_shows_its_files_tables_columns_and_cells(tmp_path: Path) -> None:
+    (tmp_path / "papers" / "old").mkdir(parents=True)
+    (tmp_path / "papers" / "old" / "plan.txt").write_text("x")
+    (tmp_path / "papers" / ".hidden").write_text("x")
+    (tmp_path / "papers" / "prices.csv").write_text("item,price\nlamp,12\n")
+    (tmp_path / "papers" / "broken.json").write_text("{")
+    (tmp_path / "papers" / "teams.json").write_text(json.dumps({"teams": [{"team_name": "red"}]}))
+    with sqlite3.connect(tmp_path / "shop.db") as database:
+        database.execute("CREATE TABLE orders (customer TEXT, amount INTEGER)")
+        database.execute("INSERT INTO orders VALUES ('Ada', 3)")
+    database.close()
+    found, records = all_findings(places_of([tmp_path / "papers", tmp_path / "shop.db"]))
+    shown = {finding.value for finding in found}
+    assert {"/world/papers", "/world/papers/old", "/world/papers/old/plan.txt", "old/plan.txt", "plan.txt"} <= shown
+    assert {"item", "price", "lamp", "12", "red", "/world/shop.db", "orders", "customer", "Ada", 3} <= shown
+    assert not any("hidden" in str(value) for value in shown)
+    assert records == [{"item": "lamp", "price": "12"}, {"customer": "Ada", "amount": 3}]
+
+
+def test_calls_that_worked_overrule_names() -> None:
+    lends, lists, others = tool("lend", holder=STRING), tool("list_people"), tool("list_cards")
+    values = values_of(lends, lists, others)
+    values.learn("list_people", {}, [{"holder": "Ada"}, {"holder": "Bob"}])
+    values.learn("list_cards", {}, [{"code": "c-1"}, {"code": "c-2"}])
+    assert {call["holder"] for call in drawn(values, lends)} == {"Ada", "Bob"}
+    for holder in ("Ada", "Bob"):
+        learn_failure(values, Step(tool="lend", arguments={"holder": holder}), f"unknown holder {holder}")
+    values.graph.note("lend", {"holder": "c-1"}, 1.0)
+    assert {call["holder"] for call in drawn(values, lends)} == {"c-1", "c-2"}
+    assert values.refers(lends, "holder", STRING)
+
+
+def test_a_parameter_of_the_same_name_profits() -> None:
+    opens, closes = tool("open_box", ref=STRING), tool("close_box", ref=STRING)
+    values = values_of(opens, closes, tool("get_stock"))
+    values.learn("get_stock", {}, [{"shelf": "s-1"}, {"shelf": "s-2"}])
+    values.graph.note("open_box", {"ref": "s-1"}, 1.0)
+    assert {call["ref"] for call in drawn(values, closes, explore=True)} <= {"s-1", "s-2"}
+
+
+def test_an_error_teaches_what_goes_with_the_other_arguments() -> None:
+    reads = tool("read_sheet", path=STRING, sheet=STRING)
+    values = values_of(reads)
+    for path, sheets in (("/world/a.xlsx", "'Orders', 'Stock'"), ("/world/b.xlsx", "'Budget', 'Spending'")):
+        step = Step(tool="read_sheet", arguments={"path": path, "sheet": "zz"})
+        learn_failure(values, step, f"Sheet 'zz' not found. Available sheets: {sheets}.")
+    calls = [
+        values.arguments(reads, base_arguments={"path": path}, explore=True)
+        for path in ("/world/b.xlsx",)
+        for _ in range(40)
+    ]
+    budget = [call["sheet"] in ("Budget", "Spending") for call in calls]
+    assert sum(budget) > 24, "most of the sheets are those of the workbook"
+
+
+def test_values_that_failed_are_not_drawn_where_others_are_left() -> None:
+    lends = tool("lend", title=STRING)
+    values = values_of(lends, tool("list_books"))
+    values.learn("list_books", {}, [{"title": "Dune"}, {"title": "Emma"}, {"title": "Ulysses"}])
+    values.graph.note("lend", {"title": "Emma"}, 1.0)
+    learn_failure(values, Step(tool="lend", arguments={"title": "Dune"}), "'Dune' is on loan already")
+    assert {call["title"] for call in drawn(values, lends)} == {"Emma", "Ulysses"}
+    assert values.graph.refusals["lend"] == [({"title": "Dune"}, "'Dune' is on loan already")]
+
+
+def test_a_call_that_gives_nothing_proves_nothing() -> None:
+    finds = tool("find_books", topic=STRING)
+    values = values_of(finds, tool("list_topics"))
+    values.learn("list_topics", {}, [{"subject": "sea"}])
+    for _ in range(5):
+        values.graph.drew(("find_books", "topic"), "harbour", "new name")
+        values.graph.note("find_books", {"topic": "harbour"}, 0.3)
+    assert not values.graph.accepted(("find_books", "topic"), "harbour")
+    values.graph.note("find_books", {"topic": "sea"}, 1.0)
+    assert {call["topic"] for call in drawn(values, finds)} == {"sea"}
+
+
+def test_one_of_the_parameters_that_an_error_names_is_drawn() -> None:
+    diff = tool("diff", path=STRING)
+    diff.input_schema["properties"] |= {"since_sha": STRING, "since_day": {"type": "string", "format": "date"}}
+    values = values_of(diff)
+    step = Step(tool="diff", arguments={"path": "a"})
+    learn_failure(values, step, "Exactly one of 'since_sha' or 'since_day' must be provided")
+    for call in drawn(values, diff):
+        assert len(call.keys() & {"since_sha", "since_day"}) == 1
+
+
+def test_examples_of_paths_of_other_machines_are_never_used_in_a_world(tmp_path: Path) -> None:
+    path = {"type": "string", "description": "An absolute path, such as '/home/me/q1.xlsx'", "examples": ["/etc/q2"]}
+    makes = tool("create_workbook", path=path)
+    values = values_of(makes)
+    (tmp_path / "office").mkdir()
+    values.learn_places(places_of([tmp_path / "office"]))
+    for call in drawn(values, makes, explore=True):
+        assert not call["path"].startswith(("/home", "/etc"))
