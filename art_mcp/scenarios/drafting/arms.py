@@ -118,13 +118,16 @@ class Arms:
             prior *= max(0.4, 1 - 0.15 * others.failed)
         return self._graph.evidence(slot, arm.source).rate(prior)
 
-    def of(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> list[Arm]:
+    def of(
+        self, tool: CatalogTool, path: str, schema: Mapping[str, Any], pools: Mapping[Source, Pool] | None = None
+    ) -> list[Arm]:
         """The sources of a parameter that is neither fixed, nor a list or an object.
 
         Args:
             tool: The tool.
             path: The keys that lead to the parameter, as in a `Slot`.
             schema: Its schema, without references.
+            pools: Values that are in this copy of the world alone.
         """
         slot = (tool.name, path)
         name = path.removesuffix(".*").rpartition(".")[2]
@@ -133,6 +136,7 @@ class Arms:
             arms = [*self._pools(tool, slot, name, schema), *_numbers(name, schema)]
         else:
             arms = [*self._listed(tool, slot, name, schema), *self._made_up(tool, slot, name, schema)]
+        arms += self._pools(tool, slot, name, schema, pools or {})
         pattern = schema.get("pattern")
         inside = bool(self._graph.places) or not tool.reads
         if pattern is None and not inside:
@@ -169,8 +173,15 @@ class Arms:
             yield Arm("line", 0.22, lambda drawn: graph.lines_of(drawn.values()))
             yield Arm("near", 0.28, lambda drawn: graph.near([leaf for _, leaf in leaves(dict(drawn))]))
 
-    def _pools(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
-        """What the server and its world show."""
+    def _pools(
+        self,
+        tool: CatalogTool,
+        slot: Slot,
+        name: str,
+        schema: Mapping[str, Any],
+        pools: Mapping[Source, Pool] | None = None,
+    ) -> Iterator[Arm]:
+        """What the server and its world show. pools: None: all that is known."""
         if schema.get("format") in _FORMATS and not self._graph.has_offers(slot):
             return
         wanted = _KINDS.get(str(schema.get("type")), (str,))
@@ -179,7 +190,7 @@ class Arms:
             for source, pool in self._graph.pools.items()
         )
         described = frozenset(meanings(str(schema.get("description", ""))))
-        for source, pool in list(self._graph.pools.items()):
+        for source, pool in list((self._graph.pools if pools is None else pools).items()):
             if pool.tool == ERRORS and source != (ERRORS, slot[1].rpartition(".")[2]):
                 continue
             if (key := (slot, source)) not in self._priors:

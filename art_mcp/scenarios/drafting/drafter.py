@@ -12,9 +12,9 @@ from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import new_name
-from art_mcp.scenarios.drafting.values import Values
+from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.lines import lines, mentions
-from art_mcp.scenarios.observe import meanings, singular
+from art_mcp.scenarios.observe import Path, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import plural
 from art_mcp.scenarios.phrasing.language import WORDS
@@ -22,6 +22,9 @@ from art_mcp.scenarios.phrasing.questions import Question, questions
 from art_mcp.scenarios.phrasing.sense import senses
 from art_mcp.scenarios.phrasing.wish import Wish, wish
 from art_mcp.scenarios.plan import Kind, Step, is_reference
+
+NEW_ARGUMENTS = 0.7
+"""How often the first call of a sequence gets new arguments."""
 
 MAX_REASON = 120
 """Characters of an error that an answer repeats, at most."""
@@ -166,6 +169,43 @@ class Drafter:
                 return replace(draft, missing=(about[0], "thing"), refusal=reason)
         return None
 
+    def sequence(self, name: str) -> Draft | None:
+        """A task with a call that works after another one has made something, as in the exploration. None: no sequence
+        of it is known, or an argument of the first call is not.
+
+        The first call has new arguments most of the time. The second one takes what it takes from them, or from the
+        result, wherever the values were equal.
+        """
+        known = [each for each in self.values.graph.sequences[name] if each.first[0] in self.tools]
+        if not known:
+            return None
+        sequence = self.rng.choice(known)
+        first, second = self.tools[sequence.first[0]], self.tools[name]
+        before, arguments = sequence.first[1], dict(sequence.second[1])
+        if self.rng.random() < NEW_ARGUMENTS:
+            try:
+                before = {**before, **self.values.arguments(first, optional=0.0)}
+            except NoValue:
+                return None
+        wordings = {}
+        for key, value in arguments.items():
+            source = next((name for name, old in sequence.first[1].items() if canonical(old) == canonical(value)), None)
+            if source is not None:
+                arguments[key] = before[source]
+            elif (path := _path_of(sequence.result, value)) is not None:
+                arguments[key] = {"$step": 0, "path": list(path)}
+                wordings[key] = "it"
+        call = wish(first, self.senses[first.name], before, self.rng)
+        return self.of_call(
+            second,
+            arguments,
+            kind="chain",
+            before=[Step(tool=first.name, arguments=before)],
+            wordings=wordings,
+            first=call.do,
+            held_values=frozenset(self.values.held_out(first, before)),
+        )
+
     def _absent(self, value: str) -> str:
         """A value like this one that does not exist."""
         name = new_name(self.rng)
@@ -173,6 +213,13 @@ class Drafter:
             return name
         folder, _, last = value.rpartition("/")
         return f"{folder}/{name}{'.' + last.rpartition('.')[2] if '.' in last else ''}"
+
+
+def _path_of(result: Any, value: Any) -> Path | None:
+    """Where a result has a value, if that is no switch and no small number."""
+    if isinstance(result, str) or isinstance(value, bool | list | dict):
+        return None
+    return next((path for path, leaf in leaves(result) if path and canonical(leaf) == canonical(value)), None)
 
 
 def _reason(message: str) -> str:

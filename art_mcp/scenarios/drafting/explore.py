@@ -7,21 +7,22 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.progress import progress_bar
+from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.drafting.errors import absent_parameters, blame, offers
 from art_mcp.scenarios.drafting.sql import Sql
-from art_mcp.scenarios.drafting.value_graph import slot_values
+from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
-from art_mcp.scenarios.observe import parse_result
+from art_mcp.scenarios.observe import findings, leaves, parse_result
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
@@ -50,6 +51,9 @@ SLOW_TRIES = 3
 
 LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
+
+MAX_SEQUENCES = 4
+"""Sequences of a tool that are kept, at most."""
 
 MAX_REFUSALS = 24
 """Calls of a tool that failed that are kept, at most: some are tasks that cannot be done."""
@@ -147,7 +151,9 @@ class Explorer:
         """A round of the tools that change something. Those that remove something come last in every other round."""
         if not self._server.disposable:
             return
-        tools = [tool for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS]
+        acting = {tool.name for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS}
+        # What reads and has never worked may need something that is not there before an act.
+        tools = [tool for tool in self._tools if tool.name in acting or (acting and not self._worked[tool.name])]
         removing = [tool for tool in tools if any(VERBS[word].removes for word in tool.words if word in VERBS)]
         others = [tool for tool in tools if tool not in removing]
         random.Random(f"order-{self._seed}-{number}").shuffle(others)
@@ -156,32 +162,57 @@ class Explorer:
         await asyncio.gather(*(self._act_in_turn(order[lane::lanes], number) for lane in range(lanes)))
 
     async def _act_in_turn(self, tools: Sequence[CatalogTool], number: int) -> None:
-        """Tries tools that change something, one after another in one copy of the world."""
+        """Tries tools one after another in one copy of the world. What a call made there can be an argument of the next
+        ones, and both are noted as a sequence."""
         if not tools:
             return
         async with rollout_of_its_own():
             changes: Any = []
+            pools: dict[Source, Pool] = {}
+            acts: list[tuple[Step, Any]] = []
             for tool in tools:
                 rng = random.Random(f"act-{self._seed}-{tool.name}-{number}")
                 for _ in range(TRIES):
-                    step = self._draw(tool, rng)
-                    if step is None or await self._try(step, learn=False) is None:
+                    step = self._draw(tool, rng, pools)
+                    if step is None or (result := await self._try(step, learn=False)) is None:
                         continue
+                    self._note_sequence(acts, step)
                     before, changes = changes, await self._server.changes()
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
-                        break
+                        acts.append((step, result))
+                        made = [*findings(tool.name, result), *findings(tool.name, step.arguments)]
+                        self._graph.add(tool.name, made, pools)
+                    break
+
+    def _note_sequence(self, acts: Sequence[tuple[Step, Any]], step: Step) -> None:
+        """Notes that a call worked after another one that has the most of its values, the latest of them."""
+        values = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
+
+        def shared(act: tuple[Step, Any]) -> int:
+            earlier = {canonical(leaf) for part in (act[0].arguments, act[1]) for _, leaf in leaves(part)}
+            return len(values & earlier)
+
+        sequences = self._graph.sequences[step.tool]
+        best = max(reversed(acts), key=shared, default=None)
+        if best is not None and shared(best) and best[0].tool != step.tool and len(sequences) < MAX_SEQUENCES:
+            first, result = best
+            sequences.append(
+                CallSequence((first.tool, dict(first.arguments)), result, (step.tool, dict(step.arguments)))
+            )
 
     async def _has_changed(self) -> bool:
         """Whether the world has changed, as far as it shows."""
         return bool(await self._server.changes())
 
-    def _draw(self, tool: CatalogTool, rng: random.Random) -> Step | None:
-        """A call that was not made yet. None: none could be drawn, or the time is over."""
+    def _draw(self, tool: CatalogTool, rng: random.Random, pools: Mapping[Source, Pool] | None = None) -> Step | None:
+        """A call that was not made yet. None: none could be drawn, or the time is over. pools: values that are in this
+        copy of the world alone."""
         if tool.name in self._graph.slow or self._clock() > self._until:
             return None
         try:
-            step = Step(tool=tool.name, arguments=self._values.arguments(tool, explore=True, optional=0.25, rng=rng))
+            arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
+            step = Step(tool=tool.name, arguments=arguments)
         except NoValue as error:
             self._unknown[tool.name] = str(error)
             return None

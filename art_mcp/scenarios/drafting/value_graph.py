@@ -81,13 +81,29 @@ class Pool:
     values: dict[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class CallSequence:
+    """Two calls of which the second one worked after the first one, in one copy of the world.
+
+    Args:
+        first: Tool and arguments of the call that changed something.
+        result: What it gave.
+        second: Tool and arguments of the call after it.
+    """
+
+    first: tuple[str, dict[str, Any]]
+    result: Any
+    second: tuple[str, dict[str, Any]]
+
+
 class ValueGraph:
     """Values that calls may take.
 
     `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
     paths of a world; `slow` the tools that took long; `changing` the tools that were seen to change their world;
     `messages` the last error of each slot; `necessary` the parameters of each tool of which an error said that one is
-    missing; `refusals` calls that failed, by the name of the tool, each with its error.
+    missing; `sequences` calls that worked after others, by the name of the second tool; `refusals` calls that failed,
+    by the name of the tool, each with its error.
 
     Args:
         catalog: What the server offers.
@@ -111,6 +127,7 @@ class ValueGraph:
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
         self.messages: dict[Slot, str] = {}
         self.necessary: dict[str, list[str]] = {}
+        self.sequences: defaultdict[str, list[CallSequence]] = defaultdict(list)
         self.refusals: defaultdict[str, list[tuple[dict[str, Any], str]]] = defaultdict(list)
 
     def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
@@ -134,11 +151,18 @@ class ValueGraph:
                 self.records.append(record)
                 self._connect(leaf for _, leaf in leaves(record))
 
-    def add(self, tool: str, new: Iterable[Finding]) -> None:
-        """Keeps values. tool: the tool that gave them, or WORLD."""
+    def add(self, tool: str, new: Iterable[Finding], pools: dict[Source, Pool] | None = None) -> None:
+        """Keeps values.
+
+        Args:
+            tool: The tool that gave them, or WORLD.
+            new: The values.
+            pools: Where they are kept. None: in the graph.
+        """
+        pools = self.pools if pools is None else pools
         for finding in new:
             source = (tool, finding.own, finding.about)
-            pool = self.pools.setdefault(source, Pool(source, finding, tool))
+            pool = pools.setdefault(source, Pool(source, finding, tool))
             if len(pool.values) < MAX_FINDINGS:
                 pool.values.setdefault(canonical(finding.value), finding.value)
 

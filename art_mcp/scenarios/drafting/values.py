@@ -10,7 +10,7 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.arms import Arm, Arms
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
-from art_mcp.scenarios.drafting.value_graph import WORLD, Slot, ValueGraph
+from art_mcp.scenarios.drafting.value_graph import WORLD, Pool, Slot, Source, ValueGraph
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.observe import singular
 from art_mcp.scenarios.phrasing.language import VERBS
@@ -110,6 +110,7 @@ class Values:
         optional: float = OPTIONAL,
         explore: bool = False,
         rng: random.Random | None = None,
+        pools: Mapping[Source, Pool] | None = None,
     ) -> dict[str, Any]:
         """Draws the required arguments of a call, and sometimes an optional one.
 
@@ -120,12 +121,13 @@ class Values:
             optional: Probability of an optional argument.
             explore: Whether to try out what is most promising, instead of what worked.
             rng: Source of randomness. None: the one of the generation.
+            pools: Values that are in this copy of the world alone.
 
         Raises:
             NoValue: No value is known for a required argument, or none that `held` allows.
         """
         for _ in range(DISTINCT if held is not None else 1):
-            draw = _Draw(self, tool, held, rng or self._rng, explore)
+            draw = _Draw(self, tool, held, rng or self._rng, (pools or {}) if explore else None)
             arguments = draw.arguments(dict(base_arguments or {}), optional)
             if held is None or held is bool(self.held_out(tool, arguments)):
                 return arguments
@@ -198,13 +200,20 @@ class Values:
 class _Draw:
     """Draws the arguments of one call."""
 
-    def __init__(self, values: Values, tool: CatalogTool, held: bool | None, rng: random.Random, explore: bool) -> None:
+    def __init__(
+        self,
+        values: Values,
+        tool: CatalogTool,
+        held: bool | None,
+        rng: random.Random,
+        pools: Mapping[Source, Pool] | None,
+    ) -> None:
         self._values = values
         self._graph = values.graph
         self._tool = tool
         self._held = held
         self._rng = rng
-        self._explore = explore
+        self._pools = pools
         self._drawn: dict[str, Any] = {}
         self._leaves: list[Any] = []
         self._count = 0
@@ -263,7 +272,7 @@ class _Draw:
     def _scalar(self, path: str, schema: Mapping[str, Any]) -> Any:
         """A value of the source that seems best, which is noted."""
         slot = (self._tool.name, path)
-        arms = self._values._arms.of(self._tool, path, schema)
+        arms = self._values._arms.of(self._tool, path, schema, self._pools)
         if self._optional:
             arms = [
                 arm
@@ -286,7 +295,7 @@ class _Draw:
         """The sources in the order in which they are tried: by their rates, and those that are alike by chance."""
         shuffled = self._rng.sample(list(arms), len(arms))
         rates = {arm.source: self._values._arms.rate(slot, arm) for arm in shuffled}
-        if self._explore:
+        if self._pools is not None:
             return sorted(shuffled, key=lambda arm: -rates[arm.source] - self._rng.uniform(0, CLOSE))
         best = self._values.best_arms(slot, shuffled)
         sizes = {arm.source: min(len(arm.values()), 12) if not arm.made_up else 4 for arm in best}

@@ -119,6 +119,7 @@ class Producer:
             any_new |= await self._wave(trials, self._more_missing(), fail=True)
             any_new |= await self._wave(trials, self._more_singles(acting=True))
             any_new |= await self._wave(trials, self._more_pairs())
+            any_new |= await self._wave(trials, self._more_sequences())
             if number == 0:
                 self._pool.hold(self._kept.held_out_size > 0)
             self._emitter.all(part=max(0.3, min(0.9, self._share_tried())))
@@ -310,6 +311,17 @@ class Producer:
             first, second = (self._rng.choice(self._pool.singles[each]).draft for each in (name, other))
             draft = pair_drafts(first, second) if self._rng.random() < 0.5 else pair_drafts(second, first)
             if self._is_new(draft):
+                drafts.append(draft)
+        return drafts
+
+    def _more_sequences(self) -> list[Draft]:
+        """Drafts of tools that work after another call alone."""
+        names = [name for name in self._names if not self._pool.singles[name]]
+        drafts: list[Draft] = []
+        for name in self._rng.sample(names, len(names)) * 2:
+            have = sum(len(executed) for (_, last), executed in self._pool.chains.items() if last == name)
+            draft = self._drafter.sequence(name) if have < max(2, self._enough() // 4) else None
+            if draft is not None and self._is_new(draft) and len(drafts) < MAX_ACTING:
                 drafts.append(draft)
         return drafts
 
