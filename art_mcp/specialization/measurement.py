@@ -156,8 +156,8 @@ class Measurement:
     def rates(self) -> dict[str, float | None]:
         """Success rates by set, and the headline. None where a set does not exist. Without foreign requests there is no
         entry for them."""
-        sets = {**dict.fromkeys(HELD_OUT), **self.sets}
-        rates = {name: evaluation.success_rate if evaluation else None for name, evaluation in sets.items()}
+        rates: dict[str, float | None] = dict.fromkeys(HELD_OUT)
+        rates |= {name: evaluation.success_rate for name, evaluation in self.sets.items()}
         return {**rates, "headline": self.headline}
 
     def gain_over(self, other: Measurement) -> PairedGain | None:
