@@ -12,7 +12,8 @@ used. With --output the report, the journal and ten scenarios, drawn by the seed
 The last line under --json is one JSON object. `before`, `prompted`, `after_sft` and `after` have the success rates on
 the three held-out sets (null: there is no such set) and the headline, the mean of `values` and `phrasings`. `n` has the
 scenarios of each set in each measurement, `gain` what reinforcement learning gained over the warm start on the sets of
-the headline, with p, and `gain_on_all_sets` the same on all three.
+the headline, with p, and `gain_on_all_sets` the same on all sets. With seed 0, a server that `benchmarks/wordings/` has
+requests for is measured on them too: `foreign` in each measurement, and `foreign` by who wrote them.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from art_mcp import (
 from art_mcp.client.connect import Server
 from art_mcp.specialization.specialization import STAGE_TITLES
 from benchmarks.servers.registry import SERVERS, BenchmarkServer
+from benchmarks.wordings.requests import SEED, foreign_file, foreign_rates
 from trainer_server.common.jsonl import write_jsonl
 
 SHOWN = 10
@@ -97,12 +99,13 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, outp
     """
     server = SERVERS[options.server]
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
+        foreign = await foreign_file(opened, options.server, world.parent) if options.seed == SEED else None
         return await specialize(
             opened,
             policy=options.server,
             client=client,
             minutes=options.minutes,
-            generation=GenerationSettings(resources=dict(server.tables) or None),
+            generation=GenerationSettings(resources=dict(server.tables) or None, foreign=foreign),
             training=TrainingSettings(steps=options.steps),
             runs=RunSettings(rank=options.rank),
             seed=options.seed,
@@ -136,6 +139,7 @@ def result_of(made: Specialization, server: str, seed: int, seconds: float) -> d
         "seconds": round(seconds, 1),
         "n": {stage: {name: one.n for name, one in found.sets.items()} for stage, found in measured.items()},
         "headline_intervals": {stage: found.headline_interval for stage, found in measured.items()},
+        "foreign": {stage: foreign_rates(found) for stage, found in measured.items()},
         "gain": made.gain.summary() if made.gain else None,
         "gain_on_all_sets": made.gain_on_all_sets.summary() if made.gain_on_all_sets else None,
         "selection": made.selection,

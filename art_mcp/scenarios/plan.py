@@ -13,16 +13,21 @@ from art_mcp.scenarios.observe import pick_value
 from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
-Split = Literal["train", "values", "phrasings", "combinations"]
-"""What a scenario is for: training, or one of the held-out sets.
+Split = Literal["train", "values", "phrasings", "combinations", "foreign"]
+"""What a scenario is for: training, one of the held-out sets, or the set of foreign requests.
 
 - values: forms and tools as in training, but values of arguments that never occur in training;
 - phrasings: forms that never occur in training;
-- combinations: tools that training never combines. Each of them is seen alone in training.
+- combinations: tools that training never combines. Each of them is seen alone in training;
+- foreign: requests that the generator did not write, such as those of people. They are measured and reported apart, and
+  no split moves them.
 """
 
 HELD_OUT: tuple[Split, ...] = ("values", "phrasings", "combinations")
-"""The held-out sets, in the order of reports."""
+"""The held-out sets that a split makes, in the order of reports."""
+
+MEASURED: tuple[Split, ...] = (*HELD_OUT, "foreign")
+"""All sets that are measured and never trained, in the order of reports."""
 
 Kind = Literal["single", "pair", "chain", "follow_up", "impossible", "talk"]
 """One call; independent calls; calls of which one takes a value from another's result; a second question that refers to
@@ -115,7 +120,7 @@ class Plan(BaseModel):
             had no world.
         measured: Share of a policy's rollouts that solved the scenario. None: not measured.
         split: Whether the scenario is trained on, or the set for which it is held out.
-        origin: The model that wrote the scenario, or "schema".
+        origin: Who wrote the scenario: a model, "schema", or "people".
         phrasing: The form of the task's text in the grammar, or the model that paraphrased it. Empty: not known.
     """
 

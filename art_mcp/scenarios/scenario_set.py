@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from art_langgraph.trajectory import Scenario, scenario_id
-from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
+from art_mcp.scenarios.plan import MEASURED, MCPScenario
 from art_mcp.scenarios.split import combination, split_scenarios
 from art_mcp.scenarios.summary import summary
 from art_mcp.worlds.alias import Aliases
@@ -64,8 +64,8 @@ class ScenarioSet:
 
     @property
     def held_out_sets(self) -> dict[str, list[MCPScenario]]:
-        """The held-out sets that have scenarios, by name, in the order of HELD_OUT."""
-        sets = {name: [scenario for scenario in self.scenarios if scenario.plan.split == name] for name in HELD_OUT}
+        """The held-out sets that have scenarios, foreign requests included, by name, in the order of MEASURED."""
+        sets = {name: [scenario for scenario in self.scenarios if scenario.plan.split == name] for name in MEASURED}
         return {name: scenarios for name, scenarios in sets.items() if scenarios}
 
     @property
@@ -83,8 +83,8 @@ class ScenarioSet:
         """Splits the set again into training and the three held-out sets.
 
         A scenario is held out for its combination of tools, the form of its text, or a value of its arguments. No
-        training scenario has what is held out. The notes say which set cannot be made, and why. The same seed gives the
-        same split.
+        training scenario has what is held out. Foreign requests stay in their set. The notes say which set cannot be
+        made, and why. The same seed gives the same split.
 
         Args:
             held_out: Share of the scenarios to hold out, from 0 to 1: a third of it for each held-out set.

@@ -61,7 +61,7 @@ class Division:
 def split_scenarios(
     scenarios: Sequence[MCPScenario], held_out: float = 0.25, seed: int = 0
 ) -> tuple[list[MCPScenario], list[str]]:
-    """Splits scenarios, whoever made them.
+    """Splits scenarios, whoever made them. Foreign requests stay in their set.
 
     Args:
         scenarios: The scenarios.
@@ -72,10 +72,12 @@ def split_scenarios(
         The same scenarios with their split, and notes that say which held-out set could not be made, and why.
     """
     rng = random.Random(f"split-{seed}")
+    foreign = [scenario for scenario in scenarios if scenario.plan.split == "foreign"]
+    scenarios = [scenario for scenario in scenarios if scenario.plan.split != "foreign"]
     order = rng.sample(scenarios, len(scenarios))
     size = min(round(held_out * len(order) / len(HELD_OUT)), MOST)
     if not size:
-        return [scenario.with_plan(split="train") for scenario in scenarios], []
+        return [*(scenario.with_plan(split="train") for scenario in scenarios), *foreign], []
     held_combinations = _combinations(order, size)
     rest = [scenario for scenario in order if combination(scenario) not in held_combinations]
     forms = _choose_keys({form: {s.id for s in group} for form, group in _by_form(rest).items()}, size, len(order))
@@ -89,7 +91,7 @@ def split_scenarios(
         "phrasings": "too few different forms of the tasks are known",
         "combinations": "no scenario combines tools of which each is also asked for alone",
     }
-    return split, [f"no held-out {name}: {why[name]}" for name in HELD_OUT if not sizes[name]]
+    return [*split, *foreign], [f"no held-out {name}: {why[name]}" for name in HELD_OUT if not sizes[name]]
 
 
 def _with_history(scenarios: Sequence[MCPScenario]) -> list[MCPScenario]:

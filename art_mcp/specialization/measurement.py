@@ -14,12 +14,13 @@ from typing import Any
 from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.trajectory import Trajectory
-from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
+from art_mcp.scenarios.plan import HELD_OUT, MEASURED, MCPScenario
 from art_mcp.specialization.settings import RunSettings
 from art_mcp.specialization.verify import solved, verify
 
 HEADLINE = ("values", "phrasings")
-"""The held-out sets whose mean success is the headline. The set of new combinations is reported apart."""
+"""The held-out sets whose mean success is the headline. New combinations and foreign requests are reported
+apart."""
 LEAST = 12
 """Scenarios of a measurement at least, however little time there is."""
 
@@ -108,8 +109,8 @@ class Measurement:
 
     @property
     def sets(self) -> dict[str, Evaluation]:
-        """An evaluation for each held-out set that was measured, in the order of HELD_OUT."""
-        runs: dict[str, list[Any]] = {name: [] for name in HELD_OUT}
+        """An evaluation for each held-out set that was measured, in the order of MEASURED."""
+        runs: dict[str, list[Any]] = {name: [] for name in MEASURED}
         for run in self.evaluation.trajectories:
             split = MCPScenario.of_scenario(run.scenario).plan.split
             if split in runs:
@@ -153,9 +154,10 @@ class Measurement:
         return max(0.0, headline - below), min(1.0, headline + above)
 
     def rates(self) -> dict[str, float | None]:
-        """Success rates by set, and the headline. None where a set does not exist."""
-        sets = self.sets
-        rates: dict[str, float | None] = {name: sets[name].success_rate if name in sets else None for name in HELD_OUT}
+        """Success rates by set, and the headline. None where a set does not exist. Without foreign requests there is no
+        entry for them."""
+        rates: dict[str, float | None] = dict.fromkeys(HELD_OUT)
+        rates |= {name: evaluation.success_rate for name, evaluation in self.sets.items()}
         return {**rates, "headline": self.headline}
 
     def gain_over(self, other: Measurement) -> PairedGain | None:

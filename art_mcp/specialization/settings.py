@@ -46,12 +46,15 @@ class GenerationSettings(SetOptions):
             them from schemas.
         paraphrase: Language model that rewrites their texts. None leaves them as they are.
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
+        foreign: A JSONL file of `ScenarioSet.save` with requests that the generator did not write. They are measured
+            and reported apart, whatever set their plans name. None: there are none.
     """
 
     held_out: float = 0.3
     model: Model | None = None
     paraphrase: Model | None = None
     resources: Resources | None = None
+    foreign: str | Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,6 +173,8 @@ class SpecializeOptions(WorldOptions):
             raise ConfigError(f"minutes={self.minutes} must be above 0; None sets no limit")
         if self.imitation is not None and self.imitation.conversations is not None:
             load_conversations(self.imitation.conversations)  # before minutes of work: whether it can be read
+        if self.generation.foreign is not None:
+            ScenarioSet.load(self.generation.foreign)
         if isinstance(self.scenarios, int) and self.scenarios <= self.groups:
             raise ConfigError(self._too_few(f"scenarios={self.scenarios}"))
 

@@ -15,7 +15,7 @@ from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.trajectory import Scenario, Trajectory
 from art_mcp.canonical import canonical
 from art_mcp.client.in_world import WORLD_KEY
-from art_mcp.scenarios.plan import HELD_OUT, MCPScenario
+from art_mcp.scenarios.plan import MEASURED, MCPScenario
 from art_mcp.specialization.measurement import Measurement
 from art_mcp.specialization.report.failures import WORDS, Cluster, advice, clusters
 from art_mcp.specialization.run_directory import RunDirectory
@@ -43,13 +43,18 @@ class Table:
 
 def by_set(outcome: Specialization) -> Table:
     """Success of each measurement on each held-out set, with 95 % intervals and the number of scenarios."""
-    there = [name for name in HELD_OUT if name in outcome.scenarios.held_out_sets]
+    there = [name for name in MEASURED if name in outcome.scenarios.held_out_sets]
     rows = []
     for stage, measurement in outcome.measurements.items():
         sets = measurement.sets
         cells = [_rate_of(sets.get(name)) for name in there]
         rows.append([STAGE_TITLES[stage], f"{outcome.policy}@{measurement.version}", _headline(measurement), *cells])
-    titles = {"values": "new values", "phrasings": "new wordings", "combinations": "new combinations of tools"}
+    titles = {
+        "values": "new values",
+        "phrasings": "new wordings",
+        "combinations": "new combinations of tools",
+        "foreign": "foreign requests",
+    }
     return Table("", ["measured", "version", "headline", *(titles[name] for name in there)], rows)
 
 

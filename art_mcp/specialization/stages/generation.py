@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from art_mcp.scenarios.generate import generate_scenarios
+from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.context import RunContext
 from art_mcp.specialization.stage_runner import Stage, StageRecord
@@ -34,6 +35,7 @@ class Generation(Stage):
                 runner.on_stage("the server is reset before each run, so that runs are one after another")
             if scenarios is None or isinstance(scenarios, int):
                 scenario_set = await self._generate(scenarios, record)
+                scenario_set.scenarios += self._foreign()
             else:
                 own = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
                 scenario_set = own.with_aliases(server.world.aliases) if server.world else own
@@ -46,6 +48,16 @@ class Generation(Stage):
     async def restore(self, end: Mapping[str, Any]) -> None:
         """Reads the scenarios, with their difficulty if that was measured."""
         await self.context.begin(self.context.runner.directory.scenarios())
+
+    def _foreign(self) -> list[MCPScenario]:
+        """The requests of the file that the generator did not write."""
+        path, world = self.context.options.generation.foreign, self.context.server.world
+        if path is None:
+            return []
+        requests = ScenarioSet.load(path)
+        if world:
+            requests = requests.with_aliases(world.aliases)
+        return [scenario.with_plan(split="foreign") for scenario in requests.scenarios]
 
     async def _generate(self, n: int | None, record: StageRecord) -> ScenarioSet:
         """Generates scenarios. Those that an earlier process kept count, and the time that it spent too."""
@@ -60,7 +72,11 @@ class Generation(Stage):
             kept=directory.kept_scenarios(),
             seed=options.seed,
             progress=options.progress,
-            **{entry.name: getattr(generation, entry.name) for entry in fields(generation) if entry.name != "seconds"},
+            **{
+                entry.name: getattr(generation, entry.name)
+                for entry in fields(generation)
+                if entry.name not in ("seconds", "foreign")
+            },
         )
         if not len(scenarios):
             raise ConfigError(f"no task of {self.context.server.name} could be kept: {scenarios.report()}")

@@ -65,6 +65,15 @@ def test_a_damaged_file_of_dropped_tasks_is_named(tmp_path: Path, text: str) -> 
         ScenarioSet.load(tmp_path / "set.jsonl")
 
 
+def test_no_split_moves_foreign_requests() -> None:
+    whole = many()
+    asked = [one.with_plan(split="foreign") for one in whole.scenarios[:3]]
+    for share in (0.25, 0.0):
+        divided = ScenarioSet([*whole.scenarios[3:], *asked]).split(share, seed=4)
+        assert divided.held_out_sets["foreign"] == asked
+        assert len(divided) == len(whole)
+
+
 def test_three_sets_are_held_out_and_training_has_nothing_of_them() -> None:
     divided = many().split(0.25, seed=4)
     assert list(divided.held_out_sets) == ["values", "phrasings", "combinations"]

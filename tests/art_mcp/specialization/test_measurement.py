@@ -46,6 +46,17 @@ def test_the_headline_is_the_mean_of_two_sets_whatever_their_sizes() -> None:
     assert measured("after", "", "", "y").headline is None
 
 
+def test_foreign_requests_are_reported_apart_and_count_in_no_headline() -> None:
+    runs = [run(0, "values", True), run(0, "foreign", True), run(1, "foreign", False)]
+    one = Measurement("after", Evaluation(runs, 3, solved))
+    assert list(one.sets) == ["values", "foreign"]
+    assert one.rates() == {"values": 1.0, "phrasings": None, "combinations": None, "foreign": 0.5, "headline": 1.0}
+    assert one.on_headline.scenarios == 1
+    assert "foreign 0.500 of 2" in str(one)
+    order = interleave_sets(ScenarioSet([MCPScenario.of_scenario(run.scenario) for run in runs]).held_out_sets, 0)
+    assert {scenario.plan.split for scenario in order[:2]} == {"values", "foreign"}
+
+
 def test_the_interval_of_one_set_is_that_of_its_evaluation() -> None:
     one = measured("after", "yyyn")
     assert one.headline_interval == pytest.approx(one.sets["values"].success_interval)

@@ -25,14 +25,16 @@ def stage_runner(output: Path) -> StageRunner:
     return StageRunner(directory, budget, lambda line: None, lambda: None)
 
 
-async def scenarios_of(server: Server, n: int, runner: StageRunner, seed: int) -> ScenarioSet:
+async def scenarios_of(
+    server: Server, n: int, runner: StageRunner, seed: int, foreign: Path | None = None
+) -> ScenarioSet:
     """The scenarios with which the run begins."""
     begun: list[ScenarioSet] = []
 
     async def begin(scenarios: ScenarioSet) -> None:
         begun.append(scenarios)
 
-    options = SimpleNamespace(scenarios=n, generation=GenerationSettings(), seed=seed, progress=False)
+    options = SimpleNamespace(scenarios=n, generation=GenerationSettings(foreign=foreign), seed=seed, progress=False)
     context: Any = SimpleNamespace(server=server, options=options, runner=runner, begin=begin)
     await runner.run([Generation(context)])
     return begun[0]
@@ -54,3 +56,12 @@ async def test_what_was_kept_before_a_kill_is_in_the_set(tmp_path: Path) -> None
         assert [one.id for one in again.directory.scenarios().scenarios] == [one.id for one in made.scenarios]
         again.directory.close()
         assert await scenarios_of(server, 8, stage_runner(tmp_path), 0) == made
+
+
+async def test_requests_that_the_generator_did_not_write_are_a_set_of_their_own(tmp_path: Path) -> None:
+    async with connect(SHELF) as server:
+        made = await scenarios_of(server, 6, stage_runner(tmp_path / "first"), 0)
+        ScenarioSet([one.with_plan(split="train") for one in made.scenarios[:2]]).save(tmp_path / "own.jsonl")
+        more = await scenarios_of(server, 6, stage_runner(tmp_path / "second"), 5, tmp_path / "own.jsonl")
+    assert [one.task for one in more.held_out_sets["foreign"]] == [one.task for one in made.scenarios[:2]]
+    assert len(more.train) + len(more.held_out) == len(more) <= 8
