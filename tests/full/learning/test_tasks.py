@@ -2,7 +2,9 @@
 
 The warm start alone lifts it so far. What three steps add to it is less than chance does to a measurement on 48
 scenarios, so that no test asks for a gain of GRPO here: `benchmarks/tasks` measures it. But steps that are wrong, in
-the sign of an advantage for example, would destroy what the warm start taught, and a loss beyond chance fails.
+the sign of an advantage for example, would destroy what the warm start taught, and a loss beyond chance fails. The steps
+have as many groups as the recipe: with half of them its learning rate alone lost as much (`reverse_text`, seed 0: 0.52 to
+0.13 to 0.31 in four runs).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ HELD_OUT = 48
 @pytest.mark.parametrize("name", ["reverse_text", "sql"])
 async def test_a_short_run_lifts_held_out_success_beyond_its_interval(name: str) -> None:
     async with TrainerClient() as client, TASKS[name](0) as task:
-        short = replace(task.recipe, steps=3, groups_per_step=4)
+        short = replace(task.recipe, steps=3)
         task = replace(task, held_out=task.held_out[:HELD_OUT], recipe=short)
         learned = await learn(task, 0, client, f"lifted-{name}".replace("_", "-"), print)
     assert learned.before is not None
