@@ -247,7 +247,7 @@ def _reason(use: _Use, why: str) -> str:
         why: Why others of its calls did not work. Empty: nobody knows.
     """
     if not use.scenarios:
-        return _shorten(why or "no task was made of its calls")
+        return _shorten(why or "no task was made of it")
     if use.calls:
         found = f"only one call of it worked, {canonical(*use.calls.values())}"
     elif use.fails:
@@ -266,7 +266,8 @@ def _failures_text(failures: Sequence[_Failure], *, any_worked: bool) -> str:
     example = next(failure for failure in failures if (failure.kind, _skeleton(failure.error)) == most)
     calls = "1 call" if len(failures) == 1 else f"{len(failures)} calls"
     if count == len(failures) and not any_worked:
-        return f"every call failed: {example.error} ({calls})"
+        what = "no call gave anything to ask for" if example.kind == "empty" else "every call failed"
+        return f"{what}: {example.error} ({calls})"
     return f"{count} of {calls} that failed: {example.error}"
 
 

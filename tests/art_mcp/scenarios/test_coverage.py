@@ -101,13 +101,15 @@ def test_the_most_frequent_error_of_a_tool_is_its_reason_with_the_count() -> Non
     assert coverage.remedy == "--resource sheet=sheet.txt, a file with one value on each line"
     mixed = of("a", dropped=[dropped("a", "no value", "empty"), *(dropped("a", error) for error in errors)])
     assert mixed.reason == "12 of 13 calls that failed: unknown sheet 'S0'. Available: A"
-    assert of("a", dropped=[dropped("a", "enough", "surplus")]).reason == "no task was made of its calls"
+    empty = of("a", dropped=[dropped("a", "the result is []", "empty")] * 2)
+    assert empty.reason == "no call gave anything to ask for: the result is [] (2 calls)"
+    assert of("a", dropped=[dropped("a", "enough", "surplus")]).reason == "no task was made of it"
 
 
 def test_an_error_counts_for_the_tool_that_gave_it() -> None:
     tasks = [DroppedTask(task="x", tools=["a", "b"], kind="error", reason="call 1, a: broken")]
     a, b = ScenarioSet(offered=["a", "b"], dropped=tasks).tool_coverage
-    assert (a.reason, b.reason) == ("every call failed: broken (1 call)", "no task was made of its calls")
+    assert (a.reason, b.reason) == ("every call failed: broken (1 call)", "no task was made of it")
 
 
 @pytest.mark.parametrize(
