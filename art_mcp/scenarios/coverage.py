@@ -228,15 +228,15 @@ def _is_place(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(rf"{WORLD}/[^/]+|\{{world(:[^{{}}]*)?\}}", value) is not None
 
 
-def _failure(dropped: DroppedTask) -> tuple[str, _Failure]:
+def _failure(task: DroppedTask) -> tuple[str, _Failure]:
     """The tool whose call is at fault in a dropped task, and the error. Empty: none is."""
-    if dropped.kind not in _FAILURES or not dropped.tools:
-        return "", _Failure(dropped.kind, "")
-    for tool in dropped.tools:
-        at = re.search(rf"\bcall \d+, {re.escape(tool)}: ", dropped.reason)
+    if task.kind not in _FAILURES or not task.tools:
+        return "", _Failure(task.kind, "")
+    for tool in task.tools:
+        at = re.search(rf"\bcall \d+, {re.escape(tool)}: ", task.reason)
         if at:
-            return tool, _Failure(dropped.kind, dropped.reason[at.end() :])
-    return dropped.tools[-1], _Failure(dropped.kind, dropped.reason)
+            return tool, _Failure(task.kind, task.reason[at.end() :])
+    return task.tools[-1], _Failure(task.kind, task.reason)
 
 
 def _reason(use: _Use, why: str) -> str:

@@ -158,7 +158,7 @@ async def test_a_cassette_replays_the_log(tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     results = []
     for mode in ("record", "replay"):
-        async with connect(HIDING, cassette=Cassette(tape, mode)) as server:  # type: ignore[arg-type]
+        async with connect(HIDING, cassette=Cassette(tape, mode)) as server:
             results.append(await server.call("get_weather", {"town": "Lima"}))
     assert results[0] == results[1]
     assert results[1].server_log == "KeyError: 'city'"
