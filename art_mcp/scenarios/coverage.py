@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.plan import MCPScenario
@@ -14,7 +14,6 @@ from art_mcp.worlds.alias import WORLD
 
 if TYPE_CHECKING:
     from art_mcp.scenarios.catalog import Form
-    from art_mcp.scenarios.scenario_set import DroppedTask, ScenarioSet
 
 Status = Literal["covered", "partly", "not"]
 """Covered: calls of the tool worked in scenarios, two different ones if its arguments can vary. Partly: only one call,
@@ -88,28 +87,54 @@ class ToolCoverage:
         return f"{self.tool}: " + "; ".join(filter(None, (self.reason, self.remedy)))
 
 
-def cover_tools(scenario_set: ScenarioSet) -> list[ToolCoverage]:
+class Failure(Protocol):
+    """A task that was not kept, as `DroppedTask` records it."""
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """The tools of its calls."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """The reason as one word."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """The reason as a sentence, with the tool whose call is at fault: "call 2, TOOL: …"."""
+        ...
+
+
+def cover_tools(
+    scenarios: Sequence[MCPScenario],
+    failures: Sequence[Failure],
+    tools: Sequence[str],
+    reasons: Mapping[str, str],
+    parameters: Mapping[str, Mapping[str, Form]],
+) -> list[ToolCoverage]:
     """What a set has of each tool: those that the server offers, that scenarios call, and that have a reason.
 
     Args:
-        scenario_set: The set.
+        scenarios: The scenarios.
+        failures: The tasks that were not kept.
+        tools: Names of all tools of the server. Empty: the set is a user's own, and nobody knows what it lacks.
+        reasons: Why no call of a tool worked, by its name, as far as the generator knows.
+        parameters: The parameters of each tool that can vary (`parameter_forms`).
     """
     uses: dict[str, _Use] = defaultdict(_Use)
-    for scenario in scenario_set.scenarios:
+    for scenario in scenarios:
         _count(scenario, uses)
-    failures: dict[str, list[_Failure]] = defaultdict(list)
-    for dropped in scenario_set.dropped:
-        tool, failure = _failure(dropped)
-        if tool:
-            failures[tool].append(failure)
-    names = dict.fromkeys([*scenario_set.offered, *uses, *scenario_set.reasons])
-    known = bool(scenario_set.offered)  # otherwise the set is a user's own, and nobody knows why
+    errors: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for failure in failures:
+        if tool := _tool_at_fault(failure):
+            errors[tool].append((failure.kind, _error(failure, tool)))
     coverages = []
-    for name in names:
-        use, forms = uses[name], scenario_set.parameters.get(name)
+    for name in dict.fromkeys([*tools, *uses, *reasons]):
+        use, forms = uses[name], parameters.get(name)
         status, reason, remedy = use.status(forms), "", ""
-        if known and status != "covered":
-            why = scenario_set.reasons.get(name) or _failures_text(failures[name], any_worked=bool(use.calls))
+        if tools and status != "covered":
+            why = reasons.get(name) or _most_frequent(errors[name], any_worked=bool(use.calls))
             reason, remedy = _reason(use, why), _remedy(use, why, forms or {})
         coverages.append(ToolCoverage(name, status, len(use.calls), use.scenarios, reason, remedy))
     return coverages
@@ -200,12 +225,6 @@ class _Use:
         return "partly"
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    kind: str
-    error: str
-
-
 def _count(scenario: MCPScenario, uses: dict[str, _Use]) -> None:
     """Adds the calls of a scenario."""
     plan = scenario.plan
@@ -228,15 +247,17 @@ def _is_place(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(rf"{WORLD}/[^/]+|\{{world(:[^{{}}]*)?\}}", value) is not None
 
 
-def _failure(task: DroppedTask) -> tuple[str, _Failure]:
-    """The tool whose call is at fault in a dropped task, and the error. Empty: none is."""
-    if task.kind not in _FAILURES or not task.tools:
-        return "", _Failure(task.kind, "")
-    for tool in task.tools:
-        at = re.search(rf"\bcall \d+, {re.escape(tool)}: ", task.reason)
-        if at:
-            return tool, _Failure(task.kind, task.reason[at.end() :])
-    return task.tools[-1], _Failure(task.kind, task.reason)
+def _tool_at_fault(failure: Failure) -> str:
+    """The tool whose call failed: the one that the reason names, or the last. Empty: no call did."""
+    if failure.kind not in _FAILURES:
+        return ""
+    named = (tool for tool in failure.tools if f", {tool}: " in failure.reason)
+    return next(named, failure.tools[-1] if failure.tools else "")
+
+
+def _error(failure: Failure, tool: str) -> str:
+    """The reason without the call that it is of."""
+    return re.sub(rf"^.*?\bcall \d+, {re.escape(tool)}: ", "", failure.reason, count=1, flags=re.DOTALL)
 
 
 def _reason(use: _Use, why: str) -> str:
@@ -249,26 +270,31 @@ def _reason(use: _Use, why: str) -> str:
     if not use.scenarios:
         return _shorten(why or "no task was made of it")
     if use.calls:
-        found = f"only one call of it worked, {canonical(*use.calls.values())}"
+        what = f"only one call of it worked, {canonical(*use.calls.values())}"
     elif use.fails:
-        found = "it is called only in tasks that must fail"
+        what = "it is called only in tasks that must fail"
     else:
-        found = "its calls were not executed"
-    return _shorten(f"{found}; {why}" if why else found)
+        what = "its calls were not executed"
+    return _shorten(f"{what}; {why}" if why else what)
 
 
-def _failures_text(failures: Sequence[_Failure], *, any_worked: bool) -> str:
-    """The most frequent way in which calls failed, in words. Empty: none did."""
-    if not failures:
+def _most_frequent(errors: Sequence[tuple[str, str]], *, any_worked: bool) -> str:
+    """The most frequent error of a tool, in words. Empty: there is none.
+
+    Args:
+        errors: The kind and the text of each.
+        any_worked: Whether other calls of the tool worked.
+    """
+    if not errors:
         return ""
-    kinds = Counter((failure.kind, _skeleton(failure.error)) for failure in failures)
-    most, count = kinds.most_common(1)[0]
-    example = next(failure for failure in failures if (failure.kind, _skeleton(failure.error)) == most)
-    calls = "1 call" if len(failures) == 1 else f"{len(failures)} calls"
-    if count == len(failures) and not any_worked:
-        what = "no call gave anything to ask for" if example.kind == "empty" else "every call failed"
-        return f"{what}: {example.error} ({calls})"
-    return f"{count} of {calls} that failed: {example.error}"
+    groups = Counter((kind, _skeleton(error)) for kind, error in errors)
+    (kind, skeleton), count = groups.most_common(1)[0]
+    example = next(error for own, error in errors if (own, _skeleton(error)) == (kind, skeleton))
+    calls = "1 call" if len(errors) == 1 else f"{len(errors)} calls"
+    if count == len(errors) and not any_worked:
+        what = "no call gave anything to ask for" if kind == "empty" else "every call failed"
+        return f"{what}: {example} ({calls})"
+    return f"{count} of {calls} that failed: {example}"
 
 
 def _skeleton(error: str) -> str:

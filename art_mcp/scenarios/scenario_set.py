@@ -91,7 +91,7 @@ class ScenarioSet:
     @property
     def tool_coverage(self) -> list[ToolCoverage]:
         """What the set has of each tool, and why it has no more. Without `offered`, only tools that scenarios call."""
-        return cover_tools(self)
+        return cover_tools(self.scenarios, self.dropped, self.offered, self.reasons, self.parameters)
 
     @property
     def has_calls(self) -> bool:
