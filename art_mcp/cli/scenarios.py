@@ -54,19 +54,26 @@ def scenarios_command(
 
     Each task is written when it is kept: if this is interrupted or killed, the file has what there is by then.
     """
+    from art_mcp.scenarios.coverage import coverage_json, coverage_warning
     from art_mcp.scenarios.scenario_set import ScenarioSet
 
     keywords = connection.keywords()
     if output.exists():
         raise ConfigError(f"{output} exists, and would be overwritten: name another file with --output, or delete it")
     count = 0
+    talk: list[MCPScenario] = []  # what was made before the first scenario that calls a tool
 
     def write(scenario: MCPScenario) -> None:
         nonlocal count
+        if not (count or scenario.tools):
+            talk.append(scenario)
+            return
         if not count:  # not before: a server that cannot be used leaves no file
             ScenarioSet().save(output)
-        append_jsonl(output, [scenario.model_dump(mode="json")])
-        count += 1
+        scenarios = [*talk, scenario]
+        append_jsonl(output, [each.model_dump(mode="json") for each in scenarios])
+        count += len(scenarios)
+        talk.clear()
 
     async def run() -> ScenarioSet:
         from art_mcp.client.connect import connect
@@ -82,16 +89,21 @@ def scenarios_command(
         if count:
             print(f"interrupted: {count} scenarios are in {output}", file=sys.stderr)
         raise
-    if len(scenarios):
+    if scenarios.has_calls:
         scenarios.save(output)
+    file = str(output) if scenarios.has_calls else None
+    coverages = scenarios.tool_coverage
     if as_json:
         sizes = {name: len(held_out) for name, held_out in scenarios.held_out_sets.items()}
         dropped = Counter(record.kind for record in scenarios.dropped)
         numbers = {"scenarios": len(scenarios), "train": len(scenarios.train), "held_out": sizes}
-        file = str(output) if len(scenarios) else None
-        print_json({"file": file, **numbers, "dropped": dropped, "notes": scenarios.notes})
+        facts = {"dropped": dropped, "coverage": coverage_json(coverages), "notes": scenarios.notes}
+        print_json({"file": file, **numbers, **facts})
     else:
         print(scenarios.report())
-        print(f"written to {output}" if len(scenarios) else f"no scenario works: {output} is not written")
-    if not len(scenarios):
+        what = "no scenario calls a tool" if len(scenarios) else "no scenario works"
+        print(f"written to {output}" if file else f"{what}: {output} is not written")
+    if warning := coverage_warning(coverages):
+        print(f"warning: {warning}", file=sys.stderr)
+    if file is None:
         raise typer.Exit(1)

@@ -171,7 +171,7 @@ class _TapedSource:
         except MCPError as error:
             if error.failure != "protocol":  # the server did not answer, so there is nothing to record
                 raise
-            outcome = {"error": {"message": str(error), "code": error.code}}
+            outcome = {"error": {"message": error.message, "code": error.code}}
         self._cassette.write(run, method, params, outcome)
         return outcome
 

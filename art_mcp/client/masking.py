@@ -187,16 +187,14 @@ def _spellings(raw: str) -> dict[str, None]:
     return dict.fromkeys((raw, unquote(raw), unquote_plus(raw)))
 
 
-class MaskedSource:
-    """A source whose answers name secrets instead of having them: "[GITHUB_TOKEN]".
+class Mask:
+    """Replaces secrets in texts by their names.
 
     Args:
-        source: Answers the requests.
         secrets: As `secrets_of` gives them. They are masked as they stand, as URLs quote them, and as JSON does.
     """
 
-    def __init__(self, source: Source, secrets: Mapping[str, str]) -> None:
-        self._source = source
+    def __init__(self, secrets: Mapping[str, str]) -> None:
         spellings = {
             spelling: name
             for secret, name in secrets.items()
@@ -210,6 +208,31 @@ class MaskedSource:
         }
         self._secrets = {secret: spellings[secret] for secret in sorted(spellings, key=len, reverse=True)}
 
+    def text(self, text: str) -> str:
+        """The text with names in place of secrets."""
+        for secret, name in self._secrets.items():
+            text = text.replace(secret, name)
+        return text
+
+    def log(self, text: str) -> str:
+        """A message of a log with names in place of secrets. Empty: it has a secret that the end of a line breaks."""
+        text = self.text(text)
+        joined = "".join(text.split())
+        return "" if any("".join(secret.split()) in joined for secret in self._secrets) else text
+
+
+class MaskedSource:
+    """A source whose answers name secrets instead of having them: "[GITHUB_TOKEN]".
+
+    Args:
+        source: Answers the requests.
+        secrets: As for `Mask`.
+    """
+
+    def __init__(self, source: Source, secrets: Mapping[str, str]) -> None:
+        self._source = source
+        self._text = Mask(secrets).text
+
     async def request(self, method: str, params: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
         """The answer to a request. Raises MCPError."""
 
@@ -222,7 +245,7 @@ class MaskedSource:
                 await self._source.request(method, params, progress and forward_progress)
             )
         except MCPError as error:
-            raise MCPError(self._text(str(error)), failure=error.failure, code=error.code) from None
+            raise error.with_texts(self._text) from None
         return answer
 
     async def changes(self) -> list[Change] | None:
@@ -242,8 +265,3 @@ class MaskedSource:
         if isinstance(value, list | tuple):
             return [self._mask_value(inner) for inner in value]
         return value
-
-    def _text(self, text: str) -> str:
-        for secret, name in self._secrets.items():
-            text = text.replace(secret, name)
-        return text

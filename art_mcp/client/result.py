@@ -8,10 +8,14 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from art_mcp.client.connection.server_log import MAX_CHARACTERS, SERVER_LOG
 from trainer_server.wire import MCPError
 
 MAX_RESULT = 1_000_000
 """Maximum number of characters of a result that are kept."""
+
+MAX_REASON = 200
+"""Characters of an error that a reason quotes."""
 
 _DESCRIBING_KEYS = ("type", "uri", "name", "mimeType")
 """Keys of a content part without text that describe it."""
@@ -28,6 +32,8 @@ class CallResult:
         content: Descriptions of the parts that are no text, with `type`, `mimeType`, `bytes` and `sha256`, or `uri`.
         failure: Why the server gave no result, as in MCPError; `is_error` is set then, and `text` is the message. None:
             the server gave a result.
+        server_log: The end of what the server wrote to its stderr during the call, if the error says nothing of its
+            own. It is for people: neither the agent nor a trajectory gets it.
     """
 
     text: str
@@ -35,6 +41,13 @@ class CallResult:
     is_error: bool = False
     content: list[dict[str, Any]] = field(default_factory=list)
     failure: str | None = None
+    server_log: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The text of an error, with the server's log where the text says nothing."""
+        text = self.text[:MAX_REASON].strip() or "an error without a text"
+        return f"{text} (the server wrote meanwhile: {self.server_log})" if self.server_log else text
 
     @classmethod
     def of(cls, answer: dict[str, Any], limit: int = MAX_RESULT) -> Self:
@@ -63,12 +76,13 @@ class CallResult:
         if structured is not None and (length := len(json.dumps(structured, ensure_ascii=False))) > limit:
             structured = None
             text += f"\n[the structured result was left out: it has {length:,} characters, more than {limit:,}]"
-        return cls(text, structured, bool(answer.get("isError")), content)
+        log = str((answer.get("_meta") or {}).get(SERVER_LOG, ""))[:MAX_CHARACTERS]
+        return cls(text, structured, bool(answer.get("isError")), content, server_log=log)
 
     @classmethod
     def of_error(cls, error: MCPError, server: str) -> Self:
         """The result of a call that raised. server: name of the server, for the message."""
-        return cls(f"{server}: {error}", is_error=True, failure=error.failure)
+        return cls(f"{server}: {error.message}", is_error=True, failure=error.failure, server_log=error.log)
 
 
 def _describe_part(part: dict[str, Any], inner: dict[str, Any]) -> dict[str, Any]:

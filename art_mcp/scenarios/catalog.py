@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic.alias_generators import to_camel
@@ -20,6 +20,10 @@ MAX_SAMPLES = 20
 
 SAMPLE = 2_000
 """Maximum number of characters of a resource that are kept."""
+
+
+Form = Literal["text", "json", "choice"]
+"""How a table gives the values of a parameter: one on each line, or as JSON. The schema has those of a choice."""
 
 
 class _Part(BaseModel):
@@ -267,6 +271,26 @@ def _tool_fields(tool: Any) -> dict[str, Any]:
 def properties_of(tool: CatalogTool) -> dict[str, Any]:
     """The schemas of a tool's parameters by name."""
     return dict(tool.input_schema.get("properties") or {})
+
+
+def parameter_forms(tool: CatalogTool) -> dict[str, Form]:
+    """The parameters of a tool whose values can vary, and how a table gives their values.
+
+    Required ones of which the schema tells no value come first: there a table helps most.
+    """
+    forms: dict[str, Form] = {}
+    order: dict[str, tuple[bool, bool]] = {}
+    required = set(tool.input_schema.get("required", ()))
+    for name, given in properties_of(tool).items():
+        schema = plain(given, tool.input_schema) if isinstance(given, Mapping) else {}
+        choices = schema.get("enum")
+        if "const" in schema or (isinstance(choices, list) and len(choices) == 1):
+            continue
+        kind = schema.get("type")
+        is_choice = isinstance(choices, list) or kind == "boolean"
+        forms[name] = "choice" if is_choice else "text" if kind in ("string", None) else "json"
+        order[name] = (is_choice or "default" in schema, name not in required)
+    return {name: forms[name] for name in sorted(forms, key=order.__getitem__)}
 
 
 def plain(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -452,7 +452,7 @@ async def performed_step(
             raise StepFailed("invalid", f"call {index + 1}, {step.tool}: it gave no error")
         return result
     if result.is_error:
-        raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.text[:200]}", result.text)
+        raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.reason}", result.text)
     wrong = problem(result.text, parse_result(result.text, result.structured))
     if wrong and not result.content:
         raise StepFailed(wrong[0], f"call {index + 1}, {step.tool}: {wrong[1]}", result.text)

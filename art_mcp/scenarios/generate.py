@@ -12,7 +12,8 @@ from art_langgraph.llm.llm import LLM, Model
 from art_langgraph.loop.options import keywords_of
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, WorldOptions, connection_of
-from art_mcp.scenarios.catalog import REMEDY, Catalog, describe_withheld, read_catalog
+from art_mcp.scenarios.catalog import REMEDY, Catalog, describe_withheld, parameter_forms, read_catalog
+from art_mcp.scenarios.coverage import change_risk, unreadable_tool
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql, sql_parameter
@@ -149,6 +150,7 @@ class _Generation:
         if paraphrase is not None:
             await self._paraphrase(scenarios.scenarios, 0, paraphrase, scenarios.notes)
         scenarios.notes += self._notes(scenarios.scenarios)
+        self._explain(scenarios)
         return scenarios.split(options.held_out, options.seed)
 
     async def _explore(self) -> None:
@@ -206,7 +208,23 @@ class _Generation:
                 "not executed: a catalog answers nothing, so only calls are checked, and some may fail"
             )
         scenarios.notes += [*producer.notes(), *self._notes(quota.scenarios)]
+        self._explain(scenarios)
         return scenarios
+
+    def _explain(self, scenarios: ScenarioSet) -> None:
+        """Notes why no call of a tool worked, as far as that is known, and which parameters can vary."""
+        scenarios.parameters = {tool.name: parameter_forms(tool) for tool in self._catalog.tools}
+        tried = {tool for dropped in scenarios.dropped for tool in dropped.tools}
+        scenarios.reasons |= {
+            name: f"every call failed: {why.removeprefix(f'call 1, {name}: ')}"
+            for name, why in self._useless.items()
+            if name not in tried  # what was dropped tells more
+        }
+        scenarios.reasons |= {name: unreadable_tool(why) for name, why in self._catalog.left_out.items()}
+        if not self._allow_destructive:
+            scenarios.reasons |= {
+                tool.name: change_risk(tool.why_changing) for tool in self._catalog.tools if tool.why_changing
+            }
 
     async def _paraphrase(self, scenarios: list[MCPScenario], since: int, llm: LLM, notes: list[str]) -> None:
         """Rewrites the texts of scenarios where they are. What cannot be rewritten stays, and a note says how many.

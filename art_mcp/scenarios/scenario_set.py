@@ -6,17 +6,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
 from art_langgraph.trajectory import Scenario, scenario_id
+from art_mcp.scenarios.coverage import ToolCoverage, cover_tools, coverage_lines
 from art_mcp.scenarios.plan import MEASURED, MCPScenario
 from art_mcp.scenarios.split import combination, split_scenarios
 from art_mcp.scenarios.summary import summary
 from art_mcp.worlds.alias import Aliases
 from trainer_server.common.jsonl import read_jsonl, write_jsonl
 from trainer_server.wire import ConfigError
+
+if TYPE_CHECKING:
+    from art_mcp.scenarios.catalog import Form
 
 SHOWN_ERRORS = 3
 """Number of errors in the report, the most frequent ones. `dropped` has all."""
@@ -47,12 +51,17 @@ class ScenarioSet:
         dropped: Tasks that were not kept.
         offered: Names of all tools of the server.
         notes: Remarks for readers of the report.
+        reasons: Why no call of a tool worked, by its name, as far as the generator knows.
+        parameters: The parameters of each tool whose values can vary, and how tables give them (`parameter_forms`).
+            Tools that are missing here: those of their calls.
     """
 
     scenarios: list[MCPScenario] = field(default_factory=list)
     dropped: list[DroppedTask] = field(default_factory=list)
     offered: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    reasons: dict[str, str] = field(default_factory=dict)
+    parameters: dict[str, dict[str, Form]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.scenarios)
@@ -79,6 +88,16 @@ class ScenarioSet:
         uses = Counter(tool for scenario in self.scenarios for tool in set(scenario.tools))
         return {tool: uses[tool] for tool in dict.fromkeys([*self.offered, *uses])}
 
+    @property
+    def tool_coverage(self) -> list[ToolCoverage]:
+        """What the set has of each tool, and why it has no more. Without `offered`, only tools that scenarios call."""
+        return cover_tools(self.scenarios, self.dropped, self.offered, self.reasons, self.parameters)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether any scenario calls a tool. Otherwise the set is small talk, and nothing can be learned of it."""
+        return any(scenario.tools for scenario in self.scenarios)
+
     def split(self, held_out: float = 0.25, seed: int = 0) -> ScenarioSet:
         """Splits the set again into training and the three held-out sets.
 
@@ -95,7 +114,7 @@ class ScenarioSet:
         """
         scenarios, notes = split_scenarios(self.scenarios, held_out, seed)
         others = [note for note in self.notes if not note.startswith("no held-out ")]
-        return ScenarioSet(scenarios, self.dropped, self.offered, [*others, *notes])
+        return replace(self, scenarios=scenarios, notes=[*others, *notes])
 
     def keep_learnable(self, low: float = 0.0, high: float = 1.0) -> ScenarioSet:
         """Drops the scenarios that the measured policy never or always solves. Unmeasured scenarios stay.
@@ -114,7 +133,7 @@ class ScenarioSet:
                 learnable.append(scenario)
             else:
                 rejects.append(drop(scenario, "unlearnable", f"the policy solves it in {rate:.0%} of its rollouts"))
-        return ScenarioSet(learnable, rejects, self.offered, self.notes)
+        return replace(self, scenarios=learnable, dropped=rejects)
 
     def with_aliases(self, aliases: Aliases) -> ScenarioSet:
         """Replaces placeholders such as `{world:repo}`, and paths of originals, by what the model sees: `/world/repo`.
@@ -133,14 +152,15 @@ class ScenarioSet:
     def save(self, path: str | Path) -> None:
         """Writes one scenario per line. People can edit the file, and `load` reads it.
 
-        Dropped tasks, tool names and notes go to a second file in the same directory, `NAME.dropped.jsonl`.
+        Dropped tasks, tools, reasons and notes go to a second file in the same directory, `NAME.dropped.jsonl`.
 
         Args:
             path: The JSONL file. Missing directories are created.
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         write_jsonl(path, (scenario.model_dump(mode="json") for scenario in self.scenarios))  # with spaces, to edit
-        write_jsonl(_dropped_file(path), [{"offered": self.offered, "notes": self.notes}, *self.dropped])
+        facts = {name: getattr(self, name) for name in ("offered", "notes", "reasons", "parameters")}
+        write_jsonl(_dropped_file(path), [facts, *self.dropped])
 
     @classmethod
     def load(cls, path: str | Path) -> ScenarioSet:
@@ -157,6 +177,8 @@ class ScenarioSet:
             lines: list[dict[str, Any]] = list(read_jsonl(_dropped_file(path), dict))
             try:
                 scenarios.offered, scenarios.notes = lines[0]["offered"], lines[0]["notes"]
+                scenarios.reasons = dict(lines[0].get("reasons", {}))  # earlier versions wrote none
+                scenarios.parameters = dict(lines[0].get("parameters", {}))
                 scenarios.dropped = [DroppedTask.model_validate(line) for line in lines[1:]]
             except (LookupError, ValidationError) as error:
                 raise ConfigError(
@@ -166,7 +188,7 @@ class ScenarioSet:
         return scenarios
 
     def report(self) -> str:
-        """Summarizes the set as text: the split, difficulties, tools, phrasings, dropped tasks, errors, notes."""
+        """Summarizes the set as text: split, difficulties, coverage of the tools, phrasings, dropped tasks, notes."""
         by_difficulty = Counter(scenario.plan.difficulty for scenario in self.scenarios)
         reasons = Counter(record.kind for record in self.dropped)
         errors = Counter(record.reason for record in self.dropped if record.kind == "error")
@@ -181,6 +203,7 @@ class ScenarioSet:
             f"; {with_facts} check the answer's facts, {acting} the state of the world, {alone} the calls alone",
             "by difficulty: " + (", ".join(f"{level}: {n}" for level, n in sorted(by_difficulty.items())) or "none"),
             "by tool: " + ", ".join(f"{tool}: {count}" for tool, count in self.coverage.items()),
+            *coverage_lines(self.tool_coverage),
             f"dropped: {len(self.dropped)}" + "".join(f", {kind}: {count}" for kind, count in reasons.most_common()),
             *summary(self.scenarios),
             *(f"error: {reason} ({times} ×)" for reason, times in errors.most_common(SHOWN_ERRORS)),

@@ -10,6 +10,7 @@ from art_langgraph.costs import Cost, GPUPrice, RunCost, Tokens
 from art_langgraph.llm.llm import Usage, total_cost
 from art_langgraph.loop.sampling.dead_groups import DeadGroups, dead_groups
 from art_langgraph.trajectory import TrajectoryGroup
+from art_mcp.scenarios.coverage import coverage_json
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.calls import Schema
 from art_mcp.specialization.measurement import Measurement, PairedGain
@@ -147,6 +148,7 @@ class Specialization:
                 "train": len(self.scenarios.train),
                 **{name: len(held_out) for name, held_out in self.scenarios.held_out_sets.items()},
             },
+            "coverage": coverage_json(self.scenarios.tool_coverage),
             "measurements": {name: measurement.summary() for name, measurement in self.measurements.items()},
             "gain": self.gain.summary() if self.gain else None,
             "gain_on_all_sets": self.gain_on_all_sets.summary() if self.gain_on_all_sets else None,

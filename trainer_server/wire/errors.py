@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 SERVER_STOPPING = "server_stopping"
@@ -171,9 +172,17 @@ class MCPError(ARTError):
             an invalid answer), "limited" (it refused a call until the end, because there are too many) or "missing"
             (a cassette has no answer).
         code: Error code of JSON-RPC; None: the server gave none.
+        log: What the server wrote to its stderr meanwhile, where the message says nothing. The text of the error has
+            it; `message` has not, as no agent may see it.
     """
 
-    def __init__(self, message: str, *, failure: str = "protocol", code: int | None = None) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, failure: str = "protocol", code: int | None = None, log: str = "") -> None:
+        super().__init__(f"{message} (the server wrote meanwhile: {log})" if log else message)
+        self.message = message
         self.failure = failure
         self.code = code
+        self.log = log
+
+    def with_texts(self, replace: Callable[[str], str]) -> MCPError:
+        """The same error with other words: `replace` changes the message and the log."""
+        return MCPError(replace(self.message), failure=self.failure, code=self.code, log=replace(self.log))

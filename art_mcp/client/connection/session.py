@@ -14,7 +14,10 @@ from typing import Any
 
 from art_mcp.client.connection import sdk
 from art_mcp.client.connection.sdk import Channel, Progress, Stdio, Target
+from art_mcp.client.connection.server_log import SERVER_LOG, last_messages, says_nothing
 from art_mcp.client.connection.stderr import Stderr, read_stderr
+from art_mcp.client.masking import Mask, secrets_of
+from trainer_server.common.jsonl import to_json
 from trainer_server.wire import MCPError
 
 log = logging.getLogger("art_mcp")
@@ -97,19 +100,20 @@ class Session:
                 `closed` if the server has ended.
         """
         assert self._channel is not None
+        size = self._stderr.size if self._stderr else 0
         call = asyncio.ensure_future(self._channel.request(method, params, progress))
         call.add_done_callback(lambda task: task.cancelled() or task.exception())  # else asyncio warns of it
         try:
             await asyncio.wait({call, self._task}, timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED)
             if call.done():
-                return call.result()
+                return await self._with_log(call.result(), method, params, size)
         except MCPError as error:
             if self._channel.refused:
                 raise MCPError(
                     f"the server refuses calls because there are too many: {error}", failure="limited"
                 ) from None
             if error.failure != "closed":
-                raise
+                raise await self._with_reason(error, str(params.get("name", "")), size) from error
         finally:
             call.cancel()
         if not (call.done() or self._task.done()):
@@ -132,6 +136,39 @@ class Session:
             self._task.cancel()
         if self._task.done() and not self._task.cancelled() and (error := self._task.exception()):
             log.debug("the session with %s ended with %r", self._target, error)
+
+    async def _with_log(
+        self, answer: dict[str, Any], method: str, params: Mapping[str, Any], size: int
+    ) -> dict[str, Any]:
+        """The answer to a request. An error of a tool that says nothing has what the server wrote to its stderr.
+
+        Args:
+            answer: The answer.
+            method: The method of the request.
+            params: Its parameters.
+            size: Bytes of stderr that were written before.
+        """
+        if method != "tools/call" or not answer.get("isError"):
+            return answer
+        parts = [part for part in answer.get("content", ()) if isinstance(part, dict)]
+        text = " ".join(
+            [*(str(part.get("text", "")) for part in parts), to_json(answer.get("structuredContent") or "")]
+        )
+        if says_nothing(text, tool := str(params["name"])) and (log := await self._log_since(size, tool)):
+            return {**answer, "_meta": {**(answer.get("_meta") or {}), SERVER_LOG: log}}
+        return answer
+
+    async def _with_reason(self, error: MCPError, tool: str, size: int) -> MCPError:
+        """An error of the protocol, with what the server wrote to its stderr if the error says nothing."""
+        if not says_nothing(error.message, tool):
+            return error
+        return MCPError(error.message, failure=error.failure, code=error.code, log=await self._log_since(size, tool))
+
+    async def _log_since(self, size: int, tool: str) -> str:
+        """The last messages on stderr since it had `size` bytes. Another call may have written them meanwhile."""
+        if self._stderr is None or not (text := await self._stderr.since(size)):
+            return ""
+        return last_messages(text, tool, Mask(secrets_of(self._target)).log)
 
     def _reason(self) -> str:
         """Why the session's task has ended: of an exception group, the first exception."""

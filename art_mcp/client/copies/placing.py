@@ -102,6 +102,6 @@ class Ready:
         try:
             answer = await self.session.request(method, self.copy.to_copy(dict(params)), progress and forward_progress)
         except MCPError as error:
-            raise MCPError(self.copy.from_copy(str(error)), failure=error.failure, code=error.code) from error
+            raise error.with_texts(self.copy.from_copy) from error
         aliases: dict[str, Any] = self.copy.from_copy(answer)
         return aliases

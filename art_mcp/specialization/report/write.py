@@ -69,6 +69,16 @@ def by_facts(outcome: Specialization) -> list[Table]:
     ]
 
 
+def by_coverage(outcome: Specialization) -> Table:
+    """The tools that the scenarios cover in part or not at all, with the reason and what helps. No row: all are."""
+    others = [coverage for coverage in outcome.scenarios.tool_coverage if coverage.status != "covered"]
+    rows = [
+        [coverage.tool, coverage.status, str(coverage.scenarios), coverage.reason or NONE, coverage.remedy or NONE]
+        for coverage in sorted(others, key=lambda coverage: coverage.status, reverse=True)
+    ]
+    return Table("", ["tool", "covered", "scenarios", "why", "what helps"], rows)
+
+
 def failures_of(outcome: Specialization) -> dict[str, list[Cluster]]:
     """The failures of each measurement by kind, the most frequent first."""
     by_stage = {}
@@ -217,6 +227,7 @@ def _facts(outcome: Specialization) -> dict[str, Any]:
         "last": last and STAGE_TITLES[last],
         "by_set": by_set(outcome),
         "by_facts": by_facts(outcome),
+        "coverage": by_coverage(outcome),
         "failures": failures[last] if last else [],
         "by_failure": by_failure(failures),
         "differences": differences(outcome.measurements[last]) if last else [],

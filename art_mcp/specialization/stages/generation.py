@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from art_mcp.scenarios.coverage import coverage_warning
 from art_mcp.scenarios.generate import generate_scenarios
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
@@ -39,10 +40,15 @@ class Generation(Stage):
             else:
                 own = scenarios if isinstance(scenarios, ScenarioSet) else ScenarioSet.load(scenarios)
                 scenario_set = own.with_aliases(server.world.aliases) if server.world else own
+            if len(scenario_set) and not scenario_set.has_calls:
+                raise ConfigError(f"no scenario for {server.name} calls a tool: {scenario_set.report()}")
             runner.directory.save_scenarios(scenario_set)
             sizes = {name: len(held_out) for name, held_out in scenario_set.held_out_sets.items()}
             record.facts |= {"train": len(scenario_set.train), **sizes, "dropped": len(scenario_set.dropped)}
             runner.on_stage(scenario_set.report())
+            if warning := coverage_warning(scenario_set.tool_coverage):
+                runner.remark("coverage", warning)
+                runner.on_stage(f"warning: {warning}")
         await self.context.begin(scenario_set)
 
     async def restore(self, end: Mapping[str, Any]) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from art_mcp import GenerationSettings, ScenarioSet, Server, connect
+from art_mcp import GenerationSettings, MCPScenario, ScenarioSet, Server, connect
+from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.specialization.run_directory import RunDirectory
 from art_mcp.specialization.stage_runner import Budget, StageRunner
 from art_mcp.specialization.stages.generation import Generation
 from tests.support.mcp.commands import SHELF
-
-pytestmark = pytest.mark.slow
+from trainer_server.wire import ConfigError
 
 
 def stage_runner(output: Path) -> StageRunner:
@@ -26,7 +26,7 @@ def stage_runner(output: Path) -> StageRunner:
 
 
 async def scenarios_of(
-    server: Server, n: int, runner: StageRunner, seed: int, foreign: Path | None = None
+    server: Server, n: int | ScenarioSet, runner: StageRunner, seed: int, foreign: Path | None = None
 ) -> ScenarioSet:
     """The scenarios with which the run begins."""
     begun: list[ScenarioSet] = []
@@ -40,6 +40,32 @@ async def scenarios_of(
     return begun[0]
 
 
+def talking() -> ScenarioSet:
+    return ScenarioSet([MCPScenario.make("Thanks!", Plan(kind="talk", reply="talk", answer="You are welcome."))])
+
+
+async def test_a_set_of_small_talk_alone_is_an_error(tmp_path: Path) -> None:
+    server: Any = SimpleNamespace(name="shelf", version="1", world=None, serial=False)
+    runner = stage_runner(tmp_path)
+    with pytest.raises(ConfigError, match="no scenario for shelf calls a tool"):
+        await scenarios_of(server, talking(), runner, 0)
+    runner.directory.close()
+    assert not (tmp_path / "scenarios.jsonl").exists()
+
+
+@pytest.mark.parametrize(("offered", "warns"), [(["get"], False), (["get", "a", "b"], True), ([], False)])
+async def test_a_set_for_fewer_than_half_of_the_tools_is_a_note(
+    tmp_path: Path, offered: list[str], warns: bool
+) -> None:
+    plan = Plan(reference=[Step(tool="get")], observations=[Observation(text="x")])
+    server: Any = SimpleNamespace(name="shelf", version="1", world=None, serial=False)
+    runner = stage_runner(tmp_path)
+    await scenarios_of(server, ScenarioSet([MCPScenario.make("Get it.", plan)], offered=offered), runner, 0)
+    runner.directory.close()
+    assert [note.startswith("only 1 of 3 tools are covered") for note in runner.notes] == [True] * warns
+
+
+@pytest.mark.slow
 async def test_what_was_kept_before_a_kill_is_in_the_set(tmp_path: Path) -> None:
     async with connect(SHELF) as server:
         first = stage_runner(tmp_path)
