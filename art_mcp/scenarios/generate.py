@@ -13,7 +13,7 @@ from art_langgraph.loop.options import keywords_of
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, WorldOptions, connection_of
 from art_mcp.scenarios.catalog import REMEDY, Catalog, describe_withheld, parameter_forms, read_catalog
-from art_mcp.scenarios.coverage import change_risk, unreadable_tool
+from art_mcp.scenarios.coverage import OUT_OF_TIME, change_risk, unreadable_tool
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql, sql_parameter
@@ -215,10 +215,9 @@ class _Generation:
         """Notes why no call of a tool worked, as far as that is known, and which parameters can vary."""
         scenarios.parameters = {tool.name: parameter_forms(tool) for tool in self._catalog.tools}
         tried = {tool for dropped in scenarios.dropped for tool in dropped.tools}
-        scenarios.reasons |= {
-            name: f"every call failed: {why.removeprefix(f'call 1, {name}: ')}"
-            for name, why in self._useless.items()
-            if name not in tried  # what was dropped tells more
+        late = f"{OUT_OF_TIME} before its calls were executed"
+        scenarios.reasons |= {  # what was dropped tells more
+            tool.name: self._useless.get(tool.name, late) for tool in self._tools if tool.name not in tried
         }
         scenarios.reasons |= {name: unreadable_tool(why) for name, why in self._catalog.left_out.items()}
         if not self._allow_destructive:

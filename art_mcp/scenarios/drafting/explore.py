@@ -17,6 +17,7 @@ from art_langgraph.progress import progress_bar
 from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
 from art_mcp.scenarios.drafting.errors import absent_parameters, blame, offers
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, slot_values
@@ -122,6 +123,8 @@ class Explorer:
                 reasons[tool.name] = f"every call failed, {times} of {errors.total()} with: {error}"
             elif tool.name in self._unknown:
                 reasons[tool.name] = self._unknown[tool.name]
+            else:
+                reasons[tool.name] = f"{OUT_OF_TIME} before it was tried"
         return reasons
 
     def _acts(self, tool: CatalogTool) -> bool:
@@ -214,7 +217,7 @@ class Explorer:
             arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
             step = Step(tool=tool.name, arguments=arguments)
         except NoValue as error:
-            self._unknown[tool.name] = str(error)
+            self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
             return None
         key = to_json(step)
         if key in self._calls:

@@ -38,7 +38,16 @@ CLOSE = 0.02
 
 
 class NoValue(LookupError):
-    """No value is known for an argument."""
+    """No value is known for an argument.
+
+    Args:
+        message: The reason.
+        parameter: The parameter. Empty: several, or it is known and only not for this purpose.
+    """
+
+    def __init__(self, message: str, parameter: str = "") -> None:
+        super().__init__(message)
+        self.parameter = parameter
 
 
 class Endless(NoValue):
@@ -289,7 +298,7 @@ class _Draw:
             return value
         if "default" in schema and schema["default"] is not None:
             return schema["default"]
-        raise NoValue(f"nothing is known of {self._tool.name}'s {path}")
+        raise NoValue(f"nothing is known of {self._tool.name}'s {path}", path)
 
     def _order(self, slot: Slot, arms: Sequence[Arm]) -> list[Arm]:
         """The sources in the order in which they are tried: by their rates, and those that are alike by chance."""

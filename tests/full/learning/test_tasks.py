@@ -2,9 +2,9 @@
 
 The warm start alone lifts it so far. What three steps add to it is less than chance does to a measurement on 48
 scenarios, so that no test asks for a gain of GRPO here: `benchmarks/tasks` measures it. But steps that are wrong, in
-the sign of an advantage for example, would destroy what the warm start taught, and a loss beyond chance fails. The steps
-of `reverse_text` have as many groups as its recipe: with half of them its learning rate alone lost as much (seed 0: from
-0.52 to 0.13, 0.19, 0.21 and 0.31 in four runs).
+the sign of an advantage for example, would destroy what the warm start taught, and a loss beyond chance fails. The
+steps of `reverse_text` have as many groups as its recipe: with half of them its learning rate alone lost as much (seed
+0: from 0.52 to 0.13, 0.19, 0.21 and 0.31 in four runs).
 """
 
 from __future__ import annotations
