@@ -31,7 +31,7 @@ APART = 1.2
 AT_ONCE = 2 * (os.cpu_count() or 1)
 """Executions at the same time, if each has a world of its own. Half of them wait for a server to start."""
 
-BATCH = 8
+BATCH = 12
 """Plans that share a copy of the world, at most."""
 
 MAX_ASKED = 64
@@ -172,8 +172,7 @@ class Trials:
     ) -> list[Execution | StepFailed]:
         """Executes several plans, each once. Quiet ones share a copy of the world."""
         quiet = [at for at, steps in enumerate(plans) if self._is_quiet(steps)]
-        size = max(1, min(BATCH, -(-len(quiet) // AT_ONCE)))
-        batches = [quiet[at : at + size] for at in range(0, len(quiet), size)]
+        batches = [quiet[at : at + BATCH] for at in range(0, len(quiet), BATCH)]
         alone = [[at] for at in range(len(plans)) if at not in set(quiet)]
         outcomes: dict[int, Execution | StepFailed] = {}
 

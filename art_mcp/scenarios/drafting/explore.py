@@ -43,7 +43,7 @@ TRIES = 6
 ENOUGH = 8
 """Calls of a tool that worked, after which it is not explored any more; of one that changes something, ENOUGH_ACTS."""
 
-ENOUGH_ACTS = 2
+ENOUGH_ACTS = 1
 
 SLOW = 2.0
 """Seconds after which a call counts as slow. Such a tool is called SLOW_TRIES times, at most."""
@@ -91,6 +91,7 @@ class Explorer:
         self._seed = seed
         self._until = until
         self._clock = asyncio.get_running_loop().time
+        self._reads_open = False
         self._calls: set[str] = set()
         self._worked: Counter[str] = Counter()
         self._tries: Counter[str] = Counter()
@@ -99,18 +100,20 @@ class Explorer:
         self._unknown: dict[str, str] = {}
 
     async def explore(self, progress: bool = True) -> None:
-        """Tries the tools in rounds, until each has worked often enough or nothing new can be tried.
+        """Tries the tools in rounds, until each has worked or nothing new can be tried.
 
         Args:
             progress: Whether to show a progress bar on a terminal.
         """
-        with progress_bar(*COLUMNS, shown=progress) as bar:
-            for number in bar.track(range(ROUNDS), description="exploring the server"):
-                before = len(self._calls)
-                await self._read()
-                await self._act(number)
-                if len(self._calls) == before or self._clock() > self._until:
-                    break
+        async with AsyncExitStack() as stack:
+            with progress_bar(*COLUMNS, shown=progress) as bar:
+                for number in bar.track(range(ROUNDS), description="exploring the server"):
+                    before = len(self._calls)
+                    await self._read(stack)
+                    await self._act(number)
+                    done = number and all(self._worked[tool.name] for tool in self._tools)
+                    if done or len(self._calls) == before or self._clock() > self._until:
+                        break
 
     def failures(self) -> dict[str, str]:
         """Why no call of a tool worked, by its name."""
@@ -131,24 +134,26 @@ class Explorer:
         """Whether a tool changes something: it was seen to, or its name says so."""
         return tool.name in self._graph.changing or (not tool.reads and acts(tool.name))
 
-    async def _read(self) -> None:
-        """A round of the tools that read."""
-        async with AsyncExitStack() as stack:
-            await stack.enter_async_context(rollout_of_its_own())
-            for tool in self._tools:
-                if self._acts(tool) or self._worked[tool.name] >= ENOUGH:
-                    continue
-                rng = random.Random(f"read-{self._seed}-{tool.name}-{len(self._calls)}")
-                for _ in range(LOOKS):
-                    step = self._draw(tool, rng)
-                    if step is None:
-                        continue
-                    changed = await self._try(step) is not None and await self._has_changed()
-                    if changed:
-                        self._graph.changing.add(tool.name)
-                        await stack.aclose()
-                        await stack.enter_async_context(rollout_of_its_own())
-                        break
+    async def _read(self, stack: AsyncExitStack) -> None:
+        """A round of the tools that read. stack: holds the copy in which they are called, for the next round too."""
+        if not self._reads_open:
+            await self._open(stack)
+        for tool in self._tools:
+            if self._acts(tool) or self._worked[tool.name] >= ENOUGH:
+                continue
+            rng = random.Random(f"read-{self._seed}-{tool.name}-{len(self._calls)}")
+            for _ in range(LOOKS):
+                step = self._draw(tool, rng)
+                if step is not None and await self._try(step) is not None and await self._has_changed():
+                    self._graph.changing.add(tool.name)
+                    await stack.aclose()
+                    await self._open(stack)
+                    break
+
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Takes a new copy for calls that read."""
+        await stack.enter_async_context(rollout_of_its_own())
+        self._reads_open = True
 
     async def _act(self, number: int) -> None:
         """A round of the tools that change something. Those that remove something come last in every other round."""

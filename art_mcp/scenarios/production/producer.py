@@ -10,7 +10,7 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, pair_drafts, split_pair, to_executed
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.explore import learn_failure
+from art_mcp.scenarios.drafting.explore import EMPTY, learn_failure
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
@@ -184,6 +184,8 @@ class Producer:
                     if draft.kind == "single" and not executed.acts:
                         self._chains.learn(last, draft.steps[0].arguments, executed.results[0])
                     continue
+                if draft.kind == "single":
+                    self._drafter.values.graph.note(last, draft.steps[0].arguments, EMPTY)
             if wrong[0] != "surplus":
                 self._failed[last] += not fail
                 tools = [step.tool for step in draft.steps]
