@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
-from art_mcp.scenarios.phrasing.arguments import render_arguments
+from art_mcp.scenarios.phrasing.arguments import join_phrases, render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
@@ -24,8 +24,9 @@ class Wish:
         noun_phrase: What the call gives, as a noun phrase: "the log of /world/site". Empty: no noun names it.
         noun: The noun alone: "log".
         many: Whether the noun is a plural.
-        where: What is said beside the noun: "of /world/site".
+        where: What is said beside the noun: "of /world/site". Empty: there is more to it than this.
         first: What is to be done before, in the imperative. Empty: nothing is.
+        loose: Whether a sentence goes on behind it after a comma.
     """
 
     do: str
@@ -35,6 +36,7 @@ class Wish:
     many: bool = False
     where: str = ""
     first: str = ""
+    loose: bool = False
 
 
 def wish(
@@ -58,12 +60,12 @@ def wish(
     verb = rng.choice(sense.verb.phrases)
     if not call.thing:  # `reset`, `status` of nothing
         verb = sense.verb.phrases[0]
-    do = " ".join(part for part in (verb, call.whole) if part)
-    doing = " ".join(part for part in (gerund(verb), call.whole) if part)
+    do = join_phrases(verb, call.whole)
+    doing = join_phrases(gerund(verb), call.whole)
     noun_phrase = call.whole if sense.names and call.thing else ""
     # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
-    many = sense.many and call.thing.split()[-1:] == sense.noun.split()[-1:]
-    return Wish(do, doing, noun_phrase, sense.noun, many, call.where)
+    many = sense.many and call.bare
+    return Wish(do, doing, noun_phrase, sense.noun, many, call.where if call.bare else "", loose=call.loose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,10 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
         )
         return QuestionPhrases(direct, wh, "the result")
     many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
+    if question.kind in ("first", "last") and " of " not in question.head and rng.random() < 0.4:
+        item = question.head.removeprefix(f"the {question.kind} ")
+        which = f"which {item} comes {question.kind}{thing.removeprefix(question.head)}"
+        return QuestionPhrases(f"{which}?", which, thing)
     verb = "are" if many else "is"
     return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
 
@@ -121,12 +127,13 @@ def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> s
         return call.noun_phrase if whole and call.noun_phrase else "the result"
     if not whole or not call.noun_phrase:
         return question.head
-    if question.kind == "leaf" and question.head == f"the {call.noun}":
-        return call.noun_phrase
-    if call.many and (question.kind in ("first", "last") or f" {one_of(call.noun)}" in question.head):
-        return f"{question.head} {call.where}".strip()
+    last = call.noun.split()[-1]
+    if question.head.split()[-1] == last and question.kind in ("leaf", "value"):
+        return call.noun_phrase  # not "the count of the count"
+    if call.many and (question.kind in ("first", "last") or f" {one_of(last)}" in question.head):
+        return join_phrases(question.head, call.where)
     if question.attribute and call.where and rng.random() < 0.6:
-        return f"{question.head} {call.where}"
+        return join_phrases(question.head, call.where)
     return f"{question.head} {'of' if question.attribute else 'in'} {call.noun_phrase}"
 
 
