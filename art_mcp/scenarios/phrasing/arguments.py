@@ -81,7 +81,9 @@ class RenderedCall:
 
 def join_phrases(*phrases: str) -> str:
     """Phrases as one. One that begins with a comma or a colon follows the one before without a space."""
-    return "".join(f"{'' if phrase[0] in ',:' or not at else ' '}{phrase}" for at, phrase in enumerate(filter(None, phrases)))
+    return "".join(
+        f"{'' if phrase[0] in ',:' or not at else ' '}{phrase}" for at, phrase in enumerate(filter(None, phrases))
+    )
 
 
 def label(name: str) -> str:
@@ -91,32 +93,25 @@ def label(name: str) -> str:
 
 
 def render_arguments(
-    sense: Sense,
-    schema: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-    rng: random.Random,
-    wordings: Mapping[str, str] | None = None,
+    sense: Sense, arguments: Mapping[str, Any], rng: random.Random, wordings: Mapping[str, str] | None = None
 ) -> RenderedCall:
     """Puts the arguments of a call into words.
 
     Args:
         sense: What the tool does.
-        schema: JSON schema of its arguments.
         arguments: The arguments.
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told: "the first branch".
     """
     descriptions = dict(wordings or {})
-    whole = {name: descriptions.get(name, value) for name, value in arguments.items()}
-    return _Teller(sense, dict(schema.get("properties") or {}), rng, descriptions).render(whole)
+    return _Teller(sense, rng, descriptions).render({**arguments, **descriptions})
 
 
 class _Teller:
     """Puts the arguments of one call into words."""
 
-    def __init__(self, sense: Sense, properties: dict[str, Any], rng: random.Random, wordings: dict[str, str]) -> None:
+    def __init__(self, sense: Sense, rng: random.Random, wordings: dict[str, str]) -> None:
         self._sense = sense
-        self._properties = properties
         self._rng = rng
         self._spoken = wordings
         self._noun = sense.noun.split()
@@ -127,14 +122,17 @@ class _Teller:
         self._ends: list[str] = []  # long values
         self._unfit: set[str] = set()  # ways to say notes that would be wrong
         self._makes = sense.verb.makes and "copy" not in sense.verb.phrases  # what is copied is there
+        self._tail = sense.tail if " " in sense.tail else ""
         self._bare = True  # whether the object has no value
 
     def render(self, arguments: Mapping[str, Any]) -> RenderedCall:
         rest = dict(arguments)
         thing = self._thing(rest, self._adjective(rest))
-        thing = self._letters(rest, thing)
+        letters = self._letters(rest, 2 if thing else 1)
+        if thing and letters:
+            preposition = "" if letters.startswith("at ") else "of " if self._sense.names else self._pick("of ", "for ")
+            self._phrases.append((0, f"{preposition}{letters}"))
         self._pairs(rest)
-        self._goal(rest)
         place = self._place(rest)
         for name in rest:
             if name != place:
@@ -142,12 +140,12 @@ class _Teller:
         if place is not None:
             self._phrases.append((6, self._say(self._place_form(rest), place, rest[place], "")))
         where, loose = self._where()
-        return RenderedCall(thing, where, self._bare, loose)
+        return RenderedCall(thing or letters, where, self._bare, loose)
 
     def _where(self) -> tuple[str, bool]:
         """All that is said beside the thing, and whether a sentence goes on behind it after a comma."""
         told = [phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0])]
-        told = [self._sense.tail, *told] if " " in self._sense.tail else told
+        told = [self._tail, *told]
         notes, reads = [f"{own} {text}" for own, text in self._notes], self._sense.verb.reads
         styles = ["brackets"] if self._sense.names else ["brackets", "commas", "commas"]
         styles += ["with"] * 3 if self._makes or reads else []
@@ -198,76 +196,80 @@ class _Teller:
         name = self._object(rest)
         if name is None:
             self._bare = not adjective
-            return self._owned(rest) or self._counted_noun(rest) or self._bare_noun(noun, adjective)
-        value = rest.pop(name)
-        self._bare = False
-        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
-            return join_items([self._render_item(item, noun or singular(label(name))) for item in value])
-        if isinstance(value, dict):
-            return self._render_item(value, noun or label(name))
-        text = self._value(name, value, quote=not self._noun and words(name)[-1:] == ["text"])
+            return self._owned(rest) or self._bare_noun(noun, adjective)
+        value, self._bare = rest.pop(name), False
+        if _has_objects(value):
+            items = value if isinstance(value, list) else [value]
+            return join_items([self._render_item(item, one_of(noun or label(name))) for item in items])
+        last = (meanings(name) or [name])[-1]
+        text = self._value(name, value, quote=last == "text" or (self._makes and last in WORDS.texts))
         if name in self._spoken:
             return text
         if not noun:
             kind = " ".join(word for word in label(name).split() if word not in WORDS.names | {"path", "id"})
-            return self._pick(text, text, f"the {kind} {text}" if kind.isascii() and len(kind) > 1 else text)
+            told = f"the {kind} {text}" if kind.isascii() and len(kind) > 1 else text
+            return self._pick(text, told if last == "id" else text, told)
+        if name in WORDS.amounts:  # insert_rows(count)
+            return f"{text} {one_of(noun) if value == 1 else noun}"
         if isinstance(value, list):
             return f"the {plural(noun) if len(value) > 1 else one_of(noun)} {text}"
-        last = meanings(name)[-1]
-        if self._makes and last not in WORDS.texts | {"id"}:
-            own = last if last in WORDS.names else "name"
-            named = (f"with the {own}",) if own != "name" else ("named", "called", "with the name")
-            return f"{article(noun)} {self._pick(*named)} {text}"
-        if self._makes and last != "id":
-            return f"the {noun} {self._value(name, value, quote=True)}"
+        if self._makes and last in WORDS.names | {"path", "file"}:
+            named = f"with the {last}" if last in WORDS.names - {"name"} else self._pick("named", "called")
+            return f"{article(noun)} {named} {text}"
         noun = one_of(noun)
-        plain = text if _marked(text) else f"the {noun} {text}"
-        return self._pick(f"{noun} {text}", *([] if isinstance(value, int) else [f"the {noun} {text}", plain]))
+        return self._pick(f"{noun} {text}", *([] if isinstance(value, int) else [f"the {noun} {text}"]), *_alone(text))
 
     def _object(self, rest: Mapping[str, Any]) -> str | None:
         """The argument that names the object of the verb. None: there is none."""
-        names = [name for name in rest if not isinstance(rest[name], bool) and not self._is_long(name, rest[name])]
+        made = {name for name, value in rest.items() if not isinstance(value, bool) and not self._is_long(name, value)}
+        names = [name for name in rest if name in made and (self._makes or not isinstance(rest[name], dict))]
         if not self._noun:
             return self._object_alone(rest, names)
         keys = [name for name in names if self._sense.key and label(name) == self._sense.key]
-        named = keys or [name for name in names if self._is_named(name, rest[name])]
+        counted = self._sense.many and not self._sense.verb.reads
+        named = keys or [name for name in names if counted and name in WORDS.amounts]
+        named = named or [name for name in names if self._is_named(name, rest)]
         if not named and (self._sense.verb.makes or not self._sense.many):
             own = {*WORDS.names, "id", "number", *({"new_name", "newName"} if self._makes else ())}
             named = [name for name in names if name in own]
-        if named:
-            return named[0]
-        containers = [name for name in names if isinstance(rest[name], list | dict)]
-        same = len(containers) == 1 and singular(label(containers[0])) == one_of(self._sense.noun)
-        return containers[0] if same else None
+        alike = [] if self._sense.verb.sets else names
+        same = [name for name in alike if singular(label(name)) == one_of(self._sense.noun)]
+        sole = [name for name in names if len(names) == 1 and self._sense.acts and _has_objects(rest[name])]
+        return next(iter([*named, *same, *sole]), None)
 
     def _object_alone(self, rest: Mapping[str, Any], names: Sequence[str]) -> str | None:
         """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
         containers = [name for name in names if isinstance(rest[name], list | dict)]
-        if len(containers) == 1:
-            return containers[0]
-        others = [name for name in names if not set(meanings(name)) & WORDS.places or len(names) == 1]
-        others = [name for name in others if words(name)[-1] not in WORDS.search_terms]
+        others = [name for name in names if len(names) == 1 or not set(meanings(name)) & WORDS.places]
+        skipped = WORDS.search_terms
         if self._sense.acts and not self._sense.verb.makes and self._sense.verb.phrases[0] not in WORDS.text_verbs:
-            others = [name for name in others if not set(words(name)[-1:]) & WORDS.texts]
-        return next((name for name in others if len(name) > 1), None)
+            skipped = skipped | WORDS.texts
+        others = [name for name in others if len(name) > 1 and not set(words(name)[-1:]) & skipped]
+        return next(iter(containers if len(containers) == 1 else others), None)
 
-    def _is_named(self, name: str, value: Any) -> bool:
+    def _becomes(self, name: str, rest: Mapping[str, Any]) -> bool:
+        """Whether an argument is what a property becomes: `set_status(item_id, status)`."""
+        parts, sets = meanings(name), self._sense.verb.sets and bool(self._noun)
+        if parts[-1:] == ["id"] and self._sense.verb.phrases[0] == "set" and len(rest) > 1:  # set_parent(id, parent_id)
+            parts = parts[:-1]
+        return sets and parts == meanings(self._sense.noun)
+
+    def _is_named(self, name: str, rest: Mapping[str, Any]) -> bool:
         """Whether an argument is the name of what the noun says."""
-        nouns, parts = self._nouns, meanings(name)
-        if not parts or (self._sense.verb.sets and parts == meanings(self._sense.noun)):
-            return False  # set_status(status): it is what the status becomes
+        nouns, parts, value = self._nouns, meanings(name), rest[name]
+        if not parts or self._becomes(name, rest):
+            return False
         last = singular(self._noun[-1])
         if parts[0] in nouns:  # create_branch(branch_name), get_item(item_id), delete_entities(entityNames)
-            identifies = parts[-1] in ("name", "id", "path", "key") and (not self._sense.names or parts[0] == last)
+            one = parts[0] == last and (not self._sense.many or isinstance(value, list))
+            identifies = parts[-1] in ("name", "id", "path", "key") and (not self._sense.names or one)
             if (len(parts) == 1 and parts[0] == last) or identifies:
                 return True
         if parts == ["name"] and isinstance(value, list) and not self._sense.verb.makes:
             return True  # open_nodes(names)
         whole = isinstance(value, list) or not is_plural(self._sense.noun)
-        path = (
-            parts[-1] in ("path", "file", "directory", "name", "url", "uri") and not set(words(name)[:1]) & WORDS.goals
-        )
-        return whole and path and last in WORDS.path_nouns  # read_file(path)
+        path = parts[-1] in ("path", "file", "directory", "name", "url", "uri")
+        return whole and path and last in WORDS.path_nouns and not set(words(name)[:1]) & WORDS.goals  # read_file(path)
 
     def _owned(self, rest: dict[str, Any]) -> str:
         """A noun with the thing that has it, where the noun begins with what that is: `member_loans(member)`. Empty: it
@@ -277,20 +279,17 @@ class _Teller:
             if owner and self._sense.noun.startswith(f"{owner} ") and not isinstance(value, bool | list | dict):
                 rest.pop(name)
                 noun, text = self._sense.noun.removeprefix(f"{owner} "), self._value(name, value)
-                if text[:1].isupper() and text.replace(" ", "").isalpha() and not self._sense.many:
+                if (
+                    text[:1].isupper()
+                    and text.replace(" ", "").isalpha()
+                    and self._sense.names
+                    and not self._sense.many
+                ):
                     self._bare = False
                     return f"{text}'s {noun}"
                 self._phrases.append((0, self._say("owner", name, value, owner)))
                 return f"the {noun}"
         return ""
-
-    def _counted_noun(self, rest: dict[str, Any]) -> str:
-        """A plural with its number, where a call does something to so many: `insert_rows(count)`. Empty: it has none."""
-        name = next((name for name in rest if name in WORDS.amounts), None)
-        if name is None or not self._sense.many or self._sense.verb.reads or name in self._spoken:
-            return ""
-        count, self._bare = rest.pop(name), False
-        return f"{canonical(count)} {one_of(self._sense.noun) if count == 1 else self._sense.noun}"
 
     def _bare_noun(self, noun: str, adjective: str) -> str:
         """A noun without a value."""
@@ -300,26 +299,20 @@ class _Teller:
             return noun if is_plural(noun) or noun.split()[-1] in WORDS.mass_nouns else article(noun)
         return f"the {noun}" if self._sense.names or not self._sense.many else self._pick(f"the {noun}", noun)
 
-    def _letters(self, rest: dict[str, Any], thing: str) -> str:
-        """Adds arguments whose names are letters: the sum of 3 and 4, x 3 and y 4. Returns the object."""
-        letters = [name for name in rest if len(name) == 1 and not isinstance(rest[name], bool)]
-        if len(letters) < 2 and (thing or not letters or len(rest) > 1):
-            return thing
+    def _letters(self, rest: dict[str, Any], least: int) -> str:
+        """The values of arguments whose names are letters, as the object: 3 and 4, x 3 and y 4. They are taken out of
+        `rest`. Empty: there are not at least so many."""
+        letters = [name for name in rest if re.fullmatch("[A-Za-z]", name) and not isinstance(rest[name], bool)]
+        letters = [name for name in letters if name not in WORDS.search_terms]
+        if len(letters) < least:
+            return ""
         first = "".join(sorted(letters)) == "abcdefgh"[: len(letters)]
-        values = join_items(
-            [self._value(name, rest[name]) if first else f"{name} {self._value(name, rest[name])}" for name in letters]
-        )
-        for name in letters:
-            del rest[name]
-        if not thing:
-            self._bare = False
-            return values if first else f"at {values}"
-        preposition = "at" if not first else "of" if self._sense.names else self._pick("of", "for")
-        self._phrases.append((0, f"{preposition} {values}"))
-        return thing
+        self._bare = self._bare and not letters
+        told = join_items([f"{'' if first else f'{name} '}{self._value(name, rest.pop(name))}" for name in letters])
+        return told if first else f"at {told}"
 
     def _pairs(self, rest: dict[str, Any]) -> None:
-        """Says pairs of arguments of which one is an origin and one a goal: from A1 to C3."""
+        """Says pairs of an origin and a goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
         found = []
         for origin in rest:
             for goal in rest:
@@ -334,11 +327,8 @@ class _Teller:
                 own = own if len(found) > 1 or self._rng.random() < 0.4 else ""
                 self._phrases.append((2, self._say("origin", origin, rest.pop(origin), own)))
                 self._phrases.append((3, self._say("goal", goal, rest.pop(goal))))
-
-    def _goal(self, rest: dict[str, Any]) -> None:
-        """Says to what a property is set: `set_status(status)`."""
         for name in list(rest):
-            if self._sense.verb.sets and self._noun and meanings(name) == meanings(self._sense.noun):
+            if self._becomes(name, rest):
                 self._phrases.append((5, self._say("goal", name, rest.pop(name))))
 
     def _place(self, rest: Mapping[str, Any]) -> str | None:
@@ -359,45 +349,40 @@ class _Teller:
         return "of_or_in" if self._sense.names and not self._sense.many and alone else "in"
 
     def _render_item(self, item: Mapping[str, Any], noun: str) -> str:
-        """An object with its keys: "the entity named Ada (type person, observations …)"."""
-        rest = dict(item)
-        noun = one_of(noun)
+        """An object with its keys: "the entity Ada (type person, observations …)"."""
+        rest, named = dict(item), ""
         key = next((key for key in rest if meanings(key)[-1:] == ["name"] and isinstance(rest[key], str)), None)
-        head = article(noun) if self._sense.verb.makes else f"the {noun}"
-        parts = []
         if key is not None and meanings(key)[0] in {"name", *meanings(noun)}:
-            named = f"{self._pick('named', 'called')} " if self._sense.verb.makes else ""
-            parts.append(f"{named}{render_value(rest.pop(key), self._rng)}")
-        inner = _Teller(Sense(self._sense.verb, noun, "", acts=True), {}, self._rng, {})
+            named = f"{self._pick('named ', 'called ') if self._makes else ''}{render_value(rest.pop(key), self._rng)}"
+        inner = _Teller(Sense(self._sense.verb, noun, "", acts=True), self._rng, {})
         inner._pairs(rest)
         for name in rest:
             inner._add_argument(name, rest[name])
-        return join_phrases(head, *parts, inner._where()[0])
+        return join_phrases(article(noun) if self._makes else f"the {noun}", named, inner._where()[0])
 
     def _is_long(self, name: str, value: Any) -> bool:
         """Whether a value is too long for the middle of a sentence."""
-        if name in self._spoken:
-            return False
-        if isinstance(value, str):
-            return len(value) > LONG_TEXT or "\n" in value
-        inside = list(value) if isinstance(value, list) else list(value.values()) if isinstance(value, dict) else []
-        flat = [part for item in inside for part in (item.values() if isinstance(item, dict) else [item])]
-        return any(isinstance(part, dict | list) for part in (inside if isinstance(value, dict) else flat)) and not all(
-            isinstance(item, dict) and not any(isinstance(part, dict) for part in item.values()) for item in inside
-        )
+        long_text = isinstance(value, str) and (len(value) > LONG_TEXT or "\n" in value)
+        return name not in self._spoken and (long_text or _is_nested(value))
 
     def _add_argument(self, name: str, value: Any) -> None:
         """Adds an argument to what is said."""
-        parts = label(name).split()
+        parts = label(name).split() or [name]
         if isinstance(value, bool):
             self._switch(parts, value)
         elif self._is_long(name, value):
             text = f'"{value}"' if isinstance(value, str) and '"' not in value else value
             text = text if isinstance(text, str) else canonical(text)
-            self._ends.append(f"{self._pick('with this ', '')}{label(name)}: {text}")
+            self._ends.append(
+                f"{self._pick('with these ' if is_plural(label(name)) else 'with this ', '')}{label(name)}: {text}"
+            )
         elif _has_objects(value):
-            items = value if isinstance(value, list) else [value]
-            told = [", ".join(f"{label(key)} {render_value(part, self._rng)}" for key, part in item.items()) for item in items]
+            parts = [value] if isinstance(value, dict) else value
+            items = [item if isinstance(item, dict) else {"": item} for item in parts]
+            told = [
+                ", ".join(f"{label(key)} {render_value(part, self._rng)}".strip() for key, part in item.items())
+                for item in items
+            ]
             self._ends.append(f"{label(name)}: {'; '.join(told)}")
         elif isinstance(value, str | list) or not self._counted(parts, value):
             self._add_phrase(name, parts, value)
@@ -407,13 +392,13 @@ class _Teller:
         number, rest = render_value(value, self._rng), " ".join(parts[1:])
         bound = LEXICON.bounds.get(parts[0], "") if rest else ""
         unit = one_of(parts[-1]) if value == 1 else parts[-1]
-        forms = LEXICON.numbers["limit"] if set(parts) <= WORDS.limits else LEXICON.numbers.get(" ".join(parts))
+        limits = self._sense.verb.reads and set(parts) <= WORDS.limits
+        forms = LEXICON.numbers["limit"] if limits else LEXICON.numbers.get(" ".join(parts))
         if forms:
             wish = self._rng.choice(forms).format(number)
             self._wishes.append(re.sub(r"(?<=\b1 )\w+", lambda match: one_of(match[0]), wish) if value == 1 else wish)
         elif is_plural(parts[-1]):  # with at least 3 pages
-            told = " ".join([bound, *([] if bound else parts[:-1]), number]).strip()
-            self._notes.append((told, " ".join([*(parts[1:-1] if bound else []), unit])))
+            self._notes.append((f"{bound} {number}".strip(), " ".join([*(parts[1:-1] if bound else parts[:-1]), unit])))
             self._unfit.add("where")
         elif bound:
             self._notes.append((rest, f"{bound} {number}"))
@@ -446,15 +431,17 @@ class _Teller:
         if parts[-1] in WORDS.prepositions and parts[-2].endswith("ed"):  # assigned_to, created_after
             self._phrases.append((5, f"{' '.join(parts)} {text}"))
             return
-        if self._sense.tail and " " not in self._sense.tail and not self._phrases:  # members_in(city)
-            self._phrases.append((0, f"{self._sense.tail} {text}"))
+        tail, _, of = self._sense.tail.partition(" ")
+        if tail and (of in (parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
+            self._tail = ""
+            self._phrases.append((0, f"{tail} {text}"))
             return
         entity = self._entity(parts, value)
         kind = self._form(parts, value) or self._thing_form(entity, spoken)
         if kind is not None:
             own = entity or (rest if kind in ("start", "end", "without_noun") else " ".join(parts))
-            short = kind == "start" or (kind == "owner" and parts[-1] == "id" and self._sense.names)
-            own = "" if short and self._rng.random() < 0.5 or (kind == "in" and not entity) else own
+            short = kind == "start" or (kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text))
+            own = "" if (short and self._rng.random() < 0.5) or (kind == "in" and not entity) else own
             self._phrases.append((1 if kind in ("query", "pattern") else 4, self._say(kind, name, value, own)))
             return
         own = entity or " ".join(parts[1:] if len(parts) > 1 and singular(parts[0]) in self._nouns else parts)
@@ -465,22 +452,20 @@ class _Teller:
     def _thing_form(self, entity: str, spoken: bool) -> ArgumentKind | None:
         """How an argument is said that names a thing of the server, or is described. None: as a note."""
         verb = self._sense.verb
-        if spoken and not entity:
-            return "as"
-        if not entity:
-            return None
+        if not entity or any(rank == 4 for rank, _ in self._phrases):
+            return "as" if spoken else None
         if verb.removes or verb.inward:
             return "out_of" if verb.removes else "into"
         if verb.reads and any(rank == 1 for rank, _ in self._phrases):
             return "in"
-        alone = self._bare and not any(rank == 4 for rank, _ in self._phrases)
-        return "owner" if verb.reads or alone else "other" if spoken else None
+        return "owner" if verb.reads or self._bare else "other" if spoken else None
 
     def _entity(self, parts: list[str], value: Any) -> str:
-        """What an argument names, if it names a thing: item for `item_id`, sheet where a tool lists sheets. Empty: none."""
+        """The thing that an argument names: item for `item_id`, sheet where a tool lists sheets. Empty: none."""
         known = parts[-1] in ("id", "ids", "name", "names") and len(parts) > 1
         own = " ".join(parts[:-1]) if known else " ".join(parts)
-        if parts[0] in WORDS.origins | WORDS.goals or not (known or one_of(own) in self._sense.things):
+        own_noun = one_of(own) == one_of(self._sense.noun)
+        if own_noun or parts[0] in WORDS.origins | WORDS.goals or not (known or one_of(own) in self._sense.things):
             return ""
         return one_of(own) if not isinstance(value, list) else plural(own) if known else ""
 
@@ -508,9 +493,18 @@ def _lead(parts: Sequence[str]) -> str:
     return parts[0] if known and len(parts) <= 3 else ""
 
 
-def _marked(text: str) -> bool:
-    """Whether a value is seen to be one without its noun: a path, a name with digits."""
-    return any(mark in text for mark in "/._-@\"'`“") or any(digit.isdigit() for digit in text)
+def _alone(text: str) -> list[str]:
+    """A value that is seen to be one without its noun, a path, or a name with digits. Empty: it is not."""
+    marked = not text.isdigit() and re.search(r"[/._@\"'`“0-9-]", text)
+    return [text] if marked else []
+
+
+def _is_nested(value: Any, depth: int = 0) -> bool:
+    """Whether a value has lists in lists, or objects in objects."""
+    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+    return depth > 2 or any(
+        type(item) is type(value) or _is_nested(item, depth + 1) for item in inside if isinstance(item, dict | list)
+    )
 
 
 def _has_objects(value: Any) -> bool:

@@ -127,6 +127,8 @@ class Phraser:
     def _fill_form(self, form: str, call: Wish) -> str:
         """A form with what is to be done, and with what is to be done before."""
         do, doing = call.do, call.doing
+        if do.split()[1:2] == ["me"]:  # not "give me the log for me"
+            form = form.replace(" for me", "")
         if call.loose:
             form = re.sub(r"\{(do|Do|doing)\}(?= \w)", r"{\1},", form)
         if call.first:

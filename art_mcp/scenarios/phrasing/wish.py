@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from art_mcp.scenarios.catalog import CatalogTool, properties_of
+from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.arguments import join_phrases, render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
 from art_mcp.scenarios.phrasing.questions import Question
@@ -55,8 +55,7 @@ def wish(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told.
     """
-    schema = {"properties": properties_of(tool)}
-    call = render_arguments(sense, schema, arguments, rng, wordings)
+    call = render_arguments(sense, arguments, rng, wordings)
     verb = rng.choice(sense.verb.phrases)
     if not call.thing:  # `reset`, `status` of nothing
         verb = sense.verb.phrases[0]
@@ -95,12 +94,8 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
     if question.kind == "count":
         return _count(question, call, whole)
     if question.kind == "contains":
-        among = f"the {question.items}"
-        if whole:
-            among = f"the {question.items} {call.where}" if call.many else f"the {question.items} in {call.noun_phrase}"
-        return QuestionPhrases(
-            f"is {question.item} among {among.strip()}?", f"whether {question.item} is among {among.strip()}"
-        )
+        among = f"the {_items(question, call, whole)}"
+        return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
     thing = _thing(question, call, whole, rng)
     if question.kind == "value" and not whole:
         direct, wh = rng.choice(
@@ -128,6 +123,8 @@ def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> s
     if not whole or not call.noun_phrase:
         return question.head
     last = call.noun.split()[-1]
+    if not call.many and question.head == f"the {question.kind} {one_of(last)}" and is_plural(last):
+        return f"the {question.kind} of {call.noun_phrase}"
     if question.head.split()[-1] == last and question.kind in ("leaf", "value"):
         return call.noun_phrase  # not "the count of the count"
     if call.many and (question.kind in ("first", "last") or f" {one_of(last)}" in question.head):
@@ -137,10 +134,23 @@ def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> s
     return f"{question.head} {'of' if question.attribute else 'in'} {call.noun_phrase}"
 
 
+def _items(question: Question, call: Wish, whole: bool) -> str:
+    """The entries that are counted or looked through, with where they are if the text has not said it."""
+    if not whole or not call.noun_phrase:
+        return question.items
+    if call.many:
+        return join_phrases(question.items, call.where)
+    same = is_plural(call.noun) and call.noun.split()[-1] == question.items.split()[-1]
+    return call.noun_phrase.removeprefix("the ") if same else f"{question.items} in {call.noun_phrase}"
+
+
 def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
-    where = (call.where if call.many else f"in {call.noun_phrase}" if call.noun_phrase else "") if whole else ""
-    tail = f" {where}" if where else ""
-    items = question.items
+    items = _items(question, call, whole)
+    here = items.removeprefix(question.items)  # "how many entries are there in the log?"
+    if here == items:
+        return QuestionPhrases(f"how many {items} are there?", f"how many {items} there are", f"the number of {items}")
     return QuestionPhrases(
-        f"how many {items} are there{tail}?", f"how many {items} there are{tail}", f"the number of {items}{tail}"
+        f"how many {question.items} are there{here}?",
+        f"how many {question.items} there are{here}",
+        f"the number of {items}",
     )
