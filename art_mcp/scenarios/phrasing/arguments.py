@@ -138,7 +138,7 @@ class _Teller:
             if name != place:
                 self._add_argument(name, rest[name])
         if place is not None:
-            self._phrases.append((6, self._say(self._place_form(rest), place, rest[place], "")))
+            self._phrases.append((6, self._render(self._place_form(rest), place, rest[place], "")))
         where, loose = self._where()
         return RenderedCall(thing or letters, where, self._bare, loose)
 
@@ -171,7 +171,7 @@ class _Teller:
     def _value(self, name: str, value: Any, quote: bool = False) -> str:
         return self._spoken.get(name) or render_value(value, self._rng, quote)
 
-    def _say(self, kind: ArgumentKind, name: str, value: Any, own: str = "") -> str:
+    def _render(self, kind: ArgumentKind, name: str, value: Any, own: str = "") -> str:
         """A value in a form of the table `arguments`. own: its name in words."""
         forms = SENTENCES.arguments[kind]
         spoken = name in self._spoken
@@ -196,7 +196,7 @@ class _Teller:
         name = self._object(rest)
         if name is None:
             self._bare = not adjective
-            return self._owned(rest) or self._bare_noun(noun, adjective)
+            return self._owner_thing(rest) or self._bare_noun(noun, adjective)
         value, self._bare = rest.pop(name), False
         if _has_objects(value):
             items = value if isinstance(value, list) else [value]
@@ -261,8 +261,8 @@ class _Teller:
             return False
         last = singular(self._noun[-1])
         if parts[0] in nouns:  # create_branch(branch_name), get_item(item_id), delete_entities(entityNames)
-            one = parts[0] == last and (not self._sense.many or isinstance(value, list))
-            identifies = parts[-1] in ("name", "id", "path", "key") and (not self._sense.names or one)
+            single = parts[0] == last and (not self._sense.many or isinstance(value, list))
+            identifies = parts[-1] in ("name", "id", "path", "key") and (not self._sense.names or single)
             if (len(parts) == 1 and parts[0] == last) or identifies:
                 return True
         if parts == ["name"] and isinstance(value, list) and not self._sense.verb.makes:
@@ -271,7 +271,7 @@ class _Teller:
         path = parts[-1] in ("path", "file", "directory", "name", "url", "uri")
         return whole and path and last in WORDS.path_nouns and not set(words(name)[:1]) & WORDS.goals  # read_file(path)
 
-    def _owned(self, rest: dict[str, Any]) -> str:
+    def _owner_thing(self, rest: dict[str, Any]) -> str:
         """A noun with the thing that has it, where the noun begins with what that is: `member_loans(member)`. Empty: it
         does not."""
         for name, value in rest.items():
@@ -287,7 +287,7 @@ class _Teller:
                 ):
                     self._bare = False
                     return f"{text}'s {noun}"
-                self._phrases.append((0, self._say("owner", name, value, owner)))
+                self._phrases.append((0, self._render("owner", name, value, owner)))
                 return f"the {noun}"
         return ""
 
@@ -313,23 +313,23 @@ class _Teller:
 
     def _pairs(self, rest: dict[str, Any]) -> None:
         """Says pairs of an origin and a goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
-        found = []
+        pairs = []
         for origin in rest:
             for goal in rest:
                 start, end = words(origin), words(goal)
                 ways = ((start[:1], start[1:], end[:1], end[1:]), (start[-1:], start[:-1], end[-1:], end[:-1]))
                 for first, of_first, last, of_last in ways:
                     if of_first == of_last and set(first) & WORDS.origins and set(last) & WORDS.goals:
-                        found.append((origin, goal, " ".join(word for word in of_first if word not in ("id", "name"))))
+                        pairs.append((origin, goal, " ".join(word for word in of_first if word not in ("id", "name"))))
                         break
-        for origin, goal, own in found:
+        for origin, goal, own in pairs:
             if origin in rest and goal in rest:
-                own = own if len(found) > 1 or self._rng.random() < 0.4 else ""
-                self._phrases.append((2, self._say("origin", origin, rest.pop(origin), own)))
-                self._phrases.append((3, self._say("goal", goal, rest.pop(goal))))
+                own = own if len(pairs) > 1 or self._rng.random() < 0.4 else ""
+                self._phrases.append((2, self._render("origin", origin, rest.pop(origin), own)))
+                self._phrases.append((3, self._render("goal", goal, rest.pop(goal))))
         for name in list(rest):
             if self._becomes(name, rest):
-                self._phrases.append((5, self._say("goal", name, rest.pop(name))))
+                self._phrases.append((5, self._render("goal", name, rest.pop(name))))
 
     def _place(self, rest: Mapping[str, Any]) -> str | None:
         """The argument that says in what something is done: a path, or a place by its name. None: there is none."""
@@ -374,11 +374,11 @@ class _Teller:
             text = f'"{value}"' if isinstance(value, str) and '"' not in value else value
             text = text if isinstance(text, str) else canonical(text)
             self._ends.append(
-                f"{self._pick('with these ' if is_plural(label(name)) else 'with this ', '')}{label(name)}: {text}"
+                f"{self._pick('with these ' if label(name).endswith('s') else 'with this ', '')}{label(name)}: {text}"
             )
         elif _has_objects(value):
-            parts = [value] if isinstance(value, dict) else value
-            items = [item if isinstance(item, dict) else {"": item} for item in parts]
+            whole = [value] if isinstance(value, dict) else value
+            items = [item if isinstance(item, dict) else {"": item} for item in whole]
             told = [
                 ", ".join(f"{label(key)} {render_value(part, self._rng)}".strip() for key, part in item.items())
                 for item in items
@@ -442,7 +442,7 @@ class _Teller:
             own = entity or (rest if kind in ("start", "end", "without_noun") else " ".join(parts))
             short = kind == "start" or (kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text))
             own = "" if (short and self._rng.random() < 0.5) or (kind == "in" and not entity) else own
-            self._phrases.append((1 if kind in ("query", "pattern") else 4, self._say(kind, name, value, own)))
+            self._phrases.append((1 if kind in ("query", "pattern") else 4, self._render(kind, name, value, own)))
             return
         own = entity or " ".join(parts[1:] if len(parts) > 1 and singular(parts[0]) in self._nouns else parts)
         text = self._value(name, value, quote=parts[-1] in WORDS.texts)

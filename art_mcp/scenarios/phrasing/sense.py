@@ -60,13 +60,13 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
     first = Counter(name[0] for name in split.values() if len(name) > 1)
     common = {word for word, count in first.items() if len(tools) > 2 and count >= COMMON * len(tools)}
     common |= set(words(server))
-    found = {tool.name: _sense(tool, split[tool.name], common) for tool in tools}
+    every = {tool.name: _sense(tool, split[tool.name], common) for tool in tools}
     things = frozenset(
         one_of(sense.noun)
-        for sense in found.values()
+        for sense in every.values()
         if sense.many or sense.verb.makes or sense.verb.removes or sense.verb is VERBS["rename"]
     )
-    return {name: replace(sense, things=things) for name, sense in found.items()}
+    return {name: replace(sense, things=things) for name, sense in every.items()}
 
 
 def acts(name: str) -> bool:
