@@ -138,7 +138,7 @@ class _Teller:
             if name != place:
                 self._add_argument(name, rest[name])
         if place is not None:
-            self._phrases.append((6, self._render(self._place_form(rest), place, rest[place], "")))
+            self._phrases.append((6, self._render(self._place_form(rest, rest[place]), place, rest[place], "")))
         where, loose = self._where()
         return RenderedCall(thing or letters, where, self._bare, loose)
 
@@ -337,16 +337,17 @@ class _Teller:
         named = [name for name in rest if words(name)[-1:] and words(name)[-1] in WORDS.places]
         return next((name for name in paths or named if not _lead(words(name))), None)
 
-    def _place_form(self, rest: Mapping[str, Any]) -> ArgumentKind:
+    def _place_form(self, rest: Mapping[str, Any], value: Any) -> ArgumentKind:
         """How a place is said: a key of the table `arguments`."""
         alone = len([name for name in rest if not isinstance(rest[name], bool | int | float)]) == 1
-        if self._bare and self._makes and alone:
+        sole_path = alone and _PATH.fullmatch(str(value))
+        if self._bare and self._makes and sole_path:
             return "new_path"
         if any(rank == 4 and phrase.startswith(("to ", "from ", "into ")) for rank, phrase in self._phrases):
             return "in"
         if self._sense.verb.removes or self._sense.verb.inward:
             return "out_of" if self._sense.verb.removes else "into"
-        return "of_or_in" if self._sense.names and not self._sense.many and alone else "in"
+        return "of_or_in" if sole_path and self._sense.names and not self._sense.many else "in"
 
     def _render_item(self, item: Mapping[str, Any], noun: str) -> str:
         """An object with its keys: "the entity Ada (type person, observations …)"."""
