@@ -28,7 +28,6 @@ LINK_SAMPLE = 4
 
 _WORD = re.compile(r"[A-Za-z]{4,}")
 _ABOUT = (
-    "the {item} for the {word} work",
     "the {item} about {word}",
     "the {item} with {word} in its name",
     "the {item} that has {word} in its name",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from art_mcp.scenarios.observe import singular
 from art_mcp.scenarios.phrasing.language import LEXICON, WORDS
+
+_SHORT_VERB = re.compile(r"[^aeiou]*[aeiou][bdgklmnprtz]")
+"""Verbs that double their last letter: getting."""
 
 
 def article(noun: str) -> str:
@@ -50,7 +54,8 @@ def gerund(verb: str) -> str:
     elif first.endswith("e") and not first.endswith(("ee", "oe", "ye")):
         stem = first[:-1]
     else:
-        stem = f"{first}{first[-1] if first in WORDS.doubling else ''}"
+        doubles = first in WORDS.doubling or _SHORT_VERB.fullmatch(first)
+        stem = f"{first}{first[-1] if doubles else ''}"
     return f"{stem}ing{space}{rest}"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar, get_args
 
@@ -13,28 +13,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from trainer_server.wire import ConfigError
 
-VerbKind = Literal["read", "name", "change", "make", "remove"]
+VerbKind = Literal["read", "name", "change", "set", "join", "make", "add", "remove"]
 ArgumentKind = Literal[
-    "of",
     "in",
     "of_or_in",
+    "into",
+    "out_of",
     "new_path",
+    "owner",
+    "as",
+    "other",
     "without",
     "without_noun",
-    "content",
     "query",
     "pattern",
     "origin",
     "goal",
+    "start",
+    "end",
     "time",
     "date",
     "text",
-    "kind",
-    "id",
-    "new_name",
-    "other_name",
-    "list",
-    "other",
 ]
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
@@ -88,6 +87,10 @@ class WordSets(_Table):
     goals: WordSet
     places: WordSet
     limits: WordSet
+    amounts: WordSet
+    suffixes: WordSet
+    particles: WordSet
+    verb_nouns: WordSet
     texts: WordSet
     text_verbs: WordSet
     search_terms: WordSet
@@ -110,8 +113,9 @@ class Lexicon(_Table):
     verbs: dict[VerbKind, dict[str, Texts]]
     words: WordSets
     plurals: dict[str, Text]
-    switches: dict[str, Text]
-    off: dict[str, Text]
+    switches: dict[str, tuple[Text, Text]]
+    leads: dict[str, Texts]
+    bounds: dict[str, Text]
     numbers: dict[str, NumberForms]
 
     @field_validator("numbers")
@@ -169,7 +173,7 @@ class Sentences(_Table):
             raise ValueError(f"there are no forms for {', '.join(sorted(missing))}")
         for kind, forms in arguments.items():
             for form in forms:
-                if "{text}" not in _check_slots(form, {"text", "own", "owner", "rest"}):
+                if "{text}" not in _check_slots(form, {"text", "own"}):
                     raise ValueError(f"{kind}: {form!r} does not say the value: {{text}}")
         return arguments
 
@@ -217,6 +221,8 @@ class Verb:
         names: Whether the object alone names the result: "the price" for `get_price`.
         makes: Whether it makes something that was not there.
         removes: Whether it removes something.
+        inward: Whether it puts something into something else.
+        sets: Whether it gives a property another value.
     """
 
     phrases: tuple[str, ...]
@@ -224,6 +230,8 @@ class Verb:
     names: bool = False
     makes: bool = False
     removes: bool = False
+    inward: bool = False
+    sets: bool = False
 
 
 Table = TypeVar("Table", bound=_Table)
@@ -256,9 +264,18 @@ def _verbs(lexicon: Lexicon) -> dict[str, Verb]:
     verbs: dict[str, Verb] = {}
     for kind, table in lexicon.verbs.items():
         for names, phrases in table.items():
-            reads = kind in ("read", "name")
-            verb = Verb(phrases, reads, names=kind == "name", makes=kind == "make", removes=kind == "remove")
-            verbs |= dict.fromkeys(names.split(), verb)
+            verb = Verb(
+                phrases,
+                reads=kind in ("read", "name"),
+                names=kind == "name",
+                makes=kind in ("make", "add"),
+                removes=kind == "remove",
+                inward=kind in ("join", "add"),
+                sets=kind == "set",
+            )
+            for name in names.split():
+                itself = tuple(phrase.format(name) for phrase in phrases)
+                verbs[name] = verb if itself == phrases else replace(verb, phrases=itself)
     return verbs
 
 

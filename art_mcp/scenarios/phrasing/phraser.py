@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from dataclasses import dataclass
 
 from art_mcp.scenarios.phrasing.english import capital, gerund, uncapital
@@ -19,6 +20,12 @@ OPENER_SHARE = 0.3
 
 CLOSER_SHARE = 0.15
 """Share of the requests with a closing sentence."""
+
+LONG_WORDS = 9
+"""Words of an indirect question, at most: behind more of them the verb would come too late."""
+
+_OPEN_STOP = re.compile(r"(?<!\S)(\S*[./\\@]\S*[\w/])\.( |$)")
+"""A full stop that could be read as a part of the path, the address or the number before it."""
 
 FAMILIES = SENTENCES.requests
 """The forms by the name of their family."""
@@ -67,18 +74,20 @@ class Phraser:
             dressed: Whether there may be an opening or a closing sentence.
         """
         text, name = self._core(call, question, held)
+        text = _drop_stops(text)
         return Text(self._dress_text(text, held) if dressed else capital(text), name)
 
     def pair(self, first: Text, second: Text, held: bool) -> Text:
         """Two requests in one text."""
         form, name = self.form("both", held)
         parts = (_add_stop(first.text), _add_stop(second.text))
-        return Text(self._dress_text(form.format(one=parts[0], two=parts[1]), held), name, parts)
+        text = _drop_stops(form.format(one=parts[0], two=parts[1]))
+        return Text(self._dress_text(text, held), name, (_drop_stops(parts[0]), _drop_stops(parts[1])))
 
     def again(self, what: str, held: bool) -> Text:
         """To do again what was done, with something else. what: the other value in words."""
         form, name = self.form("again", held)
-        return Text(form.format(x=what), name)
+        return Text(_drop_stops(form.format(x=what)), name)
 
     def plain(self, family: str, held: bool) -> Text:
         """A message of a family without slots."""
@@ -96,7 +105,8 @@ class Phraser:
         families = ["do and ask"]
         words = phrase_question(question, call, whole=True, rng=self._rng)
         if call.noun_phrase and not call.first:
-            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else [])]
+            ask = ["ask", "ask"] if len(words.wh.split()) <= LONG_WORDS or not words.thing else []
+            families = ["do and ask", *ask, *(["thing"] if words.thing else [])]
         family = self._rng.choice(families)
         if family == "do and ask":
             words = phrase_question(question, call, whole=False, rng=self._rng)
@@ -117,6 +127,10 @@ class Phraser:
     def _fill_form(self, form: str, call: Wish) -> str:
         """A form with what is to be done, and with what is to be done before."""
         do, doing = call.do, call.doing
+        if do.split()[1:2] == ["me"]:  # not "give me the log for me"
+            form = form.replace(" for me", "")
+        if call.loose:
+            form = re.sub(r"\{(do|Do|doing)\}(?= \w)", r"{\1},", form)
         if call.first:
             then, _ = self.form("then", held=False)
             do = then.replace("{First}", call.first).replace("{first}", call.first).replace("{do}", call.do)
@@ -131,6 +145,11 @@ class Phraser:
         if text[-1:] in ".?!" and self._rng.random() < CLOSER_SHARE:
             text = f"{text} {self.form('closer', held)[0]}"
         return text
+
+
+def _drop_stops(text: str) -> str:
+    """The text without full stops behind open values. Within the text a line ends there."""
+    return _OPEN_STOP.sub(lambda match: match[1] + ("\n" if match[2] else ""), text)
 
 
 def _add_stop(text: str) -> str:

@@ -50,6 +50,9 @@ _ASSIGNMENT = re.compile(r"\+?\s*(?:export\s+)?([A-Za-z_][\w.-]{0,40})\s*=\s*([^
 _NUMBER_OR_HASH = re.compile(r"[0-9a-f]{6,64}|#?\d+")
 """A number or a hash, by which entries are known but not called."""
 
+_PARTICIPLE = re.compile(r"(?:is|has) .*|\w{2,}[^e\W]ed")
+"""A key that is no noun: reserved."""
+
 _PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
 
@@ -152,7 +155,7 @@ def find_part(value: Any, path: Path) -> Any:
 def name_of(path: Path) -> str:
     """The keys of a path as words. A key that would read as another word is in quotation marks."""
     phrase = " ".join(" ".join(words(str(key))) or str(key) for key in path)
-    return f'"{path[-1]}" value' if phrase in WORDS.prepositions else phrase
+    return f'"{path[-1]}" value' if phrase in WORDS.prepositions or _PARTICIPLE.fullmatch(phrase) else phrase
 
 
 def text_of(value: Any) -> str:
@@ -322,9 +325,7 @@ class TextFinder(Finder):
         for key, count in keys.items():
             values = [line.value for line in text_lines if line.key == key]
             again = [line.value for line in later if line.key == key]
-            name = " ".join(words(key)) or key
-            if name.endswith("ed") or name.startswith(("is ", "has ")):
-                name = f'"{key}" entry'
+            name = name_of((key,))
             if count == 1:
                 yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
             elif len(again) == count:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.phrasing.english import is_plural
+from art_mcp.scenarios.phrasing.english import is_plural, one_of
 from art_mcp.scenarios.phrasing.language import VERBS, WORDS, Verb
 
 COMMON = 0.7
 """A first word that this share of the tools have is the name of the server, and says nothing of a tool."""
 
-_UNKNOWN = Verb(("run", "use", "do"), reads=False)
+_NOUN_RUN = Verb(("run", "get"), names=True)
 _NOUN_ALONE = Verb(("get", "give me", "show me", "look at", "check"), names=True)
 
 
@@ -27,12 +27,16 @@ class Sense:
         noun: What it is done to, or what is got. May be empty: `echo`.
         tail: What follows in the name: "with sizes".
         acts: Whether its verb says that something is changed.
+        key: By what the noun is told: "title" for `book_by_title`. Empty: the name does not say.
+        things: The things that the server has, in the singular: those that its tools list, make or remove.
     """
 
     verb: Verb
     noun: str
     tail: str
     acts: bool
+    key: str = ""
+    things: frozenset[str] = frozenset()
 
     @property
     def names(self) -> bool:
@@ -56,7 +60,13 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
     first = Counter(name[0] for name in split.values() if len(name) > 1)
     common = {word for word, count in first.items() if len(tools) > 2 and count >= COMMON * len(tools)}
     common |= set(words(server))
-    return {tool.name: _sense(tool, split[tool.name], common) for tool in tools}
+    every = {tool.name: _sense(tool, split[tool.name], common) for tool in tools}
+    things = frozenset(
+        one_of(sense.noun)
+        for sense in every.values()
+        if sense.many or sense.verb.makes or sense.verb.removes or sense.verb is VERBS["rename"]
+    )
+    return {name: replace(sense, things=things) for name, sense in every.items()}
 
 
 def acts(name: str) -> bool:
@@ -69,20 +79,51 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     """The sense of a tool. name_words: the words of its name; common: words that say nothing."""
     while len(name_words) > 1 and name_words[0] in common and name_words[0] not in VERBS:
         name_words = name_words[1:]
-    if (
-        len(name_words) > 1
-        and name_words[0] not in VERBS
-        and name_words[-1] in VERBS
-        and name_words[-2] not in WORDS.prepositions
-    ):
-        name_words = [name_words[-1], *name_words[:-1]]  # `issue.create`
-    rest = name_words[1:] if name_words[0] in VERBS else name_words
+    begin = _begin(tool, name_words)
+    if begin and name_words[begin] in WORDS.verb_nouns:  # `semantic_search`
+        return Sense(_NOUN_RUN, " ".join(name_words), "", acts=False)
+    verb, rest = _NOUN_ALONE, name_words
+    if begin is not None:
+        verb, rest = _verb(tool, name_words[begin:])
+        rest = rest or name_words[:begin]  # `issue.create`
     at = next((at for at, word in enumerate(rest) if word in WORDS.prepositions), len(rest))
     noun = [word for word in rest[:at] if word not in WORDS.fillers]
-    tail = rest[at:] if rest[at : at + 1] != ["by"] and len(rest) > at + 1 else []
+    tail, key = " ".join(rest[at:]), ""
+    if rest[at : at + 1] == ["by"]:
+        tail, key = "", " ".join(rest[at + 1 :])
     if len(noun) > 1 and noun[-1].endswith("ed"):
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
-    verb = VERBS.get(name_words[0])
-    if verb is None:
-        verb = _NOUN_ALONE if tool.reads or noun else _UNKNOWN
-    return Sense(verb, " ".join(noun), " ".join(tail), acts=not verb.reads)
+    if set(tail.split()[1:]) and set(tail.split()[1:]) <= common:
+        tail = ""  # `write_data_to_excel` of a server with this name
+    return Sense(verb, " ".join(noun), tail, acts=not verb.reads, key=key)
+
+
+def _begin(tool: CatalogTool, name_words: list[str]) -> int | None:
+    """Where the verb stands in a name. None: it has none.
+
+    A word that is in no list is a verb if the description begins with it as people begin one: "Lend a book".
+    """
+    verb, last = VERBS.get(name_words[0]), len(name_words) - 1
+    if verb and (verb.reads or name_words[1:2] != ["by"]):
+        return 0
+    told, after = (*words(tool.description[:80]), "", "")[:2]
+    if after in WORDS.fillers | WORDS.prepositions - {"of"}:
+        for at, word in enumerate(name_words):
+            if not is_plural(word) and told in (word, f"{word}s", f"{word}es") and after != (*name_words, "")[at + 1]:
+                return at
+    return last if last and name_words[last] in VERBS and name_words[-2] not in WORDS.prepositions else None
+
+
+def _verb(tool: CatalogTool, name_words: list[str]) -> tuple[Verb, list[str]]:
+    """The verb that words begin with, and the words behind it."""
+    first, second = name_words[0], name_words[1:2]
+    verb = VERBS.get(first) or Verb((first,), reads=tool.reads)
+    told = words(tool.description[:80])
+    if first not in VERBS and set(told[1:2]) & WORDS.prepositions and set(told[2:3]) & WORDS.fillers:
+        verb = replace(verb, phrases=(f"{first} {told[1]}",))  # "Comment on a ticket"
+    if set(second) & WORDS.particles and first not in WORDS.prepositions:  # `check_out_book`
+        return replace(verb, phrases=(f"{first} {second[0]}",), reads=tool.reads, names=False), name_words[2:]
+    if set(second) & {"and", "or"} and len(name_words) > 2:  # `search_and_replace`
+        both = VERBS.get(name_words[2]) or Verb((name_words[2],), reads=tool.reads)
+        return replace(both, phrases=(" ".join(name_words[:3]),), names=False), name_words[3:]
+    return verb, name_words[1:]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from art_mcp.scenarios.catalog import CatalogTool, properties_of
-from art_mcp.scenarios.phrasing.arguments import render_arguments
+from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.phrasing.arguments import join_phrases, render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
@@ -24,8 +24,9 @@ class Wish:
         noun_phrase: What the call gives, as a noun phrase: "the log of /world/site". Empty: no noun names it.
         noun: The noun alone: "log".
         many: Whether the noun is a plural.
-        where: What is said beside the noun: "of /world/site".
+        where: What is said beside the noun: "of /world/site". Empty: there is more to it than this.
         first: What is to be done before, in the imperative. Empty: nothing is.
+        loose: Whether a sentence goes on behind it after a comma.
     """
 
     do: str
@@ -35,6 +36,7 @@ class Wish:
     many: bool = False
     where: str = ""
     first: str = ""
+    loose: bool = False
 
 
 def wish(
@@ -53,17 +55,16 @@ def wish(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told.
     """
-    schema = {"properties": properties_of(tool)}
-    call = render_arguments(sense, schema, arguments, rng, wordings)
+    call = render_arguments(sense, arguments, rng, wordings)
     verb = rng.choice(sense.verb.phrases)
     if not call.thing:  # `reset`, `status` of nothing
         verb = sense.verb.phrases[0]
-    do = " ".join(part for part in (verb, call.whole) if part)
-    doing = " ".join(part for part in (gerund(verb), call.whole) if part)
+    do = join_phrases(verb, call.whole)
+    doing = join_phrases(gerund(verb), call.whole)
     noun_phrase = call.whole if sense.names and call.thing else ""
     # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
-    many = sense.many and call.thing.split()[-1:] == sense.noun.split()[-1:]
-    return Wish(do, doing, noun_phrase, sense.noun, many, call.where)
+    many = sense.many and call.bare
+    return Wish(do, doing, noun_phrase, sense.noun, many, call.where if call.bare else "", loose=call.loose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +94,8 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
     if question.kind == "count":
         return _count(question, call, whole)
     if question.kind == "contains":
-        among = f"the {question.items}"
-        if whole:
-            among = f"the {question.items} {call.where}" if call.many else f"the {question.items} in {call.noun_phrase}"
-        return QuestionPhrases(
-            f"is {question.item} among {among.strip()}?", f"whether {question.item} is among {among.strip()}"
-        )
+        among = f"the {_items(question, call, whole)}"
+        return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
     thing = _thing(question, call, whole, rng)
     if question.kind == "value" and not whole:
         direct, wh = rng.choice(
@@ -111,6 +108,10 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
         )
         return QuestionPhrases(direct, wh, "the result")
     many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
+    if question.kind in ("first", "last") and " of " not in question.head and rng.random() < 0.4:
+        item = question.head.removeprefix(f"the {question.kind} ")
+        which = f"which {item} comes {question.kind}{thing.removeprefix(question.head)}"
+        return QuestionPhrases(f"{which}?", which, thing)
     verb = "are" if many else "is"
     return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
 
@@ -121,19 +122,35 @@ def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> s
         return call.noun_phrase if whole and call.noun_phrase else "the result"
     if not whole or not call.noun_phrase:
         return question.head
-    if question.kind == "leaf" and question.head == f"the {call.noun}":
-        return call.noun_phrase
-    if call.many and (question.kind in ("first", "last") or f" {one_of(call.noun)}" in question.head):
-        return f"{question.head} {call.where}".strip()
+    last = call.noun.split()[-1]
+    if not call.many and question.head == f"the {question.kind} {one_of(last)}" and is_plural(last):
+        return f"the {question.kind} of {call.noun_phrase}"
+    if question.head.split()[-1] == last and question.kind in ("leaf", "value"):
+        return call.noun_phrase  # not "the count of the count"
+    if call.many and (question.kind in ("first", "last") or f" {one_of(last)}" in question.head):
+        return join_phrases(question.head, call.where)
     if question.attribute and call.where and rng.random() < 0.6:
-        return f"{question.head} {call.where}"
+        return join_phrases(question.head, call.where)
     return f"{question.head} {'of' if question.attribute else 'in'} {call.noun_phrase}"
 
 
+def _items(question: Question, call: Wish, whole: bool) -> str:
+    """The entries that are counted or looked through, with where they are if the text has not said it."""
+    if not whole or not call.noun_phrase:
+        return question.items
+    if call.many:
+        return join_phrases(question.items, call.where)
+    same = is_plural(call.noun) and call.noun.split()[-1] == question.items.split()[-1]
+    return call.noun_phrase.removeprefix("the ") if same else f"{question.items} in {call.noun_phrase}"
+
+
 def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
-    where = (call.where if call.many else f"in {call.noun_phrase}" if call.noun_phrase else "") if whole else ""
-    tail = f" {where}" if where else ""
-    items = question.items
+    items = _items(question, call, whole)
+    here = items.removeprefix(question.items)  # "how many entries are there in the log?"
+    if here == items:
+        return QuestionPhrases(f"how many {items} are there?", f"how many {items} there are", f"the number of {items}")
     return QuestionPhrases(
-        f"how many {items} are there{tail}?", f"how many {items} there are{tail}", f"the number of {items}{tail}"
+        f"how many {question.items} are there{here}?",
+        f"how many {question.items} there are{here}",
+        f"the number of {items}",
     )

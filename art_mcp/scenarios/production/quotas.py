@@ -36,6 +36,12 @@ TRAINING_SHARES: dict[Kind, float] = {
 """Share of each kind of task in training. There are more pairs and chains than in the held-out sets: each teaches as
 much of the tools as two single calls, and to do both is learned last."""
 
+ASIDE: tuple[Kind, ...] = ("impossible", "talk")
+"""The kinds that teach no call."""
+
+MAX_ASIDE = 0.1
+"""Share of a set that they have together, at most, whatever else can be made."""
+
 STRICT = 3
 """A held-out set may have one scenario for so many in training, and a few more, so that training is never too small."""
 
@@ -126,6 +132,11 @@ class ScenarioQuota:
         room = (whole if split == "train" else min(whole, 4 + self.size("train") // STRICT)) - self.size(split)
         usual = TRAINING_SHARES if split == "train" else SHARES
         own = usual[kind] if share is None else share
+        if kind in ASIDE:
+            aside = sum(self.kind_count(split, each) for each in ASIDE)
+            most = MAX_ASIDE / (1 - MAX_ASIDE) * (self.size(split) - aside)
+            own_part = round(most * usual[kind] / sum(usual[each] for each in ASIDE))
+            room = min(room, int(most) - aside, max(own_part, 1) - self.kind_count(split, kind))
         return max(0, min(room, max(round(own * whole * part), 1) - self.kind_count(split, kind)))
 
     def add(self, scenario: MCPScenario | None) -> bool:

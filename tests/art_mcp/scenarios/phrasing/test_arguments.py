@@ -40,7 +40,7 @@ def ways(given: CatalogTool, arguments: dict[str, Any], spoken: dict[str, str] |
          "read the file /a.txt limited to the first 3 lines"),
         (tool("search_notes", query=STRING), {"query": "tea"}, "look through the notes for tea"),
         (tool("list_issues", state={"enum": ["open", "closed"]}, limit=INTEGER), {"state": "open", "limit": 5},
-         "list the issues of the state open limited to 5 entries"),
+         "list the issues limited to 5 entries with state open"),
         (tool("branch", branch_type=STRING), {"branch_type": "local"}, "show me the local branch"),
         (tool("commit", message=STRING), {"message": "Fix it"}, 'commit with the message "Fix it"'),
         (tool("get_note", include_body=BOOLEAN), {"include_body": True}, "get the note including body"),
@@ -50,9 +50,9 @@ def ways(given: CatalogTool, arguments: dict[str, Any], spoken: dict[str, str] |
         (tool("open_nodes", names=ARRAY), {"names": ["Ada", "Bob"]}, "open the nodes Ada and Bob"),
         (tool("delete_relations", relations={"type": "array", "items": RELATION}),
          {"relations": [{"from": "Ada", "to": "Bob", "relationType": "knows"}]},
-         "remove the relation from Ada to Bob of the relation type knows"),
+         "remove the relation from Ada to Bob (type knows)"),
         (tool("create_things", things={"type": "array", "items": {"type": "object"}}), {"things": [PAPERS]},
-         'create a thing named lamp of the kind light with old and blue as the remarks'),
+         "create a thing named lamp with kind light and remarks old and blue"),
     ],
 )  # fmt: skip
 def test_people_would_say_it_so(given: CatalogTool, arguments: dict[str, Any], text: str) -> None:

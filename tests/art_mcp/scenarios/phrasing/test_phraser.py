@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 from art_mcp.scenarios.phrasing import answers as small_talk
 from art_mcp.scenarios.phrasing.language import SENTENCES
@@ -41,6 +42,25 @@ def test_a_request_says_the_value_and_asks() -> None:
             assert "{" not in text
             assert "  " not in text
             assert text[0].isupper() or text[0].islower()
+
+
+def test_no_full_stop_reads_as_a_part_of_a_path() -> None:
+    path = Wish("read /w/b.xlsx", "reading /w/b.xlsx", "/w/b.xlsx", "file")
+    phraser = Phraser(random.Random(0))
+    for number in range(400):
+        first = phraser.request(path, PRICE if number % 2 else None, held=False, dressed=False)
+        for text in (first, phraser.pair(first, first, held=False), phraser.again("/w/b.xlsx", held=False)):
+            assert not re.search(r"/w/b\.xlsx\.(\s|$)", text.text), text.text
+            assert "/w/b.xlsx" in text.text
+            assert all(part in text.text for part in text.parts)
+
+
+def test_behind_a_list_of_notes_a_sentence_goes_on_after_a_comma() -> None:
+    notes = Wish("find books, shelf F2", "finding books, shelf F2", loose=True)
+    phraser = Phraser(random.Random(0))
+    said = {phraser.request(notes, PRICE, held=False, dressed=False).text for _ in range(400)}
+    assert any("ind books, shelf F2, and tell me" in text for text in said)
+    assert not any(re.search(r"F2 \w", text) for text in said)
 
 
 def test_what_comes_first_is_said_first() -> None:
