@@ -24,6 +24,9 @@ LONGEST = 600
 DESCRIPTION = 400
 """Characters of a tool's description, and of a result, that the model sees."""
 
+ENTRY = 64
+"""Characters of an entry of a result that a request names, at most."""
+
 GAP = "____"
 """What the model sees in place of the answer."""
 
@@ -61,8 +64,8 @@ class Unusable(ValueError):
 def check_request(scenario: MCPScenario, text: str, unsaid: Mapping[str, str] | None = None) -> None:
     """Checks that a text can be the request for the plan of a scenario.
 
-    It must have every exact value that the calls need and no earlier call finds, and what the grammar's text quotes. It
-    must not have a value that a call is to find, nor the answer, unless the grammar's text has it.
+    It must have all that it `needs`. It must not have a value that a call is to find, nor the answer, unless the
+    grammar's text has it.
 
     Args:
         scenario: The scenario, with the grammar's text.
@@ -87,12 +90,22 @@ def check_request(scenario: MCPScenario, text: str, unsaid: Mapping[str, str] | 
 
 def has(text: str, value: str) -> bool:
     """Whether a text has a value letter by letter, and not as a part of another word or number."""
+    if value not in text:
+        return False
     edges = r"(?<!\w)" * value[:1].isalnum(), r"(?!\w)" * value[-1:].isalnum()
     return re.search(f"{edges[0]}{re.escape(value)}{edges[1]}", text) is not None
 
 
 def needs(scenario: MCPScenario, unsaid: Mapping[str, str] | None = None) -> list[str]:
-    """What must be in the text or in what was said before, letter by letter. unsaid: as for `check_request`."""
+    """What must be in the text or in what was said before, letter by letter.
+
+    That is the values of the calls that no call finds; what the grammar's text quotes; and the entries of results that
+    it names: those that are asked about.
+
+    Args:
+        scenario: The scenario, with the grammar's text.
+        unsaid: As for `check_request`.
+    """
     values = [
         part
         for step in scenario.plan.reference
@@ -101,8 +114,14 @@ def needs(scenario: MCPScenario, unsaid: Mapping[str, str] | None = None) -> lis
         for part in spell_value(argument)
         if part.strip()
     ]
+    entries = [
+        leaf
+        for observation in scenario.plan.observations
+        for _, leaf in leaves(parse_result(observation.text, observation.structured))
+        if isinstance(leaf, str) and 1 < len(leaf) <= ENTRY and has(scenario.task, leaf)
+    ]
     quotations = [part for part in exact(scenario) if part.strip() and has(scenario.task, part)]
-    return list(dict.fromkeys([*values, *quotations]))
+    return list(dict.fromkeys([*values, *quotations, *entries]))
 
 
 def secrets(plan: Plan) -> list[str]:

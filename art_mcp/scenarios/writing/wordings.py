@@ -145,7 +145,7 @@ class Wordings:
         try:
             async with turns, asyncio.timeout_at(until):
                 if self._failures >= FAILURES:
-                    raise LLMError(self.error, kind="unreachable")
+                    raise Unusable("the model was not asked any more")
                 draft = await self._draft(scenario)
         except TimeoutError:
             self.faults[LATE] += 1

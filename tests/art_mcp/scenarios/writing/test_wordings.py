@@ -3,121 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from art_langgraph.llm.trainer_model import TrainerModel
-from art_mcp import MCPScenario, connect
+from art_langgraph.llm.trainer_model import POLICY
+from art_mcp import MCPScenario, connect, generate_scenarios
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.plan import Observation, Plan, Step
 from art_mcp.scenarios.writing import wordings
 from art_mcp.scenarios.writing.manners import HELD_OUT, MANNERS
 from art_mcp.scenarios.writing.reading import Reader
 from art_mcp.scenarios.writing.requests import GAP, Unusable, check_request
-from art_mcp.scenarios.writing.wordings import Wordings
+from tests.support.mcp.base_model import CHAIN, BaseModel, price, writer
 from tests.support.mcp.commands import SHOP
 from tests.support.patience import PATIENCE
-from tests.support.servers.judge_app import Endpoint, Fault, endpoint
-from trainer_server.common import Connection
-
-TOOLS = [
-    CatalogTool(name="list_items", description="Lists all items."),
-    CatalogTool(
-        name="get_price",
-        description="Gets the price of an item.",
-        input_schema={"type": "object", "properties": {"item_id": {"type": "string"}}, "required": ["item_id"]},
-    ),
-]
-ITEMS = Observation(text='[{"item_id": "it-77", "name": "lamp"}, {"item_id": "it-88", "name": "chair"}]')
-
-
-def price(number: int, **plan: Any) -> MCPScenario:
-    step = Step(tool="get_price", arguments={"item_id": f"it-{number}"}, reads=True)
-    settings = {
-        "reference": [step],
-        "observations": [Observation(text=json.dumps({"price": 1000 + number}))],
-        "facts": [str(1000 + number)],
-        "answer": f"The price of it-{number} is {1000 + number}.",
-        "phrasing": "ask 1",
-    }
-    return MCPScenario.make(f"Get the price of it-{number}.", Plan.model_validate({**settings, **plan}))
-
-
-CHAIN = MCPScenario.make(
-    'Find the item "lamp", then get its price.',
-    Plan(
-        kind="chain",
-        reference=[
-            Step(tool="list_items", reads=True),
-            Step(tool="get_price", arguments={"item_id": {"$step": 0, "path": [0, "item_id"]}}, reads=True),
-        ],
-        observations=[ITEMS, Observation(text='{"price": 20}')],
-        facts=["20"],
-        answer="The price is 20.",
-    ),
-)
-
-
-@dataclass
-class Model:
-    """Writes a request for each plan, and makes the calls of the requests that it wrote.
-
-    Args:
-        write: What it writes: takes the exact values.
-        calls: The calls that it makes in place of those of the plan, by a word of the request.
-    """
-
-    write: Callable[[list[str]], str] = lambda values: f"I need what {' and '.join(values)} costs"
-    calls: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
-    plans: dict[str, list[tuple[str, dict[str, Any]]]] = field(default_factory=dict)
-    prompts: list[str] = field(default_factory=list)
-
-    def __call__(self, body: dict[str, Any]) -> str | Fault:
-        texts = [str(message["content"]) for message in body["messages"] if message["role"] != "system"]
-        if "tools" not in body:
-            return json.dumps({"text": self._request(texts[0])})
-        said = next(text for text in texts if text in self.plans)
-        results = [message["content"] for message in body["messages"] if message["role"] == "tool"]
-        own = next((calls for word, calls in self.calls.items() if word in said), self.plans[said])
-        if len(results) == len(own):
-            return f"It gave {results[-1:]}"
-        tool, arguments = own[len(results)]
-        call = {"id": f"c{len(results)}", "type": "function"}
-        call["function"] = {"name": tool, "arguments": json.dumps(arguments)}  # type: ignore[assignment]
-        message = {"role": "assistant", "content": None, "tool_calls": [call]}
-        choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
-        answer = {"id": "x", "object": "chat.completion", "created": 1, "model": body["model"], "choices": [choice]}
-        return Fault(body=json.dumps(answer).encode())
-
-    def _request(self, prompt: str) -> str:
-        self.prompts.append(prompt)
-        (line,) = re.findall(r"Exact values that must be in the message: (.*)", prompt) or ["[]"]
-        text = self.write(json.loads(line))
-        calls: list[tuple[str, dict[str, Any]]] = []
-        for row in prompt.splitlines():
-            if tool := re.match(r"\d+\. (\w+):", row):
-                calls.append((tool[1], {}))
-            elif argument := re.match(r"   (\w+): (.*)", row):
-                source = re.search(r"It is '(.*)', which the message must not say", argument[2])
-                calls[-1][1][argument[1]] = source[1] if source else json.loads(argument[2])
-        self.plans[text] = calls
-        return text
-
-
-@contextmanager
-def writer(
-    model: Callable[[dict[str, Any]], str | Fault], seconds: float = PATIENCE
-) -> Iterator[tuple[Wordings, Endpoint]]:
-    with endpoint(model) as at:
-        trainer = TrainerModel(Connection(at.url.removesuffix("/v1"), "key"), "base")
-        yield Wordings(trainer, None, TOOLS, seed=0, until=asyncio.get_running_loop().time() + seconds), at
+from tests.support.servers.judge_app import Fault
+from tests.support.servers.trainer_server import TrainerServer
 
 
 async def test_requests_that_are_read_back_as_the_plan_replace_the_grammars() -> None:
@@ -129,7 +33,7 @@ async def test_requests_that_are_read_back_as_the_plan_replace_the_grammars() ->
             value, f"we talked about {value} yesterday. how much do they want for it"
         )
 
-    model = Model(write, calls={"it-5": [("get_price", {"item_id": "it-6"})]})
+    model = BaseModel(write, calls={"it-5": [("get_price", {"item_id": "it-6"})]})
     scenarios = [price(number) for number in range(1, 13)]
     finals: list[int] = []
     with writer(model) as (words, at):
@@ -157,7 +61,7 @@ async def test_requests_that_are_read_back_as_the_plan_replace_the_grammars() ->
 
 
 async def test_a_model_that_is_not_capable_leaves_all_to_the_grammar() -> None:
-    model = Model(lambda values: f"{values[0]}?" if values[0] in ("it-1", "it-2") else "Hello, how are you?")
+    model = BaseModel(lambda values: f"{values[0]}?" if values[0] in ("it-1", "it-2") else "Hello, how are you?")
     scenarios = [price(number) for number in range(1, 31)]
     before = {scenario.id for scenario in scenarios}
     finals: list[int] = []
@@ -175,7 +79,7 @@ async def test_a_model_that_is_not_capable_leaves_all_to_the_grammar() -> None:
 
 async def test_a_fault_is_told_once_and_may_be_mended() -> None:
     turns = iter(["It costs 1007?", "What about it-7?"])
-    model = Model(lambda values: next(turns))
+    model = BaseModel(lambda values: next(turns))
     scenarios = [price(7)]
     with writer(model) as (words, at):
         assert (await words.write(scenarios, 0, lambda count: None)).startswith("written by base and read back: 1 of 1")
@@ -185,7 +89,7 @@ async def test_a_fault_is_told_once_and_may_be_mended() -> None:
 
 async def test_held_out_phrasings_have_manners_of_their_own() -> None:
     scenarios = [price(number, split="phrasings" if number % 3 == 0 else "train") for number in range(24)]
-    with writer(Model()) as (words, _):
+    with writer(BaseModel()) as (words, _):
         await words.write(scenarios, 0, lambda count: None)
     forms = {split: {s.plan.phrasing for s in scenarios if s.plan.split == split} for split in ("train", "phrasings")}
     assert len(forms["phrasings"]) == HELD_OUT
@@ -198,7 +102,7 @@ async def test_small_talk_stays_and_follow_ups_go_on() -> None:
     plan = price(8, kind="follow_up").plan
     later = MCPScenario.make("And it-8?", plan, [("What does it-7 cost?", "It is 1007.")])
     scenarios = [talk, later]
-    model = Model(lambda values: f"ok, same for {values[0]}")
+    model = BaseModel(lambda values: f"ok, same for {values[0]}")
     with writer(model) as (words, _):
         await words.write(scenarios, 0, lambda count: None)
     first, second = sorted(scenarios, key=lambda scenario: scenario.plan.kind)
@@ -210,12 +114,13 @@ async def test_small_talk_stays_and_follow_ups_go_on() -> None:
 
 
 async def test_a_chain_is_read_with_the_results_that_its_calls_gave() -> None:
-    model = Model(lambda values: f"i want the {values[0]}. how much")
+    model = BaseModel(lambda values: f"i want the {values[0]}. how much")
     scenarios = [CHAIN]
     with writer(model) as (words, at):
         await words.write(scenarios, 0, lambda count: None)
     assert scenarios[0].task == "i want the lamp. how much"
     assert 'beside {"name":"lamp"}' in model.prompts[0]
+    assert 'must be in the message: ["lamp"]' in model.prompts[0], "the entry that it asks about"
     results = [message["content"] for message in at.requests[-1]["messages"] if message["role"] == "tool"]
     assert results == [observation.text for observation in CHAIN.plan.observations]
 
@@ -224,7 +129,7 @@ async def test_a_chain_is_read_with_the_results_that_its_calls_gave() -> None:
     ("text", "kind"),
     [
         ("How much is it-77, the lamp?", "is given away"),
-        ("How much is the second one?", "a value is missing"),
+        ("How much is the first one?", "a value is missing"),
         ("Call get_price for the lamp.", "a tool is named"),
         (CHAIN.task, "nothing new is written"),
         ("The lamp, is it 20?", "is given away"),
@@ -251,7 +156,7 @@ async def test_a_reader_may_look_and_finds_the_same_by_another_call() -> None:
     scenario = MCPScenario.make("What is that in yen?", plan)
     convert = CatalogTool(name="convert_price", description="Converts.", annotations={"readOnlyHint": True})
     writes = CatalogTool(name="add_note", annotations={"readOnlyHint": False})
-    model = Model(plans={"What is that in yen?": [("get_clock", {}), ("convert_price", {"amount": 20})]})
+    model = BaseModel(plans={"What is that in yen?": [("get_clock", {}), ("convert_price", {"amount": 20})]})
     async with connect(SHOP) as server:
         with writer(model) as (words, _):
             clock = CatalogTool(name="get_clock", annotations={"readOnlyHint": True})
@@ -267,7 +172,7 @@ async def test_a_reader_may_look_and_finds_the_same_by_another_call() -> None:
 
 @pytest.mark.slow
 async def test_it_ends_with_the_time_and_keeps_what_there_is() -> None:
-    model = Model()
+    model = BaseModel()
 
     def slow(body: dict[str, Any]) -> str | Fault:
         return Fault(sleep=PATIENCE) if "it-21" in str(body) else model(body)
@@ -306,7 +211,7 @@ async def test_cancellation_takes_the_requests_back() -> None:
 
 
 async def test_a_server_that_is_gone_is_given_up() -> None:
-    model = Model()
+    model = BaseModel()
     scenarios = [price(number) for number in range(60)]
 
     def dies(body: dict[str, Any]) -> str | Fault:
@@ -314,7 +219,37 @@ async def test_a_server_that_is_gone_is_given_up() -> None:
 
     with writer(dies) as (words, at):
         note = await words.write(scenarios, 0, lambda count: None)
-    assert "the model gave no answer: 8" in note or "the model gave no answer: 9" in note
-    assert "no more" in note
-    assert len(at.requests) < 80, "it is not asked for the rest"
+    assert re.search(r"read back: 11 of 60 .*the model was not asked any more: \d+.*no more", note)
+    assert len(at.requests) <= 11 * 3 + wordings.FAILURES + wordings.AT_ONCE
     assert at.most_at_once <= wordings.AT_ONCE
+
+
+@pytest.mark.slow
+async def test_generation_hands_over_plans_and_tells_each_scenario_once() -> None:
+    model, final = BaseModel(lambda values: f"about {' and '.join(values) or 'that'}, please"), []
+    with writer(model) as (words, _):
+        async with connect(SHOP) as server:
+            made = await generate_scenarios(
+                server, 24, model=words.model, seconds=40, on_kept=final.append, progress=False
+            )
+    assert final == made.scenarios
+    assert len(made) == 24
+    texts = [scenario for scenario in made.scenarios if scenario.plan.phrasing.startswith("base ")]
+    (note,) = (note for note in made.notes if note.startswith("written by base and read back: "))
+    assert f"{len(texts)} of 24 requests" in note
+    assert texts
+    assert all(scenario.task.startswith("about ") for scenario in texts)
+    assert all(scenario.plan.executed for scenario in texts)
+    held = {scenario.plan.phrasing for scenario in made.held_out_sets["phrasings"]}
+    assert not held & {scenario.plan.phrasing for scenario in made.train}
+
+
+@pytest.mark.slow
+async def test_a_base_model_that_cannot_is_found_through_the_trainer_server_and_said(connected: TrainerServer) -> None:
+    async with connect(SHOP) as server:
+        plain = await generate_scenarios(server, 12, progress=False)
+        made = await generate_scenarios(server, 12, model=POLICY, paraphrase=None, progress=False)
+    assert {scenario.task for scenario in made.scenarios} == {scenario.task for scenario in plain.scenarios}
+    (note,) = (note for note in made.notes if note.startswith("the base model base wrote 0 of "))
+    assert "requests that could be read back: the grammar writes (" in note
+    assert connected.engine["requests"][-1]["model"] == "base"
