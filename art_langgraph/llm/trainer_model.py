@@ -122,8 +122,11 @@ class TrainerModel(LLM):
             "extra_body": {"chat_template_kwargs": {"enable_thinking": False}},
         }
         limits: dict[str, Any] = {
-            "timeout": TIMEOUT, "retries": 1, "max_concurrency": max_concurrency, "cache": None,
-        }  # fmt: skip
+            "timeout": TIMEOUT,
+            "retries": 1,
+            "max_concurrency": max_concurrency,
+            "cache": None,
+        }
         texts = {**options, "max_tokens": MAX_TEXT_TOKENS, "temperature": _TEMPERATURE}
         super().__init__(ChatART(**texts), **limits)
         self._chat = ChatART(**{**options, "max_tokens": MAX_TOKENS, "temperature": 0.0})
