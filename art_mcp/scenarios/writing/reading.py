@@ -66,28 +66,28 @@ class Reader:
         needs = {need for step in plan.reference for need in step.needs}
         ends = {at for at in range(len(plan.reference)) if at not in needs}
         messages: list[Mapping[str, Any]] = [{"role": "system", "content": _SYSTEM}, *scenario.messages]
-        reached: set[int] = set()
+        progress: set[int] = set()
         looks = 0
         for _ in range(len(plan.reference) + LOOKS + 1):
             turn = await self._model.act(messages, self._tools)
-            if not turn.calls and not ends <= reached:
+            if not turn.calls and not ends <= progress:
                 return "calls are missing"
             if not turn.calls:
                 return None if all(mentions(turn.text, fact) for fact in plan.facts) else "the answer is another one"
             messages.append(turn.message)
             for call in turn.calls:
-                at = _step_of(call, plan, reached)
+                at = _step_of(call, plan, progress)
                 if at is not None:
-                    reached.add(at)
+                    progress.add(at)
                     text = plan.observations[at].text
                 elif looks < LOOKS and (result := await self._look(call)) is not None:
                     looks += 1
-                    reached |= _same_result(call, result, plan)
+                    progress |= _same_result(call, result, plan)
                     text = result.text
                 else:
                     return "other calls are made"
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text[:RESULT]})
-            if ends <= reached and not plan.facts:
+            if ends <= progress and not plan.facts:
                 return None
         return "more calls are made"
 
@@ -102,10 +102,10 @@ class Reader:
             return None
 
 
-def _step_of(call: ToolUse, plan: Plan, reached: set[int]) -> int | None:
+def _step_of(call: ToolUse, plan: Plan, progress: set[int]) -> int | None:
     """The number of the step of a plan that a call is. None: none that can be made now."""
     for at, step in enumerate(plan.reference):
-        if at in reached or step.tool != call.tool or call.arguments is None or not reached.issuperset(step.needs):
+        if at in progress or step.tool != call.tool or call.arguments is None or not progress.issuperset(step.needs):
             continue
         try:
             arguments = resolve_arguments(step, plan.observations)

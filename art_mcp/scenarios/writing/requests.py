@@ -193,7 +193,7 @@ def _prompt(scenario: MCPScenario, tools: Mapping[str, CatalogTool], way: Voice,
     sections = [
         f"Who writes: {way.person}, {way.goal}.\nManner: {MANNERS[way.manner]}.",
         "The calls:\n" + "\n".join(calls),
-        f"The answer: {_gapped(plan)}",
+        f"The answer: {_answer_with_gaps(plan)}",
         f"Exact values that must be in the message: {canonical(list(values))}" if values else "No value must be in it.",
     ]
     if before := scenario.messages[:-1]:
@@ -202,7 +202,7 @@ def _prompt(scenario: MCPScenario, tools: Mapping[str, CatalogTool], way: Voice,
     return "\n\n".join(sections)
 
 
-def _gapped(plan: Plan) -> str:
+def _answer_with_gaps(plan: Plan) -> str:
     """The right answer with a gap in place of what it tells."""
     if plan.reply == "refusal":
         return "that it cannot be done, because something does not exist. The person does not know that."
