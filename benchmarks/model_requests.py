@@ -56,8 +56,7 @@ def main() -> None:
     requests = requests_of(ScenarioSet.load(options.scenarios).scenarios, options.n)
     if not requests:
         raise ConfigError(
-            f"{options.scenarios} has no request that a model wrote: make it with --model policy, and with a base model "
-            "that is capable"
+            f"{options.scenarios} has no request that a model wrote: make it with --model policy and a capable model"
         )
     write_jsonl(options.output, requests)
     print(f"{len(requests)} requests written to {options.output}")

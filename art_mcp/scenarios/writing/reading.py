@@ -103,9 +103,10 @@ class Reader:
 
 
 def _step_of(call: ToolUse, plan: Plan, progress: set[int]) -> int | None:
-    """The number of the step of a plan that a call is. None: none that can be made now."""
+    """The number of the step of a plan that a call is; None: of none. Which look-up found a value does not matter: it
+    is not in the request."""
     for at, step in enumerate(plan.reference):
-        if at in progress or step.tool != call.tool or call.arguments is None or not progress.issuperset(step.needs):
+        if at in progress or step.tool != call.tool or call.arguments is None:
             continue
         try:
             arguments = resolve_arguments(step, plan.observations)

@@ -125,6 +125,22 @@ async def test_a_chain_is_read_with_the_results_that_its_calls_gave() -> None:
     assert results == [observation.text for observation in CHAIN.plan.observations]
 
 
+async def test_another_look_up_that_finds_the_value_is_right_too() -> None:
+    """Which one it is does not matter; the acting call, and what the answer tells, do."""
+    text = "How much is the lamp?"
+    scenario = MCPScenario.make(text, CHAIN.plan)
+    look = CatalogTool(name="get_clock", annotations={"readOnlyHint": True})
+    model = BaseModel(plans={text: [("get_clock", {}), ("get_price", {"item_id": "it-77"})]})
+    async with connect(SHOP) as server:
+        with writer(model) as (words, _):
+            reader = Reader(words.model, server, [look])
+            assert await reader.disagreement(scenario) is None
+            model.plans[text] = [("get_clock", {}), ("get_price", {"item_id": "it-88"})]
+            assert await reader.disagreement(scenario) == "other calls are made"
+            model.plans[text] = [("get_clock", {})] * 3
+            assert await reader.disagreement(scenario) == "other calls are made", "more look-ups than a run may make"
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
