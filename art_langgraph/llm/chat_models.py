@@ -47,7 +47,7 @@ class ChatModel:
         return f"{type(self.model).__qualname__} {self.name} at {getattr(self.model, 'openai_api_base', None)}"
 
     async def load(self) -> None:
-        if has_litellm():  # which knows prices
+        if has_litellm() and not self._is_ours():  # which knows prices
             await load_litellm()
 
     async def complete(self, mode: Mode, messages: Sequence[Message], answer: type[BaseModel], timeout: float) -> Reply:
@@ -80,11 +80,15 @@ class ChatModel:
             message = f"with_structured_output(method={_METHODS[mode]!r}): {type(error).__name__}: {error}"
             raise Fault("bad_request", message, other_mode=True) from error
 
-    async def _price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
-        """USD by litellm's price list; None where it has no price, or is not installed. Our own server bills nobody."""
+    def _is_ours(self) -> bool:
+        """Whether our own server answers."""
         from art_langgraph.chat_model import ChatART
 
-        if isinstance(self.model, ChatART):
+        return isinstance(self.model, ChatART)
+
+    async def _price(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """USD by litellm's price list; None where it has no price, or is not installed. Our own server bills nobody."""
+        if self._is_ours():
             return 0.0
         if not has_litellm():
             return None

@@ -149,7 +149,7 @@ async def find_target(model: str, base_url: str | None, api_key: str | None, opt
         server = Connection.find(base_url, api_key)
         fixed = name == "base" or names_version(name) or "/" in name  # a policy's name has neither
         if name == "base":
-            name = await _base_model(server)
+            name = await base_model_name(server)
         return NamedModel(f"openai/{name}", f"{server.url}/v1", server.api_key, options, own=True, fixed=fixed)
     litellm = await load_litellm()
     if base_url:
@@ -205,7 +205,7 @@ async def load_litellm() -> Any:
     return await asyncio.to_thread(load)
 
 
-async def _base_model(server: Connection) -> str:
+async def base_model_name(server: Connection) -> str:
     """The name of the base model of a trainer server: the first model that it lists. Raises LLMError."""
     headers = {"Authorization": f"Bearer {server.api_key}"}
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,6 +13,9 @@ from art_langgraph.cli.options import make_llm
 from art_langgraph.loop.options import values_of
 from art_mcp.options import TaskOptions
 from trainer_server.wire import ConfigError
+
+if TYPE_CHECKING:
+    from art_langgraph.llm.llm import LLM
 
 ServerArgument = Annotated[str, typer.Argument(metavar="SERVER", help="The MCP server: a command, or an http(s) URL.")]
 
@@ -53,9 +56,10 @@ class GenerationFlags(TaskOptions):
     """A generation of scenarios on the command line.
 
     Args:
-        model: Model that writes scenarios (provider/name). Default: schemas alone.
-        model_url: OpenAI-compatible endpoint of --model. Its API key: ART_JUDGE_KEY.
-        paraphrase: Model that rewrites the texts of tasks (provider/name), also at --model-url.
+        model: Model that writes scenarios: provider/name; or policy, the base model of the trainer server, which writes
+            the requests for calls that worked. Default: schemas alone.
+        model_url: OpenAI-compatible endpoint of --model provider/name. Its API key: ART_JUDGE_KEY.
+        paraphrase: Model that rewrites the texts of tasks: provider/name, also at --model-url; or policy.
         resource: Values for arguments: PARAMETER.txt or PARAMETER=FILE, one per line; or JSON.
         seed: Seed of scenarios, their split and their order.
     """
@@ -69,11 +73,20 @@ class GenerationFlags(TaskOptions):
     def keywords(self) -> dict[str, Any]:
         """Keywords of `generate_scenarios` and of `GenerationSettings`, but for the seed."""
         return {
-            "model": make_llm(self.model, self.model_url) if self.model else None,
-            "paraphrase": make_llm(self.paraphrase, self.model_url) if self.paraphrase else None,
+            "model": _language_model(self.model, self.model_url),
+            "paraphrase": _language_model(self.paraphrase, self.model_url),
             "resources": self.resource,
             **values_of(self, TaskOptions),
         }
+
+
+def _language_model(name: str | None, url: str | None) -> LLM | str | None:
+    """The model that an option names. None: it is not given. A trainer server is only looked for when one is needed."""
+    if not name:
+        return None
+    from art_langgraph.llm.trainer_model import POLICY
+
+    return name if name == POLICY else make_llm(name, url)
 
 
 def headers_of(options: list[str] | None) -> dict[str, str] | None:

@@ -142,7 +142,7 @@ def specialize_command(
     """Specialize a model to an MCP server: generate tasks, check that they can be done, train, show the difference.
 
     The trainer server must be running (`art-langgraph serve`). Without --model, --paraphrase and --judge nothing leaves
-    this machine.
+    this machine; `policy` as a model leaves it with the trainer server.
     """
     run.check()
     keywords = {**connection.keywords(), "isolation": run.isolation}

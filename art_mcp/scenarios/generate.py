@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from art_langgraph.llm.llm import LLM, Model
+from art_langgraph.llm.trainer_model import TrainerModel, find_model
 from art_langgraph.loop.options import keywords_of
 from art_langgraph.progress import progress_bar
 from art_mcp.client.connect import Server, WorldOptions, connection_of
@@ -29,11 +30,15 @@ from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.scenarios.summary import GRAM, find_copied_words
 from art_mcp.scenarios.writing.generation import WritingOptions, write_scenarios
 from art_mcp.scenarios.writing.paraphrase import paraphrase_scenarios
+from art_mcp.scenarios.writing.wordings import Wordings
 from art_mcp.scenarios.writing.writer import Writer
 from trainer_server.wire import ConfigError
 
 EXPLORATION_SHARE = 0.4
 """Share of the time that is spent on exploring the server, at most."""
+
+GRAMMAR_SHARE = 0.5
+"""Share of the time in which the grammar makes scenarios, if the base model then writes their requests."""
 
 DEFAULT_COUNT = 96
 """Scenarios that a language model writes if no number is given: each costs money."""
@@ -49,8 +54,10 @@ class ScenarioOptions(WritingOptions, WorldOptions):
         n: Scenarios to keep at most. None: as many as there are good ones within `seconds`.
         model: Language model that writes the scenarios ("provider/name", an LLM, or a LangChain chat model). It is
             asked again until there are enough, `rounds` are over, or `budget` is spent. None drafts them from schemas
-            alone.
-        paraphrase: Language model that rewrites the texts of scenarios. None leaves them as they are.
+            alone. "policy" does so too, and then the base model of the trainer server writes the requests for the
+            calls that worked.
+        paraphrase: Language model that rewrites the texts of scenarios; "policy" is the base model of the trainer
+            server. None leaves them as they are.
         seed: Seed of the drafts and of the split.
         resources: Values by the name of a parameter, or files of them (`load_tables`).
     """
@@ -83,7 +90,7 @@ async def generate_scenarios(options: ScenarioOptions) -> ScenarioSet:
         The scenarios, split into training and held-out sets, and the dropped tasks with the reasons.
 
     Raises:
-        ConfigError: A setting is invalid.
+        ConfigError: A setting is invalid, or a model is "policy" and no trainer server answers.
         MCPError: The server cannot be used.
         LLMError: The model failed before any scenario was kept.
     """
@@ -124,14 +131,15 @@ class _Generation:
 
     async def generate(self) -> ScenarioSet:
         """Makes scenarios with the language model if there is one, else from the schemas alone."""
-        await self._explore()
         options = self._options
-        paraphrase = None if options.paraphrase is None else LLM.of(options.paraphrase)
-        if options.model is None or not self._tools:
+        paraphrase = None if options.paraphrase is None else await find_model(options.paraphrase)
+        model = None if options.model is None else await find_model(options.model)
+        await self._explore()
+        if model is None or isinstance(model, TrainerModel) or not self._tools:
             quota = ScenarioQuota(options.n, options.held_out, options.on_kept, options.difficulty, [*options.kept])
-            return await self._from_grammar(quota, paraphrase)
+            return await self._from_grammar(quota, paraphrase, model)
         writer = Writer(
-            LLM.of(options.model),
+            model,
             self._catalog,
             self._tools,
             options.difficulty,
@@ -162,13 +170,16 @@ class _Generation:
             await explorer.explore(self._options.progress)
             self._useless = explorer.failures()
 
-    async def _from_grammar(self, quota: ScenarioQuota, paraphrase: LLM | None) -> ScenarioSet:
+    async def _from_grammar(self, quota: ScenarioQuota, paraphrase: LLM | None, model: LLM | None) -> ScenarioSet:
         """Makes scenarios from the schemas alone.
 
         Args:
             quota: Keeps them, and knows how many are wanted.
             paraphrase: Rewrites their texts. None: nothing does.
+            model: Writes their texts anew, if it is a TrainerModel.
         """
+        writer = model if isinstance(model, TrainerModel) and self._live else None
+        end = self._end if writer is None else self._start + GRAMMAR_SHARE * self._options.seconds
         drafter = Drafter(self._catalog, self._tools, self._values, self._rng)
         sql = Sql(self._tools, self._values.reserve, self._rng)
         if self._live:
@@ -177,7 +188,7 @@ class _Generation:
         composer = Composer(self._catalog, drafter, Phraser(self._rng, self._options.seed), self._rng, sql.tools)
         producer = Producer(drafter, sql, composer, quota, self._options.seed)
         scenarios = ScenarioSet(quota.scenarios, producer.dropped_tasks, [tool.name for tool in self._catalog.tools])
-        if paraphrase is not None:
+        if paraphrase is not None or writer is not None:
             quota.hold_back()
 
         async def paraphrase_new() -> None:
@@ -192,15 +203,22 @@ class _Generation:
                     self._live,
                     self._catalog,
                     allow_destructive=self._allow_destructive,
-                    until=self._end,
+                    until=end,
                     changing=self._values.graph.changing,
                 )
 
                 async def on_wave() -> None:
-                    await paraphrase_new()
+                    if writer is None:
+                        await paraphrase_new()
                     bar.update(task, completed=len(quota.scenarios))
 
-                await producer.produce(trials, lambda: (self._end - self._clock()) / self._options.seconds, on_wave)
+                await producer.produce(trials, lambda: (end - self._clock()) / self._options.seconds, on_wave)
+                if writer is not None:
+                    wordings = Wordings(writer, self._live, self._tools, self._options.seed, self._end, sql.tools)
+                    note = await wordings.write(quota.scenarios, quota.notify_count, quota.notify)
+                    scenarios.notes.append(note)
+                    await paraphrase_new()
+                    quota.notify()
         elif self._tools:
             producer.draft_only()
             await paraphrase_new()

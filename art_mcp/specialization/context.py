@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from art_langgraph.client.client import TrainerClient
 from art_langgraph.costs import GPUPrice
 from art_langgraph.judge.ruler import Ruler
-from art_langgraph.llm.llm import LLM, Usage
+from art_langgraph.llm.llm import LLM, Model, Usage
+from art_langgraph.llm.trainer_model import POLICY, TrainerModel
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.rollout import Graph
 from art_langgraph.trajectory import TrajectoryGroup
@@ -72,12 +73,19 @@ class RunContext:
     def __post_init__(self) -> None:
         generation, judge = self.options.generation, self.options.training.judge
         if generation.model is not None:  # one object, which counts its usage
-            self.options = replace(self.options, generation=replace(generation, model=LLM.of(generation.model)))
+            generation = replace(generation, model=self._language_model(generation.model))
+        if generation.paraphrase is not None:
+            generation = replace(generation, paraphrase=self._language_model(generation.paraphrase))
+        self.options = replace(self.options, generation=generation)
         self.ruler = None if judge is None else Ruler(judge, seed=self.options.seed)
         self.measurer = Measurer(self.options.runs, self.options.progress)
         journal = self.runner.directory.journal
         self._earlier_usage = journal.last_usage
         journal.usage = self.usage
+
+    def _language_model(self, model: Model) -> LLM:
+        """A model that writes. POLICY is the base model of this run's trainer server."""
+        return TrainerModel(self.trainer.connection, self.policy.base_model) if model == POLICY else LLM.of(model)
 
     def usage(self) -> dict[str, Usage]:
         """Usage of language models until now, by what they were asked for, that of earlier processes included."""

@@ -43,8 +43,9 @@ class GenerationSettings(SetOptions):
 
     Args:
         model: Language model that writes scenarios ("provider/name", an LLM, or a LangChain chat model). None drafts
-            them from schemas.
-        paraphrase: Language model that rewrites their texts. None leaves them as they are.
+            them from schemas. "policy" does so too, and then the policy's base model writes the requests.
+        paraphrase: Language model that rewrites their texts; "policy" is the policy's base model. None leaves them as
+            they are.
         resources: Values of arguments by the name of the parameter, or files of them. None gives no values.
         foreign: A JSONL file of `ScenarioSet.save` with requests that the generator did not write. They are measured
             and reported apart, whatever set their plans name. None: there are none.

@@ -9,6 +9,7 @@ from typing import Any
 from art_langgraph.trajectory import Scenario, ToolCall, Trajectory
 from art_mcp.canonical import canonical
 from art_mcp.client.in_world import WORLD_KEY
+from art_mcp.scenarios.agreement import agreement, omit_nulls
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.observe import leaves, parse_result, pick_value
 from art_mcp.scenarios.phrasing.answers import refuses
@@ -214,7 +215,7 @@ def match(
 
 def _same_words(call: ToolCall, step_arguments: dict[str, Any]) -> bool:
     """Whether arguments differ from the wanted ones in capital and small letters alone."""
-    return canonical(_some(call.arguments)).casefold() == canonical(_some(step_arguments)).casefold()
+    return canonical(omit_nulls(call.arguments)).casefold() == canonical(omit_nulls(step_arguments)).casefold()
 
 
 def _as_good(call: ToolCall, step: Step, observation: Observation, facts: Sequence[str]) -> bool:
@@ -232,26 +233,6 @@ def _gave(call: ToolCall, observation: Observation) -> bool:
     """Whether a call gave the values that the reference gave."""
     expected = [canonical(leaf) for _, leaf in leaves(parse_result(observation.text, observation.structured))]
     return not call.is_error and bool(expected) and [canonical(leaf) for leaf in _leaves(call)] == expected
-
-
-def agreement(call_arguments: dict[str, Any], step_arguments: dict[str, Any], defaults: dict[str, Any]) -> float:
-    """The share of arguments that are equal, of all names in `call_arguments` or `step_arguments`. 1.0 if there are no
-    arguments.
-
-    Args:
-        call_arguments: Arguments of a call. A null counts as omitted.
-        step_arguments: Arguments of the step. A null counts as omitted.
-        defaults: Defaults for omitted arguments.
-    """
-    ours, theirs = ({**defaults, **_some(call_arguments)}, {**defaults, **_some(step_arguments)})
-    names = _some(call_arguments).keys() | _some(step_arguments).keys()
-    same = [canonical(ours.get(name)) == canonical(theirs.get(name)) for name in names]
-    return sum(same) / len(same) if same else 1.0
-
-
-def _some(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that are not null."""
-    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def answer(trajectory: Trajectory) -> str:

@@ -81,9 +81,9 @@ class ScenarioQuota:
         """From now on `on_kept` is called by `notify` alone: the scenarios may be changed until then."""
         self._held_back = True
 
-    def notify(self) -> None:
-        """Calls `on_kept` for the scenarios that it does not know yet."""
-        while self.notify_count < len(self.scenarios):
+    def notify(self, count: int | None = None) -> None:
+        """Calls `on_kept` for the scenarios that it does not know yet. count: of the first so many. None: of all."""
+        while self.notify_count < (len(self.scenarios) if count is None else count):
             self.on_kept(self.scenarios[self.notify_count])
             self.notify_count += 1
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from art_mcp.cli.options import headers_of, variables_of
+from art_langgraph import LLM
+from art_mcp.cli.options import GenerationFlags, headers_of, variables_of
 from trainer_server.wire import ConfigError
 
 
@@ -38,3 +39,12 @@ def test_secrets_come_from_files_and_the_environment(tmp_path: Path, monkeypatch
         "TOKEN": "Bearer 123",
         "LEVEL": "3=4",
     }
+
+
+def test_policy_is_looked_for_when_it_is_needed_and_other_models_are_of_the_endpoint() -> None:
+    plain = GenerationFlags().keywords()
+    assert (plain["model"], plain["paraphrase"]) == (None, None)
+    words = GenerationFlags(model="policy", paraphrase="writer", model_url="http://127.0.0.1:9").keywords()
+    assert words["model"] == "policy"
+    assert isinstance(words["paraphrase"], LLM)
+    assert words["paraphrase"].model == "writer"

@@ -70,7 +70,11 @@ def endpoint(*script: Step) -> Iterator[Endpoint]:
         finally:
             busy -= 1
 
-    with serving(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as url:
+    async def models(_request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "base", "object": "model"}]})
+
+    routes = [Route("/v1/chat/completions", chat, methods=["POST"]), Route("/v1/models", models)]
+    with serving(Starlette(routes=routes)) as url:
         found.url = f"{url}/v1"
         yield found
 
