@@ -110,7 +110,7 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         if change.key == other.key:
             varies = change.after != other.after
             changes.append(change.model_copy(update={"varies": True}) if varies else change)
-        elif _masked(change.after or "") == _masked(other.after or ""):
+        elif _mask_digits(change.after or "") == _mask_digits(other.after or ""):
             changes.append(change.model_copy(update={"digits_vary": True}))
         else:
             return None
@@ -123,10 +123,10 @@ def _key(change: Change) -> tuple[str, str]:
 
 
 def _without_digits(change: Change) -> tuple[str, str]:
-    return _masked(change.where), _masked(change.what)
+    return _mask_digits(change.where), _mask_digits(change.what)
 
 
-def _masked(text: str) -> str:
+def _mask_digits(text: str) -> str:
     """A text without its numbers and hashes."""
     return _DIGITS.sub("#", text)
 
@@ -137,7 +137,7 @@ def _as_expected(want: Change, got: Change) -> bool:
         return True
     if None in (want.after, got.after):
         return False
-    return want.varies or (want.digits_vary and _masked(want.after or "") == _masked(got.after or ""))
+    return want.varies or (want.digits_vary and _mask_digits(want.after or "") == _mask_digits(got.after or ""))
 
 
 def _value_text(change: Change) -> str:

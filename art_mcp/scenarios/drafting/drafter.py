@@ -156,7 +156,7 @@ class Drafter:
             "impossible", draft.steps, draft.render_call, draft.find_questions, draft.held_values, missing=(value, noun)
         )
 
-    def refused(self, name: str) -> Draft | None:
+    def refusal(self, name: str) -> Draft | None:
         """A task with a call that must fail, as a call of the exploration did, although the tool works: a book that is
         on loan already. None: no error says in few words which value is wrong."""
         tool, graph = self.tools[name], self.values.graph

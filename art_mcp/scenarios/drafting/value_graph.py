@@ -201,7 +201,7 @@ class ValueGraph:
         most = max(counts, default=0)
         return [value for value, count in zip(candidates, counts, strict=True) if count == most] if most else []
 
-    def drew(self, slot: Slot, value: Any, source: Source) -> None:
+    def note_source(self, slot: Slot, value: Any, source: Source) -> None:
         """Notes where the value of a slot was taken from."""
         self._draws[slot, canonical(value)] = source
 
@@ -243,12 +243,12 @@ class ValueGraph:
         every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
         return Count(every.worked - own.worked, every.failed - own.failed, every.hits - own.hits)
 
-    def refused(self, slot: Slot, value: Any) -> bool:
+    def is_refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked."""
         count = self._values.get((slot, canonical(value)))
         return count is not None and count.failed > count.worked
 
-    def accepted(self, slot: Slot, value: Any) -> bool:
+    def is_accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked."""
         count = self._values.get((slot, canonical(value)))
         return count is not None and count.hits > 0

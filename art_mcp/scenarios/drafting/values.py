@@ -166,7 +166,7 @@ class Values:
             return list(fixed)
         best = self.best_arms(slot, self._arms.of(tool, path, schema))
         values = [value for arm in best if not arm.made_up for value in arm.values()]
-        return [value for value in dict.fromkeys(values) if not self.graph.refused(slot, value)]
+        return [value for value in dict.fromkeys(values) if not self.graph.is_refused(slot, value)]
 
     def refers(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> bool:
         """Whether a parameter takes the name of something that is there: values that the server showed are taken, and
@@ -293,7 +293,7 @@ class _Draw:
                 value = self._of_arm(slot, arm)
             except NoValue:
                 continue
-            self._graph.drew(slot, value, arm.source)
+            self._graph.note_source(slot, value, arm.source)
             self._leaves.append(value)
             return value
         if "default" in schema and schema["default"] is not None:
@@ -320,7 +320,7 @@ class _Draw:
         if arm.made_up:
             return self._fresh(lambda: arm.make(self._rng, self._drawn))
         values = arm.values(self._drawn)
-        values = [value for value in values if not self._graph.refused(slot, value)] or values
+        values = [value for value in values if not self._graph.is_refused(slot, value)] or values
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")
         together = self._graph.neighbours(values, self._leaves) if self._leaves else []

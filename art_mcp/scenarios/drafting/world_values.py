@@ -65,47 +65,47 @@ def content_findings(place: Place) -> tuple[list[Finding], Rows]:
     Returns:
         Its values, and the records among them.
     """
-    found: list[Finding] = []
+    values: list[Finding] = []
     records: Rows = []
     try:
         if place.kind == "database":
-            _read_database(place.original, found, records)
+            _read_database(place.original, values, records)
         elif place.kind == "file":
-            found.append(Finding(None, ("path",), frozenset({"directory", "parent"}), alias(place).rpartition("/")[0]))
-            _read_file(place.original, found, records)
+            values.append(Finding(None, ("path",), frozenset({"directory", "parent"}), alias(place).rpartition("/")[0]))
+            _read_file(place.original, values, records)
         else:
-            _read_directory(place, found, records)
+            _read_directory(place, values, records)
     except (OSError, sqlite3.Error, UnicodeError, ValueError, RecursionError, csv.Error) as error:
         log.debug("%s shows no values: %s", place.original, error)
-    return found, records
+    return values, records
 
 
-def _read_directory(place: Place, found: list[Finding], records: Rows) -> None:
+def _read_directory(place: Place, values: list[Finding], records: Rows) -> None:
     """Lists a directory, and reads its first files. What is hidden is left out."""
     files: list[Path] = []
     for count, entry in enumerate(walk(place.original)):
         path = Path(entry.path).relative_to(place.original)
-        if count > 20 * MAX_ENTRIES or len(found) > 3 * MAX_ENTRIES:
+        if count > 20 * MAX_ENTRIES or len(values) > 3 * MAX_ENTRIES:
             break
         if any(part.startswith(".") for part in path.parts):
             continue
         is_directory = entry.is_dir(follow_symlinks=False)
         kind = frozenset({"directory" if is_directory else "file"})
-        found.append(Finding(None, ("path",), kind, f"{alias(place)}/{path.as_posix()}"))
-        found.append(Finding(None, ("path",), kind | {"relative"}, path.as_posix()))
+        values.append(Finding(None, ("path",), kind, f"{alias(place)}/{path.as_posix()}"))
+        values.append(Finding(None, ("path",), kind | {"relative"}, path.as_posix()))
         if len(path.parts) > 1:
-            found.append(Finding(None, ("name",), kind, path.name))
+            values.append(Finding(None, ("name",), kind, path.name))
         if not is_directory:
-            found.append(Finding(None, ("name",), kind | {"title"}, path.stem))
+            values.append(Finding(None, ("name",), kind | {"title"}, path.stem))
             files.append(Path(entry.path))
     for file in files[:MAX_FILES]:
         try:
-            (_read_database if database.is_database(file) else _read_file)(file, found, records)
+            (_read_database if database.is_database(file) else _read_file)(file, values, records)
         except (OSError, sqlite3.Error, UnicodeError, ValueError, RecursionError, csv.Error) as error:
             log.debug("%s shows no values: %s", file, error)
 
 
-def _read_file(path: Path, found: list[Finding], records: Rows) -> None:
+def _read_file(path: Path, values: list[Finding], records: Rows) -> None:
     """Reads a file of rows or of JSON. Other files show nothing but their paths."""
     ending = path.suffix.casefold()
     if ending not in (".csv", ".tsv", ".json"):
@@ -114,36 +114,36 @@ def _read_file(path: Path, found: list[Finding], records: Rows) -> None:
         text = file.read(MAX_BYTES).decode()
     if ending == ".json":
         value = json.loads(text)
-        found += list(findings(path.stem, value))[:MAX_ENTRIES]
+        values += list(findings(path.stem, value))[:MAX_ENTRIES]
         return
     rows = list(csv.DictReader(io.StringIO(text), delimiter="\t" if ending == ".tsv" else ","))[:MAX_ROWS]
-    _add_rows(path.stem, [{str(key): value for key, value in row.items() if key} for row in rows], found, records)
+    _add_rows(path.stem, [{str(key): value for key, value in row.items() if key} for row in rows], values, records)
 
 
-def _read_database(path: Path, found: list[Finding], records: Rows) -> None:
+def _read_database(path: Path, values: list[Finding], records: Rows) -> None:
     """Reads the names of tables, and the first rows of each."""
     with closing(database.read_only(path, immutable=True)) as connection:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 60")]
         for name in names:
             if name.startswith("sqlite_"):
                 continue
-            found.append(Finding(None, (), frozenset({"table", "name"}), name))
+            values.append(Finding(None, (), frozenset({"table", "name"}), name))
             quoted = name.replace('"', '""')
             cursor = connection.execute(f'SELECT * FROM "{quoted}" LIMIT {MAX_ROWS}')
             columns = [str(column[0]) for column in cursor.description]
-            _add_rows(name, [dict(zip(columns, row, strict=True)) for row in cursor], found, records)
+            _add_rows(name, [dict(zip(columns, row, strict=True)) for row in cursor], values, records)
 
 
-def _add_rows(name: str, rows: Rows, found: list[Finding], records: Rows) -> None:
+def _add_rows(name: str, rows: Rows, values: list[Finding], records: Rows) -> None:
     """Adds the columns and the cells of a table."""
     about = frozenset(meanings(name))
     for column in dict.fromkeys(column for row in rows for column in row):
-        found.append(Finding(None, (), frozenset({"column", "field", "header", "name"}), column))
+        values.append(Finding(None, (), frozenset({"column", "field", "header", "name"}), column))
     for row in rows:
         cells = {column: cell for column, cell in row.items() if _is_short(cell)}
         if cells:
             records.append(cells)
-        found += [Finding(None, tuple(meanings(column)), about, cell) for column, cell in cells.items()]
+        values += [Finding(None, tuple(meanings(column)), about, cell) for column, cell in cells.items()]
 
 
 def _is_short(cell: Any) -> bool:
@@ -157,12 +157,12 @@ def all_findings(places: Iterable[Place]) -> tuple[list[Finding], Rows]:
     Args:
         places: The places.
     """
-    found: list[Finding] = []
+    values: list[Finding] = []
     records: Rows = []
     for place in places:
-        found += place_findings(place)
+        values += place_findings(place)
     for place in places:
         inside, rows = content_findings(place)
-        found += inside
+        values += inside
         records += rows
-    return found, records
+    return values, records

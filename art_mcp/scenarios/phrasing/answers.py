@@ -53,9 +53,9 @@ def missing(noun: str, value: str) -> str:
     return _ANSWERS.missing.format(noun=noun, value=value)
 
 
-def refused(reason: str) -> str:
+def refusal(reason: str) -> str:
     """The right answer where a call must fail. reason: the error of the server."""
-    return _trim_stop(_ANSWERS.refused.format(reason=reason))
+    return _trim_stop(_ANSWERS.refusal.format(reason=reason))
 
 
 def able(nouns: Sequence[str], rng: random.Random) -> str:

@@ -138,7 +138,7 @@ class Answers(_Table):
     both: Annotated[str, _form("one", "two")]
     cannot: Annotated[str, _form("do")]
     missing: Annotated[str, _form("noun", "value")]
-    refused: Annotated[str, _form("reason")]
+    refusal: Annotated[str, _form("reason")]
     welcome: Texts
     hello: Texts
     able: Annotated[tuple[Annotated[str, _form("things")], ...], Field(min_length=1)]

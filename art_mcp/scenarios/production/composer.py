@@ -127,8 +127,8 @@ class Composer:
             question.head if question else ""
         ):
             return None
-        refusal = executed_draft.draft.refusal
-        answer = answers.refused(refusal) if refusal else answers.missing(noun, value)
+        reason = executed_draft.draft.refusal
+        answer = answers.refusal(reason) if reason else answers.missing(noun, value)
         scenario = self._scenario(text, [executed_draft], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=answer, facts=[], readings=[])

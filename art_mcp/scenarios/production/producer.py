@@ -337,7 +337,7 @@ class Producer:
                     draft = self._drafter.missing(name)
                 except NoValue:
                     draft = None
-                for each in (self._drafter.refused(name), draft):
+                for each in (self._drafter.refusal(name), draft):
                     if each is not None and self._is_new(each):
                         drafts.append(each)
                         break

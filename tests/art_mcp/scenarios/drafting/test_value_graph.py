@@ -95,9 +95,9 @@ def test_a_call_that_gives_nothing_proves_nothing() -> None:
     values = values_of(finds, tool("list_topics"))
     values.learn("list_topics", {}, [{"subject": "sea"}])
     for _ in range(5):
-        values.graph.drew(("find_books", "topic"), "harbour", "new name")
+        values.graph.note_source(("find_books", "topic"), "harbour", "new name")
         values.graph.note("find_books", {"topic": "harbour"}, 0.3)
-    assert not values.graph.accepted(("find_books", "topic"), "harbour")
+    assert not values.graph.is_accepted(("find_books", "topic"), "harbour")
     values.graph.note("find_books", {"topic": "sea"}, 1.0)
     assert {call["topic"] for call in drawn(values, finds)} == {"sea"}
 

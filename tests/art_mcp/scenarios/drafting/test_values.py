@@ -38,7 +38,7 @@ def test_what_a_directory_lists_becomes_paths_of_files_and_directories() -> None
     search = values._catalog.tools[4]
     for _ in range(2):
         values.graph.note("search_files", values.arguments(search, explore=True), 0.0)
-    values.graph.drew(("search_files", "pattern"), "*.md", "glob")
+    values.graph.note_source(("search_files", "pattern"), "*.md", "glob")
     values.graph.note("search_files", {"path": "/d/letters", "pattern": "*.md"}, 1.0)
     patterns = {values.arguments(search)["pattern"] for _ in range(30)}
     assert patterns == {"*.txt", "**/*.txt", "*.md", "**/*.md"}
@@ -47,7 +47,7 @@ def test_what_a_directory_lists_becomes_paths_of_files_and_directories() -> None
 def test_new_things_get_new_names_in_known_places() -> None:
     values = with_files()
     moves = {"source": "/d/a.txt", "destination": "/d/letters/new.txt"}
-    values.graph.drew(("move_file", "destination"), moves["destination"], "new path")
+    values.graph.note_source(("move_file", "destination"), moves["destination"], "new path")
     values.graph.note("move_file", moves, 1.0)
     for _ in range(20):
         assert re.fullmatch(r"/d(/letters)?/[a-z-]+\.(txt|md)", values.arguments(WRITES)["path"])
