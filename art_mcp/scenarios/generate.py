@@ -234,9 +234,10 @@ class _Generation:
         scenarios.parameters = {tool.name: parameter_forms(tool) for tool in self._catalog.tools}
         tried = {tool for dropped in scenarios.dropped for tool in dropped.tools}
         late = f"{OUT_OF_TIME} before its calls were executed"
-        scenarios.reasons |= {  # what was dropped tells more
-            tool.name: self._useless.get(tool.name, late) for tool in self._tools if tool.name not in tried
-        }
+        if self._live:
+            scenarios.reasons |= {  # what was dropped tells more
+                tool.name: self._useless.get(tool.name, late) for tool in self._tools if tool.name not in tried
+            }
         scenarios.reasons |= {name: unreadable_tool(why) for name, why in self._catalog.left_out.items()}
         if not self._allow_destructive:
             scenarios.reasons |= {

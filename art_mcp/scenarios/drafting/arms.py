@@ -48,7 +48,7 @@ _KINDS: dict[str, tuple[type, ...]] = {"integer": (int,), "number": (int, float)
 _FORMATS = ("date", "time", "date-time", "email", "uri", "hostname", "ipv4", "uuid")
 
 Make = Callable[[random.Random, Mapping[str, Any]], Any]
-"""Makes up a value. Takes the arguments that are drawn already. None: it cannot."""
+"""Makes up a value. Takes the arguments that are arguments already. None: it cannot."""
 
 List = Callable[[Mapping[str, Any]], Sequence[Any]]
 
@@ -64,7 +64,7 @@ class Arm:
     Args:
         source: What it is, for the evidence.
         prior: How promising it seems, from 0 to 1.
-        list: Lists its values, for the arguments that are drawn already.
+        list: Lists its values, for the arguments that are arguments already.
         make: Makes up a value. None: the values are listed.
         seen: Whether the server or its world showed the values.
     """
@@ -72,13 +72,13 @@ class Arm:
     source: Source
     prior: float
     list: List = _nothing
-    make: Make = lambda rng, drawn: None
+    make: Make = lambda rng, arguments: None
     made_up: bool = False
     seen: bool = False
 
-    def values(self, drawn: Mapping[str, Any] | None = None) -> Sequence[Any]:
+    def values(self, arguments: Mapping[str, Any] | None = None) -> Sequence[Any]:
         """The values that are listed."""
-        return self.list(drawn or {})
+        return self.list(arguments or {})
 
 
 class Arms:
@@ -114,8 +114,8 @@ class Arms:
         others = self._graph.by_name(slot, name, arm.source)
         if others.hits:
             prior = max(prior, SAME_NAME * others.rate(0.5))
-        elif others.failed:
-            prior *= max(0.4, 1 - 0.15 * others.failed)
+        elif others.failures:
+            prior *= max(0.4, 1 - 0.15 * others.failures)
         return self._graph.evidence(slot, arm.source).rate(prior)
 
     def of(
@@ -135,7 +135,7 @@ class Arms:
         if schema.get("type") in ("integer", "number"):
             arms = [*self._pools(tool, slot, name, schema), *_numbers(name, schema)]
         else:
-            arms = [*self._listed(tool, slot, name, schema), *self._made_up(tool, slot, name, schema)]
+            arms = [*self._lists(tool, slot, name, schema), *self._made_up(tool, slot, name, schema)]
         arms += self._pools(tool, slot, name, schema, pools or {})
         pattern = schema.get("pattern")
         inside = bool(self._graph.places) or not tool.reads
@@ -148,7 +148,7 @@ class Arms:
 
         return [_fitting(arm, allows) if pattern is not None or arm.source in _WRITTEN else arm for arm in arms]
 
-    def _listed(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
+    def _lists(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
         """Sources with a list of texts."""
         examples = [*(schema.get("examples") or ()), *([schema["example"]] if "example" in schema else ())]
         if examples:
@@ -170,8 +170,8 @@ class Arms:
             graph = self._graph
             is_search = bool(words(name)) and words(name)[-1] in WORDS.search_terms
             yield Arm("word", 0.65 if is_search else 0.2, lambda _: graph.names())
-            yield Arm("line", 0.22, lambda drawn: graph.lines_of(drawn.values()))
-            yield Arm("near", 0.28, lambda drawn: graph.near([leaf for _, leaf in leaves(dict(drawn))]))
+            yield Arm("line", 0.22, lambda arguments: graph.lines_of(arguments.values()))
+            yield Arm("near", 0.28, lambda arguments: graph.near([leaf for _, leaf in leaves(dict(arguments))]))
 
     def _pools(
         self,
@@ -189,12 +189,12 @@ class Arms:
             is_short_digest(pool) and self._graph.evidence(slot, source).hits > 0
             for source, pool in self._graph.pools.items()
         )
-        described = frozenset(meanings(str(schema.get("description", ""))))
+        description_words = frozenset(meanings(str(schema.get("description", ""))))
         for source, pool in list((self._graph.pools if pools is None else pools).items()):
             if pool.tool == ERRORS and source != (ERRORS, slot[1].rpartition(".")[2]):
                 continue
             if (key := (slot, source)) not in self._priors:
-                self._priors[key] = self._prior(tool, name, described, pool)
+                self._priors[key] = self._prior(tool, name, description_words, pool)
             kind = type(pool.finding.value)
             if kind not in wanted and not (wanted == (str,) and kind is int and self._priors[key] >= 0.7):
                 continue
@@ -202,7 +202,7 @@ class Arms:
                 source, self._priors[key], _lister(pool, wanted == (str,), whole=not short), seen=pool.tool != SCHEMA
             )
 
-    def _prior(self, tool: CatalogTool, name: str, described: frozenset[str], pool: Pool) -> float:
+    def _prior(self, tool: CatalogTool, name: str, description_words: frozenset[str], pool: Pool) -> float:
         """How promising a pool is, by its words."""
         if pool.tool == ERRORS:
             return 0.8
@@ -217,7 +217,7 @@ class Arms:
             return 0.45 * weight
         if set(order) & {*own, *about}:
             return 0.36 * weight
-        if set(own) & described:
+        if set(own) & description_words:
             return 0.3 * weight
         return 0.12 * weight
 
@@ -228,8 +228,8 @@ class Arms:
         hints = self._graph.messages.get(slot, "")
         own_format = draw_formatted_text(name, schema, random.Random(0)) is not None
         if own_format or draw_formatted_text(name, {"description": hints}, random.Random(0)) is not None:
-            described = schema if own_format else {"description": hints, "pattern": schema.get("pattern")}
-            yield Arm("format", 0.95, make=lambda rng, _: draw_formatted_text(name, described, rng), made_up=True)
+            form = schema if own_format else {"description": hints, "pattern": schema.get("pattern")}
+            yield Arm("format", 0.95, make=lambda rng, _: draw_formatted_text(name, form, rng), made_up=True)
         text = bool(words(name)) and (singular(words(name)[-1]) in WORDS.texts or words(name)[-1] == "contents")
         yield Arm("phrase", 0.8 if text else 0.24, make=lambda rng, _: phrase(rng), made_up=True)
         yield Arm("new name", 0.58 if makes else 0.3, make=lambda rng, _: new_name(rng), made_up=True)
@@ -276,12 +276,12 @@ def _lister(pool: Pool, as_text: bool, whole: bool) -> List:
 def _fitting(arm: Arm, allows: Callable[[Any], bool]) -> Arm:
     """A source without the values that are not allowed."""
 
-    def make(rng: random.Random, drawn: Mapping[str, Any]) -> Any:
-        value = arm.make(rng, drawn)
+    def make(rng: random.Random, arguments: Mapping[str, Any]) -> Any:
+        value = arm.make(rng, arguments)
         return value if value is not None and allows(value) else None
 
-    def values(drawn: Mapping[str, Any]) -> Sequence[Any]:
-        return [value for value in arm.list(drawn) if allows(value)]
+    def values(arguments: Mapping[str, Any]) -> Sequence[Any]:
+        return [value for value in arm.list(arguments) if allows(value)]
 
     return Arm(arm.source, arm.prior, values, make, arm.made_up, arm.seen)
 
@@ -289,8 +289,10 @@ def _fitting(arm: Arm, allows: Callable[[Any], bool]) -> Arm:
 def _path_maker(graph: ValueGraph, slot: Slot, folders: Sequence[str]) -> Make:
     """Makes up paths in some folders. The ending is that of another path of the call, or one that is known."""
 
-    def make(rng: random.Random, drawn: Mapping[str, Any]) -> Any:
-        names = [str(value).rpartition("/")[2] for value in drawn.values() if isinstance(value, str) and "/" in value]
+    def make(rng: random.Random, arguments: Mapping[str, Any]) -> Any:
+        names = [
+            str(value).rpartition("/")[2] for value in arguments.values() if isinstance(value, str) and "/" in value
+        ]
         endings = graph.own_endings(slot) or [f".{name.rpartition('.')[2]}" for name in names if "." in name.strip(".")]
         endings = endings or graph.endings()
         folder = rng.choice(folders)

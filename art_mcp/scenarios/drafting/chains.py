@@ -185,7 +185,7 @@ def _takers(drafter: Drafter) -> Iterator[_Taker]:
             inner = plain(schema, tool.input_schema)
             kind = {"string": str, "integer": int}.get(str(inner.get("type")))
             if kind is not None and "enum" not in inner and drafter.values.refers(tool, name, inner):
-                fitting = drafter.values.known(tool, name, inner)
+                fitting = drafter.values.candidates(tool, name, inner)
                 yield _Taker(tool, name, kind, frozenset(map(str, fitting)))
 
 

@@ -44,9 +44,9 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
         if (name := slot[1].rpartition(".")[2]) in text or (words(name) and set(words(name)) <= text_words)
     }
     has_word = {slot for slot in values if any(len(word) > 2 and word in text_words for word in words(slot[1]))}
-    found = (has_value & has_name) or has_value or has_name or has_word
-    if found:
-        return dict.fromkeys(found, 1 / len(found) ** 0.5)
+    slots = (has_value & has_name) or has_value or has_name or has_word
+    if slots:
+        return dict.fromkeys(slots, 1 / len(slots) ** 0.5)
     return dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
 
 

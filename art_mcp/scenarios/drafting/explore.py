@@ -197,13 +197,13 @@ class Explorer:
         """Notes that a call worked after another one that has the most of its values, the latest of them."""
         values = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
 
-        def shared(act: tuple[Step, Any]) -> int:
+        def overlap(act: tuple[Step, Any]) -> int:
             earlier = {canonical(leaf) for part in (act[0].arguments, act[1]) for _, leaf in leaves(part)}
             return len(values & earlier)
 
         sequences = self._graph.sequences[step.tool]
-        best = max(reversed(acts), key=shared, default=None)
-        if best is not None and shared(best) and best[0].tool != step.tool and len(sequences) < MAX_SEQUENCES:
+        best = max(reversed(acts), key=overlap, default=None)
+        if best is not None and overlap(best) and best[0].tool != step.tool and len(sequences) < MAX_SEQUENCES:
             first, result = best
             sequences.append(
                 CallSequence((first.tool, dict(first.arguments)), result, (step.tool, dict(step.arguments)))
@@ -255,28 +255,28 @@ class Explorer:
             self._values.learn(step.tool, step.arguments, result)
         return result
 
-    def _learn_failure(self, step: Step, failed: StepFailed) -> None:
+    def _learn_failure(self, step: Step, failure: StepFailed) -> None:
         """Notes that a call failed, whose fault that is, and what the error offers."""
-        message = failed.message
+        message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        learn_failure(self._values, step, message, EMPTY if failed.kind == "empty" else 0.0)
+        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0)
 
 
-def learn_failure(values: Values, step: Step, message: str, worked: float = 0.0) -> None:
+def learn_failure(values: Values, step: Step, message: str, success: float = 0.0) -> None:
     """Notes that a call failed, which arguments its error blames, and what it offers for them.
 
     Args:
         values: Learns.
         step: The call.
         message: The error.
-        worked: As in `ValueGraph.note`.
+        success: As in `ValueGraph.note`.
     """
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
     if absent := absent_parameters(message, values.parameters(step.tool), step.arguments):
         graph.necessary[step.tool] = absent
-    shares = blame(message, slots) if worked == 0.0 else None
-    graph.note(step.tool, step.arguments, worked, shares)
-    if worked:
+    shares = blame(message, slots) if success == 0.0 else None
+    graph.note(step.tool, step.arguments, success, shares)
+    if success:
         return
     if len(graph.refusals[step.tool]) < MAX_REFUSALS:
         graph.refusals[step.tool].append((dict(step.arguments), message))

@@ -51,18 +51,18 @@ class Count:
     """Calls that worked and that failed. A call that gave nothing counts as a part of each.
 
     Args:
-        worked: Calls that worked.
-        failed: Calls that failed.
+        successes: Calls that worked.
+        failures: Calls that failed.
         hits: Calls that worked and gave something.
     """
 
-    worked: float = 0.0
-    failed: float = 0.0
+    successes: float = 0.0
+    failures: float = 0.0
     hits: int = 0
 
     def rate(self, prior: float) -> float:
         """The share of calls that may work. prior: what it seems to be before any call, from 0 to 1."""
-        return (prior + self.worked) / (1.0 + self.worked + self.failed)
+        return (prior + self.successes) / (1.0 + self.successes + self.failures)
 
 
 @dataclass(slots=True)
@@ -206,27 +206,27 @@ class ValueGraph:
         self._draws[slot, canonical(value)] = source
 
     def note(
-        self, tool: str, arguments: Mapping[str, Any], worked: float, slots: Mapping[Slot, float] | None = None
+        self, tool: str, arguments: Mapping[str, Any], success: float, slots: Mapping[Slot, float] | None = None
     ) -> None:
         """Notes whether a call worked.
 
         Args:
             tool: Name of the tool.
             arguments: Its arguments.
-            worked: 1: it did. 0: it failed. Between: it gave nothing.
+            success: 1: it worked. 0: it failed. Between: it gave nothing.
             slots: The slots that made it fail, each with its share. None: all in equal shares.
         """
         values = dict(slot_values(tool, arguments))
         shares = slots if slots is not None else dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
         for slot, value in values.items():
             key = canonical(value)
-            failed = (1 - worked) * shares.get(slot, 0.0)
+            share = (1 - success) * shares.get(slot, 0.0)
             sources, name = self._of(slot, key), slot[1].rpartition(".")[2]
             counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
             for count in [*counts, *(self._by_name[name, source] for source in sources)]:
-                count.worked += worked
-                count.failed += failed
-                count.hits += worked == 1.0
+                count.successes += success
+                count.failures += share
+                count.hits += success == 1.0
 
     def _of(self, slot: Slot, key: str) -> list[Source]:
         """Where the value of a slot was taken from; if that is not known, where it could be taken from."""
@@ -241,12 +241,12 @@ class ValueGraph:
     def by_name(self, slot: Slot, name: str, source: Source) -> Count:
         """The same for other slots whose parameter has a name."""
         every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
-        return Count(every.worked - own.worked, every.failed - own.failed, every.hits - own.hits)
+        return Count(every.successes - own.successes, every.failures - own.failures, every.hits - own.hits)
 
     def is_refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked."""
         count = self._values.get((slot, canonical(value)))
-        return count is not None and count.failed > count.worked
+        return count is not None and count.failures > count.successes
 
     def is_accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked."""

@@ -87,9 +87,9 @@ class Values:
     def learn_places(self, places: Iterable[Place]) -> None:
         """Keeps the paths of a world's places, and what they show: files, tables, columns, cells."""
         places = list(places)
-        found, records = all_findings(places)
+        values, records = all_findings(places)
         self.graph.places += [alias(place) for place in places]
-        self.graph.add(WORLD, found)
+        self.graph.add(WORLD, values)
         self.graph.learn_records(records)
         self.reserve.never(self.graph.places)
 
@@ -106,7 +106,7 @@ class Values:
                     is_list = inner.get("type") == "array"
                     item = plain(inner.get("items") or {}, tool.input_schema) if is_list else inner
                     if item.get("type") in ("string", "integer", None):
-                        self.reserve.domain(self.known(tool, f"{name}.*" if is_list else name, item))
+                        self.reserve.domain(self.candidates(tool, f"{name}.*" if is_list else name, item))
         records = (list(record.values()) for record in self.graph.records)
         self.reserve.domain([value for values in records for value in values if isinstance(value, str)])
 
@@ -153,7 +153,7 @@ class Values:
                 held_values |= self.reserve.held_out(arguments[name])
         return held_values
 
-    def known(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> list[Any]:
+    def candidates(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> list[Any]:
         """The values that a parameter takes as far as is known; empty where they are made up.
 
         Args:
@@ -162,7 +162,7 @@ class Values:
             schema: Its schema.
         """
         slot = (tool.name, path)
-        if (fixed := self.fixed(path, schema)) is not None:
+        if (fixed := self.fixed_values(path, schema)) is not None:
             return list(fixed)
         best = self.best_arms(slot, self._arms.of(tool, path, schema))
         values = [value for arm in best if not arm.made_up for value in arm.values()]
@@ -172,7 +172,7 @@ class Values:
         """Whether a parameter takes the name of something that is there: values that the server showed are taken, and
         new ones are not."""
         slot = (tool.name, path)
-        if self.fixed(path, schema) is not None:
+        if self.fixed_values(path, schema) is not None:
             return bool(self.table_of(path))
         arms = self._arms.of(tool, path, schema)
         if any(arm.made_up and self.graph.evidence(slot, arm.source).hits > 0 for arm in arms):
@@ -185,7 +185,7 @@ class Values:
         table = max((table for table in self._tables if fits_table(name, table)), key=len, default=None)
         return None if table is None else self._tables[table]
 
-    def fixed(self, path: str, schema: Mapping[str, Any]) -> Sequence[Any] | None:
+    def fixed_values(self, path: str, schema: Mapping[str, Any]) -> Sequence[Any] | None:
         """The values that a parameter must have: the user's table, `const` or `enum`. None: it may have others."""
         if (table := self.table_of(path)) is not None:
             return table
@@ -268,7 +268,7 @@ class _Draw:
         if self._count > MAX_VALUES:
             raise Endless(f"{self._tool.name}'s {path} has more than {MAX_VALUES} values")
         schema = plain(schema, self._tool.input_schema)
-        if fixed := self._values.fixed(path, schema):
+        if fixed := self._values.fixed_values(path, schema):
             return self._choice(fixed, free=self._values.table_of(path) is None)
         kind = schema.get("type")
         if kind == "boolean":

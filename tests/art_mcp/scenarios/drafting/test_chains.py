@@ -34,13 +34,13 @@ def test_each_tool_takes_the_values_of_its_own_list(monkeypatch: pytest.MonkeyPa
             values.learn(f"list_{noun}s", {}, [{"id": f"{noun}-{at}", "name": f"a {noun}"} for at in range(4)])
     values.settle()
     asked: list[tuple[str, str]] = []
-    plain = Values.known
+    plain = Values.candidates
 
     def counted(self: Values, tool: CatalogTool, name: str, schema: Any) -> list[Any]:
         asked.append((tool.name, name))
         return plain(self, tool, name, schema)
 
-    monkeypatch.setattr(Values, "known", counted)
+    monkeypatch.setattr(Values, "candidates", counted)
     chains = Chains(Drafter(catalog, catalog.tools, values, rng))
     assert chains.pairs == [(f"list_{noun}s", f"get_{noun}") for noun in NOUNS]
     assert len(asked) == len(set(asked))
