@@ -33,7 +33,7 @@ def make_ledger(where: Path, seed: int) -> Path:
     accounts += [f"Expenses:{one}" for one in _SHOPS]
     lines = ['option "title" "Household"', 'option "operating_currency" "EUR"', ""]
     lines += [f"{_BEGIN} open {one}  EUR" for one in accounts]
-    first = rng.randrange(1_000, 9_000)
+    first = float(rng.randrange(1_000, 9_000))
     entries = [(_BEGIN, "Opening", "Balance", "Assets:Bank:Checking", first, "Equity:Opening")]
     for month in range(1, 7):
         salary = rng.randrange(2_800, 3_400)

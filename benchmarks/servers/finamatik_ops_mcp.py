@@ -58,8 +58,8 @@ def make_firm(where: Path, seed: int) -> Path:
     people = [one[0] for one in contacts]
     deals = []
     for at in range(16):
-        what = (f"D-{2_001 + at}", rng.choice(people), rng.choice(_DEALS), rng.choice(_STAGES))
-        deals.append((*what, rng.randrange(2, 90) * 500.0, day(-10, 90), f"{day(-30, 0)}T10:00:00Z"))
+        deal = (f"D-{2_001 + at}", rng.choice(people), rng.choice(_DEALS), rng.choice(_STAGES))
+        deals.append((*deal, rng.randrange(2, 90) * 500.0, day(-10, 90), f"{day(-30, 0)}T10:00:00Z"))
     tasks = []
     for at in range(20):
         made, done = f"{day(-20, -8)}T09:00:00Z", at % 3 == 2
