@@ -2,14 +2,21 @@
 
     python -m benchmarks.specialize --server git --seed 0 --json [--minutes 20] [--output DIR]
     python -m benchmarks.specialize --server git --seed 0 --scenarios 60
+    python -m benchmarks.specialize --server git --seed 0 --coverage --json [--scenarios 60]
 
 Starts the trainer server on the embedded model and the server (installed into an environment of its own) in a world
-that is made by the seed: a Git repository, a SQLite database, a directory tree, a knowledge graph. Then it runs
-`specialize`, which knows nothing of the server but what the server says. No language model but the embedded one is
-used. With --output the report, the journal and ten scenarios, drawn by the seed from all kinds, are kept there. With
---scenarios it only generates scenarios, and prints such ten.
+that is made by the seed: a Git repository, a database, a workbook, a vault of notes. Then it runs `specialize`, which
+knows nothing of the server but what the server says. No language model but the embedded one is used. With --output the
+report, the journal and ten scenarios, drawn by the seed from all kinds, are kept there. With --scenarios it only
+generates scenarios, for so many seconds, and prints such ten.
 
-The last line under --json is one JSON object. `before`, `prompted`, `after_sft` and `after` have the success rates on
+Each file of `benchmarks/servers` that has a `SERVER` is a server: how to install it, its command, how to make its
+world. On those with `use="development"` the rules of the generation are developed; the others are run once, at the end.
+
+With --coverage it only generates scenarios, for a minute or for --scenarios seconds, and prints which tools they call.
+The last line under --json is then {"tools", "covered", "scenarios", "seconds"}: all tools of the server, those that a
+scenario with the reply "result" calls, all scenarios, and the wall time of the generation. Without --coverage it is
+the result of the whole run. `before`, `prompted`, `after_sft` and `after` have the success rates on
 the three held-out sets (null: there is no such set) and the headline, the mean of `values` and `phrasings`. `n` has the
 scenarios of each set in each measurement, `gain` what reinforcement learning gained over the warm start on the sets of
 the headline, with p, and `gain_on_all_sets` the same on all sets. With seed 0, a server that `benchmarks/wordings/` has
@@ -26,9 +33,10 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -49,18 +57,33 @@ from art_mcp import (
 )
 from art_mcp.client.connect import Server
 from art_mcp.specialization.specialization import STAGE_TITLES
+from benchmarks.servers.http_process import http_process
 from benchmarks.servers.registry import SERVERS, BenchmarkServer
 from benchmarks.wordings.requests import SEED, foreign_file, foreign_rates
 from trainer_server.common.jsonl import write_jsonl
+from trainer_server.wire import MCPError
 
 SHOWN = 10
 """Scenarios that are kept, a sample of all."""
 
 
-def connected(server: BenchmarkServer, world: Path, seed: int) -> AbstractAsyncContextManager[Server]:
-    """Connects to a server, whose world is made in an empty directory by the seed."""
+COVERAGE_SECONDS = 60.0
+"""Time of the generation whose coverage is measured, if --scenarios does not say."""
+
+
+@asynccontextmanager
+async def connected(server: BenchmarkServer, world: Path, seed: int) -> AsyncIterator[Server]:
+    """Connects to a server, whose world is made in an empty directory by the seed. One over HTTP is started before."""
+    if server.endpoint:
+        async with (
+            http_process(server, world, seed) as (url, reset),
+            connect(url, reset=reset, start_timeout=300) as opened,
+        ):
+            yield opened
+        return
     worlds = [server.world(world, seed)] if server.world else None
-    return connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300)
+    async with connect(server.command(), env=server.env or None, worlds=worlds, start_timeout=300) as opened:
+        yield opened
 
 
 async def shown(server: BenchmarkServer, world: Path, seed: int, seconds: float) -> ScenarioSet:
@@ -75,6 +98,70 @@ async def shown(server: BenchmarkServer, world: Path, seed: int, seconds: float)
     async with connected(server, world, seed) as opened:
         return await generate_scenarios(
             opened, seconds=seconds, seed=seed, resources=dict(server.tables) or None, progress=False
+        )
+
+
+async def measured(server: BenchmarkServer, world: Path, seed: int, seconds: float) -> Coverage:
+    """Generates scenarios, and counts the tools that they call.
+
+    Args:
+        server: The server.
+        world: An empty directory for the world.
+        seed: Seed of the world and the scenarios.
+        seconds: Time of the generation.
+    """
+    async with connected(server, world, seed) as opened:
+        tools = [entry["name"] for entry in await opened.listing("tools/list")] + list(opened.left_out)
+        started = time.monotonic()
+        try:
+            made = await generate_scenarios(
+                opened, seconds=seconds, seed=seed, resources=dict(server.tables) or None, progress=False
+            )
+        except MCPError as error:  # no scenario works: no tool is covered
+            tell(str(error))
+            made = ScenarioSet()
+        return Coverage.of(tools, made.scenarios, time.monotonic() - started)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Which tools of a server the scenarios call.
+
+    Args:
+        uses: Scenarios by tool, of those that must be answered with a result. All tools of the server are there.
+        scenarios: Number of all scenarios.
+        seconds: Wall time of their generation.
+    """
+
+    uses: dict[str, int]
+    scenarios: int
+    seconds: float
+
+    @classmethod
+    def of(cls, tools: Sequence[str], scenarios: Sequence[MCPScenario], seconds: float) -> Coverage:
+        """Counts the scenarios of each tool.
+
+        Args:
+            tools: Names of all tools.
+            scenarios: The scenarios.
+            seconds: Wall time of their generation.
+        """
+        asked = [one.plan for one in scenarios if one.plan.reply == "result"]
+        uses = Counter(tool for plan in asked for tool in {step.tool for step in plan.reference})
+        return cls({tool: uses[tool] for tool in tools}, len(scenarios), seconds)
+
+    def summary(self) -> dict[str, float]:
+        """The numbers as JSON."""
+        covered = sum(1 for count in self.uses.values() if count)
+        seconds = round(self.seconds, 1)
+        return {"tools": len(self.uses), "covered": covered, "scenarios": self.scenarios, "seconds": seconds}
+
+    def __str__(self) -> str:
+        """A table: how many scenarios call each tool, and the numbers."""
+        width = max(map(len, self.uses), default=0)
+        rows = [f"{tool:{width}}  {count or 'not covered':>5}" for tool, count in self.uses.items()]
+        return "\n".join(
+            [*rows, "{covered} of {tools} tools, {scenarios} scenarios, {seconds} s".format(**self.summary())]
         )
 
 
@@ -183,6 +270,9 @@ def main() -> None:
         metavar="SECONDS",
         help="only generate scenarios, for so many seconds, and print ten of them as rows of a table",
     )
+    parser.add_argument(
+        "--coverage", action="store_true", help="only generate scenarios, and print the tools they call"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--output", type=Path, help="keep the report, the journal and ten scenarios here")
     options = parser.parse_args()
@@ -191,8 +281,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         home = Path(scratch)
         (home / "world").mkdir()
+        server = SERVERS[options.server]
+        if options.coverage:
+            seconds = options.scenarios or COVERAGE_SECONDS
+            coverage = asyncio.run(measured(server, home / "world", options.seed, seconds))
+            print(json.dumps(coverage.summary()) if options.json else coverage)
+            return
         if options.scenarios:
-            server = SERVERS[options.server]
             made = asyncio.run(shown(server, home / "world", options.seed, options.scenarios))
             tell(made.report())
             print("\n".join(as_markdown(scenario) for scenario in sample(made.scenarios, options.seed)))

@@ -73,7 +73,9 @@ def _sheet(rows: Sequence[Sequence[Cell]]) -> str:
         f'<row r="{at}">{"".join(_cell(chr(65 + column) + str(at), one) for column, one in enumerate(row))}</row>'
         for at, row in enumerate(rows, 1)
     )
-    return f'<worksheet xmlns="{_MAIN}"><sheetData>{"".join(lines)}</sheetData></worksheet>'
+    last = chr(64 + max(map(len, rows))) + str(len(rows))
+    used = f'<dimension ref="A1:{last}"/>'
+    return f'<worksheet xmlns="{_MAIN}">{used}<sheetData>{"".join(lines)}</sheetData></worksheet>'
 
 
 def _cell(place: str, cell: Cell) -> str:

@@ -8,7 +8,7 @@ from art_langgraph import Evaluation, Trajectory
 from art_mcp import MCPScenario, Measurement, ScenarioSet, Specialization
 from art_mcp.scenarios.plan import Kind, Plan, Step
 from art_mcp.specialization.verify import solved
-from benchmarks.specialize import SHOWN, as_markdown, result_of, sample
+from benchmarks.specialize import SHOWN, Coverage, as_markdown, result_of, sample
 
 
 def test_sets_that_do_not_exist_and_stages_that_were_left_out_are_null() -> None:
@@ -45,3 +45,21 @@ def test_a_scenario_is_a_row_of_a_table() -> None:
     plan = Plan(reference=[Step(tool="look"), Step(tool="look")], split="values", kind="pair", answer="a | b\nc")
     row = as_markdown(MCPScenario.make("What is\nthere?", plan))
     assert row == "| pair | values | What is there? | look, look | a \\| b c |"
+
+
+def test_a_tool_is_covered_if_a_scenario_with_a_result_calls_it() -> None:
+    scenarios = [
+        MCPScenario.make("one", Plan(reference=[Step(tool="look"), Step(tool="look")])),
+        MCPScenario.make("two", Plan(reference=[Step(tool="look")])),
+        MCPScenario.make("three", Plan(reference=[Step(tool="write")], reply="refusal")),
+        MCPScenario.make("four", Plan(reply="talk")),
+    ]
+    coverage = Coverage.of(["look", "write", "erase"], scenarios, 12.34)
+    assert coverage.uses == {"look": 2, "write": 0, "erase": 0}
+    assert coverage.summary() == {"tools": 3, "covered": 1, "scenarios": 4, "seconds": 12.3}
+    assert str(coverage).splitlines()[1:] == [
+        "write  not covered",
+        "erase  not covered",
+        "1 of 3 tools, 4 scenarios, 12.3 s",
+    ]
+    assert Coverage.of(["look"], [], 1.0).summary() == {"tools": 1, "covered": 0, "scenarios": 0, "seconds": 1.0}

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.servers.database import make_database
 from benchmarks.servers.files import make_files
 from benchmarks.servers.graph import make_graph
-from benchmarks.servers.registry import MakeWorld
+from benchmarks.servers.registry import SERVERS, MakeWorld
 from benchmarks.servers.repository import AUTHORS, BRANCHES, COMMITS, make_repository
 
 
@@ -37,6 +37,26 @@ def test_a_seed_makes_the_same_world(make: MakeWorld, tmp_path: Path) -> None:
         assert made.exists()
         assert made.parent == tmp_path / name
         digests.append(content(tmp_path / name))
+    assert digests[0] == digests[1] != digests[2]
+
+
+INSTALLED = "mcp-server-duckdb"
+"""The server whose world is made with its own packages."""
+
+WORLDS = [name for name, server in SERVERS.items() if server.world and name != INSTALLED]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_each_server_has_a_world_that_its_seed_makes(name: str, tmp_path: Path) -> None:
+    make = SERVERS[name].world
+    assert make is not None
+    digests = []
+    for folder, seed in (("a", 0), ("b", 0), ("c", 1)):
+        (tmp_path / folder).mkdir()
+        assert make(tmp_path / folder, seed).parent == tmp_path / folder
+        files = [path for path in (tmp_path / folder).rglob("*") if path.is_file() and path.stat().st_size]
+        assert files
+        digests.append(content(tmp_path / folder))
     assert digests[0] == digests[1] != digests[2]
 
 
