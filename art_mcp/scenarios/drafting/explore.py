@@ -248,9 +248,9 @@ class Explorer:
             self._seconds[step.tool] = max(self._seconds.get(step.tool, 0.0), self._clock() - start)
             if self._seconds[step.tool] > SLOW and self._tries[step.tool] >= SLOW_TRIES:
                 self._graph.slow.add(step.tool)
-        self._worked[step.tool] += 1
-        self._graph.note(step.tool, step.arguments, 1.0)
         result = parse_result(answer.text, answer.structured)
+        self._worked[step.tool] += 1
+        self._graph.note(step.tool, step.arguments, 1.0 if _says_more(result, step) else EMPTY)
         if learn:
             self._values.learn(step.tool, step.arguments, result)
         return result
@@ -260,6 +260,14 @@ class Explorer:
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
         learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0)
+
+
+def _says_more(result: Any, step: Step) -> bool:
+    """Whether a result has a value that the call had not."""
+    if isinstance(result, str):
+        return True
+    known = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
+    return any(canonical(leaf) not in known and leaf != 0 for _, leaf in leaves(result) if not isinstance(leaf, bool))
 
 
 def learn_failure(values: Values, step: Step, message: str, success: float = 0.0) -> None:

@@ -33,6 +33,9 @@ MAX_VALUES = 500
 TOGETHER = 0.8
 """Probability that a value is one that was seen together with the other arguments of the call, if there is one."""
 
+ACCEPTED = 0.4
+"""Probability that a value is one that a call took already, if there is one."""
+
 CLOSE = 0.02
 """Sources whose rates differ by less are drawn from alike."""
 
@@ -323,6 +326,8 @@ class _Draw:
         values = [value for value in values if not self._graph.is_refused(slot, value)] or values
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")
+        if self._pools is None and self._rng.random() < ACCEPTED:
+            values = [value for value in values if self._graph.is_accepted(slot, value)] or values
         together = self._graph.neighbours(values, self._leaves) if self._leaves else []
         return self._choice(together if together and self._rng.random() < TOGETHER else values, every=values)
 

@@ -70,9 +70,8 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
 
 
 def acts(name: str) -> bool:
-    """Whether the verb in the name of a tool says that something is changed, wherever it stands at the beginning."""
-    verbs = [VERBS[word] for word in words(name)[:2] if word in VERBS]
-    return bool(verbs) and not verbs[0].reads
+    """Whether the verb in the name of a tool says that something is changed, wherever it stands."""
+    return senses([CatalogTool(name=name)])[name].acts
 
 
 def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
