@@ -13,7 +13,8 @@ generates scenarios, for so many seconds, and prints such ten.
 Each file of `benchmarks/servers` that has a `SERVER` is a server: how to install it, its command, how to make its
 world. On those with `use="development"` the rules of the generation are developed; the others are run once, at the end.
 
-With --coverage it only generates scenarios, for a minute or for --scenarios seconds, and prints which tools they call.
+With --coverage it only generates scenarios, for the time that `art-langgraph scenarios` takes or for --scenarios seconds,
+and prints which tools they call.
 The last line under --json is then {"tools", "covered", "scenarios", "seconds"}: all tools of the server, those that a
 scenario with the reply "result" calls, all scenarios, and the wall time of the generation. Without --coverage it is
 the result of the whole run. `before`, `prompted`, `after_sft` and `after` have the success rates on
@@ -67,10 +68,6 @@ SHOWN = 10
 """Scenarios that are kept, a sample of all."""
 
 
-COVERAGE_SECONDS = 60.0
-"""Time of the generation whose coverage is measured, if --scenarios does not say."""
-
-
 @asynccontextmanager
 async def connected(server: BenchmarkServer, world: Path, seed: int) -> AsyncIterator[Server]:
     """Connects to a server, whose world is made in an empty directory by the seed. One over HTTP is started before."""
@@ -101,14 +98,14 @@ async def shown(server: BenchmarkServer, world: Path, seed: int, seconds: float)
         )
 
 
-async def measured(server: BenchmarkServer, world: Path, seed: int, seconds: float) -> Coverage:
+async def measured(server: BenchmarkServer, world: Path, seed: int, seconds: float | None) -> Coverage:
     """Generates scenarios, and counts the tools that they call.
 
     Args:
         server: The server.
         world: An empty directory for the world.
         seed: Seed of the world and the scenarios.
-        seconds: Time of the generation.
+        seconds: Time of the generation. None: as `generate_scenarios` has it.
     """
     async with connected(server, world, seed) as opened:
         tools = [entry["name"] for entry in await opened.listing("tools/list")] + list(opened.left_out)
@@ -283,8 +280,7 @@ def main() -> None:
         (home / "world").mkdir()
         server = SERVERS[options.server]
         if options.coverage:
-            seconds = options.scenarios or COVERAGE_SECONDS
-            coverage = asyncio.run(measured(server, home / "world", options.seed, seconds))
+            coverage = asyncio.run(measured(server, home / "world", options.seed, options.scenarios))
             print(json.dumps(coverage.summary()) if options.json else coverage)
             return
         if options.scenarios:

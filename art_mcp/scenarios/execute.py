@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -158,33 +157,37 @@ class Trials:
         Returns:
             For each plan its trial, or why it is not usable.
         """
-        firsts = await self._perform_all(plans, fail)
-        end = time.monotonic()
-        good = [at for at, first in enumerate(firsts) if isinstance(first, Execution)]
-        if good:
-            await asyncio.sleep(max(0.0, end + APART - time.monotonic()))
-        again = await self._perform_all([firsts[at].steps for at in reversed(good)], fail, check=False)  # type: ignore[union-attr]
-        seconds = dict(zip(reversed(good), again, strict=True))
-        return [self._trial(first, seconds.get(at)) for at, first in enumerate(firsts)]
+        outcomes: dict[int, Trial | StepFailed] = {}
 
-    async def _perform_all(
-        self, plans: Sequence[Sequence[Step]], fail: bool, check: bool = True
-    ) -> list[Execution | StepFailed]:
-        """Executes several plans, each once. Quiet ones share a copy of the world."""
+        async def execute_twice(group: Sequence[int]) -> None:
+            firsts = await self._perform_group({at: plans[at] for at in group}, fail)
+            good = {at: first.steps for at, first in firsts.items() if isinstance(first, Execution)}
+            if good:
+                await asyncio.sleep(APART)
+            again = await self._perform_group(dict(reversed(good.items())), fail, check=False)
+            outcomes.update({at: self._trial(first, again.get(at)) for at, first in firsts.items()})
+
+        await asyncio.gather(*map(execute_twice, self._groups(plans)))
+        return [outcomes[at] for at in range(len(plans))]
+
+    def _groups(self, plans: Sequence[Sequence[Step]]) -> list[list[int]]:
+        """The plans by their positions, divided into those that are executed together. Without copies all are."""
+        if self._server.world is None:
+            return [list(range(len(plans)))] if plans else []
         quiet = [at for at, steps in enumerate(plans) if self._is_quiet(steps)]
         batches = [quiet[at : at + BATCH] for at in range(0, len(quiet), BATCH)]
-        alone = [[at] for at in range(len(plans)) if at not in set(quiet)]
-        outcomes: dict[int, Execution | StepFailed] = {}
+        return [*batches, *([at] for at in range(len(plans)) if at not in set(quiet))]
 
-        async def perform_batch(batch: Sequence[int]) -> None:
-            if len(batch) > 1:
-                outcomes.update(await self._perform_together({at: plans[at] for at in batch}, fail, check))
-            for at in batch:
-                if at not in outcomes:
-                    outcomes[at] = await self._perform(plans[at], fail, check)
-
-        await asyncio.gather(*map(perform_batch, [*batches, *alone]))
-        return [outcomes[at] for at in range(len(plans))]
+    async def _perform_group(
+        self, plans: Mapping[int, Sequence[Step]], fail: bool, check: bool = True
+    ) -> dict[int, Execution | StepFailed]:
+        """Executes a group of plans, each once."""
+        outcomes = {}
+        if self._server.world is not None and len(plans) > 1:
+            outcomes = await self._perform_together(plans, fail, check)
+        rest = [at for at in plans if at not in outcomes]
+        alone = await asyncio.gather(*(self._perform(plans[at], fail, check) for at in rest))
+        return outcomes | dict(zip(rest, alone, strict=True))
 
     def _is_quiet(self, steps: Sequence[Step]) -> bool:
         """Whether no call of a plan seems to change the world, although the names of the tools do not say so."""

@@ -34,6 +34,13 @@ from art_mcp.scenarios.writing.wordings import Wordings
 from art_mcp.scenarios.writing.writer import Writer
 from trainer_server.wire import ConfigError
 
+SECONDS = 60.0
+"""Time of a generation for a server of FEW_TOOLS or fewer, if none is given."""
+
+FEW_TOOLS = 25
+SECONDS_PER_TOOL = 2.5
+"""More time for each further tool."""
+
 EXPLORATION_SHARE = 0.4
 """Share of the time that is spent on exploring the server, at most."""
 
@@ -72,12 +79,18 @@ class ScenarioOptions(WritingOptions, WorldOptions):
     def check(self) -> None:
         """Raises ConfigError if one of them is out of its range."""
         low, high = self.difficulty
-        sizes = (self.n is None or self.n >= 1) and 0 <= self.held_out < 1 and self.seconds > 0
+        sizes = (self.n is None or self.n >= 1) and 0 <= self.held_out < 1
+        sizes = sizes and (self.seconds is None or self.seconds > 0)
         if not sizes or not 1 <= low <= high <= 5:
             raise ConfigError(
                 f"n={self.n}, difficulty={self.difficulty}, held_out={self.held_out}, seconds={self.seconds}: expected "
                 "n ≥ 1, 1 ≤ low ≤ high ≤ 5, a share from 0 to 1, seconds > 0"
             )
+
+
+def default_seconds(tools: int) -> float:
+    """The time of a generation if none is given. tools: how many the server has."""
+    return SECONDS + SECONDS_PER_TOOL * max(0, tools - FEW_TOOLS)
 
 
 @keywords_of(ScenarioOptions)
@@ -117,7 +130,8 @@ class _Generation:
         self._options = options
         self._clock = asyncio.get_running_loop().time
         self._start = self._clock()
-        self._end = self._start + options.seconds
+        self._seconds = default_seconds(len(catalog.tools)) if options.seconds is None else options.seconds
+        self._end = self._start + self._seconds
         self._rng = random.Random(f"scenarios-{options.seed}")
         self._world = world = live.world if live else None
         tables = tables_of(options.resources)
@@ -164,7 +178,7 @@ class _Generation:
     async def _explore(self) -> None:
         """Learns by trying which values the server's tools take."""
         if self._live:
-            until = self._start + EXPLORATION_SHARE * self._options.seconds
+            until = self._start + EXPLORATION_SHARE * self._seconds
             plainly = [tool for tool in self._tools if sql_parameter(tool) is None]
             explorer = Explorer(self._live, plainly, self._values, seed=self._options.seed, until=until)
             await explorer.explore(self._options.progress)
@@ -179,7 +193,7 @@ class _Generation:
             model: Writes their texts anew, if it is a TrainerModel.
         """
         writer = model if isinstance(model, TrainerModel) and self._live else None
-        end = self._end if writer is None else self._start + GRAMMAR_SHARE * self._options.seconds
+        end = self._end if writer is None else self._start + GRAMMAR_SHARE * self._seconds
         drafter = Drafter(self._catalog, self._tools, self._values, self._rng)
         sql = Sql(self._tools, self._values.reserve, self._rng)
         if self._live:
@@ -212,7 +226,7 @@ class _Generation:
                         await paraphrase_new()
                     bar.update(task, completed=len(quota.scenarios))
 
-                await producer.produce(trials, lambda: (end - self._clock()) / self._options.seconds, on_wave)
+                await producer.produce(trials, lambda: (end - self._clock()) / self._seconds, on_wave)
                 if writer is not None:
                     wordings = Wordings(writer, self._live, self._tools, self._options.seed, self._end, sql.tools)
                     note = await wordings.write(quota.scenarios, quota.notify_count, quota.notify)

@@ -29,7 +29,7 @@ _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
     """Which slots of a call an error blames, with the share of each.
 
-    A slot is blamed if the error has its value, or else its name, or a word of it; all are if it has none of them.
+    A slot is blamed if the error has its value, or else its name, or a word of it. Empty: it has nothing of any.
 
     Args:
         message: The error.
@@ -45,9 +45,7 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
     }
     has_word = {slot for slot in values if any(len(word) > 2 and word in text_words for word in words(slot[1]))}
     slots = (has_value & has_name) or has_value or has_name or has_word
-    if slots:
-        return dict.fromkeys(slots, 1 / len(slots) ** 0.5)
-    return dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
+    return dict.fromkeys(slots, 1 / max(len(slots), 1) ** 0.5)
 
 
 def is_foreign(text: str) -> bool:

@@ -282,14 +282,14 @@ def learn_failure(values: Values, step: Step, message: str, success: float = 0.0
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
     if absent := absent_parameters(message, values.parameters(step.tool), step.arguments):
         graph.necessary[step.tool] = absent
-    shares = blame(message, slots) if success == 0.0 else None
-    graph.note(step.tool, step.arguments, success, shares)
+    shares = blame(message, slots) if success == 0.0 else {}
+    graph.note(step.tool, step.arguments, success, shares or None)
     if success:
         return
     if len(graph.refusals[step.tool]) < MAX_REFUSALS:
         graph.refusals[step.tool].append((dict(step.arguments), message))
     offer, endings = offers(message, step.arguments)
-    for slot in shares or ():
+    for slot in shares:
         if isinstance(slots[slot], str):
             graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])
             graph.messages[slot] = message[:1000]

@@ -123,6 +123,7 @@ class ValueGraph:
         self._draws: dict[tuple[Slot, str], Source] = {}
         self._contexts: defaultdict[str, list[int]] = defaultdict(list)
         self._next_context = 0
+        self._names: defaultdict[tuple[str, str], Count] = defaultdict(Count)
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
         self.messages: dict[Slot, str] = {}
@@ -223,7 +224,8 @@ class ValueGraph:
             share = (1 - success) * shares.get(slot, 0.0)
             sources, name = self._of(slot, key), slot[1].rpartition(".")[2]
             counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
-            for count in [*counts, *(self._by_name[name, source] for source in sources)]:
+            elsewhere = [self._names[name, key], *(self._by_name[name, source] for source in sources)]
+            for count in [*counts, *elsewhere]:
                 count.successes += success
                 count.failures += share
                 count.hits += success == 1.0
@@ -244,14 +246,19 @@ class ValueGraph:
         return Count(every.successes - own.successes, every.failures - own.failures, every.hits - own.hits)
 
     def is_refused(self, slot: Slot, value: Any) -> bool:
-        """Whether calls with a value in a slot failed, and more than worked."""
-        count = self._values.get((slot, canonical(value)))
+        """Whether calls with a value in a slot failed, and more than worked; if there were none, those of other tools
+        with the value in a parameter of this name."""
+        count = self._count_of(slot, value)
         return count is not None and count.failures > count.successes
 
     def is_accepted(self, slot: Slot, value: Any) -> bool:
-        """Whether a call with a value in a slot worked."""
-        count = self._values.get((slot, canonical(value)))
+        """Whether a call with a value in a slot worked; if there was none, one of another tool, as in `is_refused`."""
+        count = self._count_of(slot, value)
         return count is not None and count.hits > 0
+
+    def _count_of(self, slot: Slot, value: Any) -> Count | None:
+        key = canonical(value)
+        return self._values.get((slot, key)) or self._names.get((slot[1].rpartition(".")[2], key))
 
     def fits(self, pool: Pool, name: str) -> bool:
         """Whether the words of a pool are those of a parameter."""

@@ -289,7 +289,8 @@ class _Draw:
             arms = [
                 arm
                 for arm in arms
-                if not arm.made_up or self._graph.evidence(slot, arm.source).hits > 0 or arm.prior >= 0.5
+                if self._graph.evidence(slot, arm.source).hits > 0
+                or (arm.prior >= (0.5 if arm.made_up else 0.3) if self._pools is not None else arm.prior >= 0.75)
             ]
         for arm in self._order(slot, arms):
             try:

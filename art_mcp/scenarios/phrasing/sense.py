@@ -71,7 +71,10 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
 
 def acts(name: str) -> bool:
     """Whether the verb in the name of a tool says that something is changed, wherever it stands."""
-    return senses([CatalogTool(name=name)])[name].acts
+    verbs = [(word, VERBS[word]) for word in words(name)[:2] if word in VERBS]
+    if not verbs or verbs[0][1].reads:
+        return False
+    return verbs[0][0] != words(name)[0] or senses([CatalogTool(name=name)])[name].acts  # `book_by_title` books nothing
 
 
 def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:

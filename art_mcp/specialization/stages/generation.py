@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from art_mcp.scenarios.coverage import coverage_warning
-from art_mcp.scenarios.generate import generate_scenarios
+from art_mcp.scenarios.generate import default_seconds, generate_scenarios
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.context import RunContext
@@ -69,7 +69,11 @@ class Generation(Stage):
         """Generates scenarios. Those that an earlier process kept count, and the time that it spent too."""
         options, directory = self.context.options, self.context.runner.directory
         generation, before = options.generation, record.seconds_before
-        seconds = generation.seconds if record.seconds is None else min(generation.seconds, before + record.seconds)
+        seconds = generation.seconds
+        if seconds is None:
+            seconds = default_seconds(len(await self.context.server.listing("tools/list")))
+        if record.seconds is not None:
+            seconds = min(seconds, before + record.seconds)
         scenarios = await generate_scenarios(
             self.context.server,
             n,
