@@ -13,8 +13,8 @@ generates scenarios, for so many seconds, and prints such ten.
 Each file of `benchmarks/servers` that has a `SERVER` is a server: how to install it, its command, how to make its
 world. On those with `use="development"` the rules of the generation are developed; the others are run once, at the end.
 
-With --coverage it only generates scenarios, for the time that `art-langgraph scenarios` takes or for --scenarios seconds,
-and prints which tools they call.
+With --coverage it only generates scenarios, for the time that `art-langgraph scenarios` takes or for --scenarios
+seconds, and prints which tools they call.
 The last line under --json is then {"tools", "covered", "scenarios", "seconds"}: all tools of the server, those that a
 scenario with the reply "result" calls, all scenarios, and the wall time of the generation. Without --coverage it is
 the result of the whole run. `before`, `prompted`, `after_sft` and `after` have the success rates on

@@ -53,16 +53,15 @@ def is_foreign(text: str) -> bool:
     return (text.startswith(("/", "~", "\\")) and not f"{text}/".startswith(f"{WORLD}/")) or bool(_DRIVE.match(text))
 
 
-def absent_parameters(message: str, names: Iterable[str], arguments: Mapping[str, Any]) -> list[str]:
-    """The parameters that an error names and that the call did not have: one of them seems to be necessary.
+def parameters_in(message: str, names: Iterable[str]) -> list[str]:
+    """The parameters that an error names.
 
     Args:
         message: The error.
-        names: All parameters of the tool.
-        arguments: The arguments of the call.
+        names: The parameters of the tool.
     """
     text_words = set(re.findall(r"\w+", message[:MAX_MESSAGE]))
-    return [name for name in names if name not in arguments and name in text_words and (len(name) > 3 or "_" in name)]
+    return [name for name in names if name in text_words and (len(name) > 3 or "_" in name)]
 
 
 def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:

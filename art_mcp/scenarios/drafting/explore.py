@@ -7,7 +7,7 @@ import logging
 import os
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -16,11 +16,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from art_langgraph.progress import progress_bar
 from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
-from art_mcp.scenarios.catalog import CatalogTool
+from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
-from art_mcp.scenarios.drafting.errors import absent_parameters, blame, offers
+from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in
 from art_mcp.scenarios.drafting.sql import Sql
-from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, slot_values
+from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, ValueGraph, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
 from art_mcp.scenarios.observe import findings, leaves, parse_result
@@ -59,7 +59,7 @@ MAX_SEQUENCES = 4
 MAX_REFUSALS = 24
 """Calls of a tool that failed that are kept, at most: some are tasks that cannot be done."""
 
-EMPTY = 0.3
+EMPTY = 0.15
 """What a call counts that gave nothing."""
 
 COLUMNS = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -182,7 +182,7 @@ class Explorer:
                 rng = random.Random(f"act-{self._seed}-{tool.name}-{number}")
                 for _ in range(TRIES):
                     step = self._draw(tool, rng, pools)
-                    if step is None or (result := await self._try(step, learn=False)) is None:
+                    if step is None or (result := await self._try(step, pools)) is None:
                         continue
                     self._note_sequence(acts, step)
                     before, changes = changes, await self._server.changes()
@@ -231,8 +231,13 @@ class Explorer:
         self._tries[tool.name] += 1
         return step
 
-    async def _try(self, step: Step, learn: bool = True) -> Any:
-        """Makes a call, and learns from what it gives. learn: whether its values are there in each copy of the world.
+    async def _try(self, step: Step, pools: Mapping[Source, Pool] | None = None) -> Any:
+        """Makes a call, and learns from what it gives.
+
+        Args:
+            step: The call.
+            pools: Values that are in this copy of the world alone. None: nothing was changed there, and what the call
+                gives is in all others too.
 
         Returns:
             The result. None: the call failed, or gave nothing.
@@ -242,7 +247,7 @@ class Explorer:
             answer = await performed_step(self._server, step, [])
         except StepFailed as failed:
             log.debug("exploring: %s", failed)
-            self._learn_failure(step, failed)
+            self._learn_failure(step, failed, pools)
             return None
         finally:
             self._seconds[step.tool] = max(self._seconds.get(step.tool, 0.0), self._clock() - start)
@@ -251,15 +256,16 @@ class Explorer:
         result = parse_result(answer.text, answer.structured)
         self._worked[step.tool] += 1
         self._graph.note(step.tool, step.arguments, 1.0 if _says_more(result, step) else EMPTY)
-        if learn:
+        if pools is None:
             self._values.learn(step.tool, step.arguments, result)
         return result
 
-    def _learn_failure(self, step: Step, failure: StepFailed) -> None:
+    def _learn_failure(self, step: Step, failure: StepFailed, pools: Mapping[Source, Pool] | None) -> None:
         """Notes that a call failed, whose fault that is, and what the error offers."""
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0)
+        new = {key for pool in (pools or {}).values() for key in pool.values}
+        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, new)
 
 
 def _says_more(result: Any, step: Step) -> bool:
@@ -270,7 +276,9 @@ def _says_more(result: Any, step: Step) -> bool:
     return any(canonical(leaf) not in known and leaf != 0 for _, leaf in leaves(result) if not isinstance(leaf, bool))
 
 
-def learn_failure(values: Values, step: Step, message: str, success: float = 0.0) -> None:
+def learn_failure(
+    values: Values, step: Step, message: str, success: float = 0.0, new: Container[str] = frozenset()
+) -> None:
     """Notes that a call failed, which arguments its error blames, and what it offers for them.
 
     Args:
@@ -278,21 +286,34 @@ def learn_failure(values: Values, step: Step, message: str, success: float = 0.0
         step: The call.
         message: The error.
         success: As in `ValueGraph.note`.
+        new: Values that are in this copy of the world alone, in their canonical form.
     """
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
-    if absent := absent_parameters(message, values.parameters(step.tool), step.arguments):
-        graph.necessary[step.tool] = absent
-    shares = blame(message, slots) if success == 0.0 else {}
-    graph.note(step.tool, step.arguments, success, shares or None)
     if success:
+        graph.note(step.tool, step.arguments, success)
         return
+    shares = blame(message, slots)
+    offer, endings = offers(message, step.arguments)
+    offer = [value for value in offer if canonical(value) not in new]
+    graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
+    _learn_parameters(graph, values.tool(step.tool), step, message)
     if len(graph.refusals[step.tool]) < MAX_REFUSALS:
         graph.refusals[step.tool].append((dict(step.arguments), message))
-    offer, endings = offers(message, step.arguments)
     for slot in shares:
         if isinstance(slots[slot], str):
             graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])
             graph.messages[slot] = message[:1000]
+
+
+def _learn_parameters(graph: ValueGraph, tool: CatalogTool, step: Step, message: str) -> None:
+    """Notes which parameters an error misses or blames."""
+    names = parameters_in(message, properties_of(tool))
+    absent = [name for name in names if name not in step.arguments]
+    optional = [name for name in names if name in step.arguments and name not in tool.input_schema.get("required", ())]
+    if absent:  # what the call had already belongs to it: "both start and end"
+        graph.necessary[step.tool] = ([*optional, *absent], bool(optional))
+    elif optional:
+        graph.exclusions[step.tool].update(optional)
 
 
 async def look_at_tables(server: Server, sql: Sql) -> None:

@@ -101,9 +101,9 @@ class ValueGraph:
 
     `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
     paths of a world; `slow` the tools that took long; `changing` the tools that were seen to change their world;
-    `messages` the last error of each slot; `necessary` the parameters of each tool of which an error said that one is
-    missing; `sequences` calls that worked after others, by the name of the second tool; `refusals` calls that failed,
-    by the name of the tool, each with its error.
+    `messages` the last error of each slot; `necessary` the parameters of each tool that an error missed, and whether it
+    takes all of them or one; `exclusions` optional ones that an error blamed; `sequences` calls that worked after
+    others, by the name of the second tool; `refusals` calls that failed, by the name of the tool, each with its error.
 
     Args:
         catalog: What the server offers.
@@ -127,7 +127,8 @@ class ValueGraph:
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
         self.messages: dict[Slot, str] = {}
-        self.necessary: dict[str, list[str]] = {}
+        self.necessary: dict[str, tuple[list[str], bool]] = {}
+        self.exclusions: defaultdict[str, set[str]] = defaultdict(set)
         self.sequences: defaultdict[str, list[CallSequence]] = defaultdict(list)
         self.refusals: defaultdict[str, list[tuple[dict[str, Any], str]]] = defaultdict(list)
 
@@ -207,7 +208,12 @@ class ValueGraph:
         self._draws[slot, canonical(value)] = source
 
     def note(
-        self, tool: str, arguments: Mapping[str, Any], success: float, slots: Mapping[Slot, float] | None = None
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        success: float,
+        slots: Mapping[Slot, float] | None = None,
+        alternatives: Iterable[str] = (),
     ) -> None:
         """Notes whether a call worked.
 
@@ -216,13 +222,17 @@ class ValueGraph:
             arguments: Its arguments.
             success: 1: it worked. 0: it failed. Between: it gave nothing.
             slots: The slots that made it fail, each with its share. None: all in equal shares.
+            alternatives: What the server offered instead. A source that has some of it is not to blame for the value.
         """
+        offer = {canonical(value) for value in alternatives}
         values = dict(slot_values(tool, arguments))
         shares = slots if slots is not None else dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
         for slot, value in values.items():
             key = canonical(value)
             share = (1 - success) * shares.get(slot, 0.0)
             sources, name = self._of(slot, key), slot[1].rpartition(".")[2]
+            if offer:
+                sources = [source for source in sources if offer.isdisjoint(self._values_of(source))]
             counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
             elsewhere = [self._names[name, key], *(self._by_name[name, source] for source in sources)]
             for count in [*counts, *elsewhere]:
@@ -235,6 +245,10 @@ class ValueGraph:
         if (slot, key) in self._draws:
             return [self._draws[slot, key]]
         return [source for source, pool in self.pools.items() if key in pool.values]
+
+    def _values_of(self, source: Source) -> Iterable[str]:
+        pool = self.pools.get(source)
+        return pool.values if pool else ()
 
     def evidence(self, slot: Slot, source: Source) -> Count:
         """How calls went that had values of a source in a slot."""

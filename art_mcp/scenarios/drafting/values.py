@@ -30,7 +30,7 @@ MAX_DEPTH = 8
 MAX_VALUES = 500
 """Maximum number of values that are drawn for one call. A schema that names others, which name others, has many."""
 
-TOGETHER = 0.8
+TOGETHER = 0.95
 """Probability that a value is one that was seen together with the other arguments of the call, if there is one."""
 
 ACCEPTED = 0.4
@@ -96,9 +96,9 @@ class Values:
         self.graph.learn_records(records)
         self.reserve.never(self.graph.places)
 
-    def parameters(self, tool: str) -> list[str]:
-        """The names of a tool's parameters."""
-        return [name for each in self._catalog.tools if each.name == tool for name in properties_of(each)]
+    def tool(self, name: str) -> CatalogTool:
+        """The tool with a name."""
+        return self._catalog.tool(name)
 
     def settle(self) -> None:
         """Chooses which of the values that are known now are held out. Called when the exploration is over."""
@@ -247,11 +247,13 @@ class _Draw:
 
     def _draw_optional(self, properties: Mapping[str, Any], optional: float) -> None:
         """Adds optional arguments: most of the time a single one, as they may exclude each other."""
-        necessary = [name for name in self._graph.necessary.get(self._tool.name, ()) if name in properties]
-        if necessary and not any(name in self._drawn for name in necessary):
-            name = self._rng.choice(necessary)
-            self._drawn[name] = self.draw(name, properties[name])
-        free = [name for name in properties if name not in self._drawn and name not in necessary]
+        names, every = self._graph.necessary.get(self._tool.name, ([], False))
+        necessary = [name for name in names if name in properties]
+        if every or not any(name in self._drawn for name in necessary):
+            for name in necessary if every else necessary and [self._rng.choice(necessary)]:
+                self._drawn[name] = self.draw(name, properties[name])
+        left_out = {*necessary, *self._drawn, *self._graph.exclusions[self._tool.name]}
+        free = [name for name in properties if name not in left_out]
         bare = not self._drawn and bool(free)
         self._optional = True
         while free and self._rng.random() < max(optional, 0.7 * bare):
@@ -391,7 +393,9 @@ class _Draw:
 
     def _object(self, path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         inner = schema.get("properties", {})
-        required = [name for name in schema.get("required", list(inner)) if name in inner]
+        required = [name for name in schema.get("required", ()) if name in inner]
+        if not required:  # all of them may exclude one another
+            required = self._rng.sample(list(inner), min(len(inner), self._rng.choice((1, 1, 2))))
         verb = next((VERBS[word] for word in self._tool.words if word in VERBS), None)
         if verb and verb.removes:
             whole = self._graph.records_with(required)
