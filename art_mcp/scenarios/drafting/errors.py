@@ -20,6 +20,8 @@ _QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n
 _LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
 """Items with commas between them, after a colon or in brackets."""
 _ENDING = re.compile(r"(?<![\w/.*-])\*?(\.[A-Za-z][A-Za-z0-9]{1,4})\b(?![/(])")
+_GAP = "\0"
+"""Stands for a quotation."""
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
@@ -73,9 +75,10 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
     """
     text = message[:MAX_MESSAGE]
     candidates = ["".join(groups) for groups in _QUOTED.findall(text)]
-    bare = _QUOTED.sub(" ", text)
+    bare = _QUOTED.sub(_GAP, text)
     for items in _LIST.findall(bare):
-        candidates += [item.strip().removeprefix("and ").removeprefix("or ") for item in items.split(",")]
+        parts = [item.strip().removeprefix("and ").removeprefix("or ") for item in items.split(",")]
+        candidates += [part for part in parts if _GAP not in part]
     candidates += _EXAMPLE.findall(bare)
     candidates = [candidate.strip(" '\"`").rstrip(".:,;") for candidate in candidates]
     used = {str(value) for value in arguments.values()} | set(arguments)
@@ -84,6 +87,8 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
         for candidate in candidates
         if candidate
         and not is_foreign(candidate)
+        and not _ENDING.fullmatch(candidate)
+        and any(character.isalnum() for character in candidate)
         and candidate not in used
         and len(candidate) <= 80
         and (_ITEM.fullmatch(candidate) or len(candidate) < 20)

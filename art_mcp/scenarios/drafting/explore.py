@@ -188,6 +188,7 @@ class Explorer:
                     before, changes = changes, await self._server.changes()
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
+                        self._graph.note(tool.name, step.arguments, 1.0)
                         acts.append((step, result))
                         made = [*findings(tool.name, result), *findings(tool.name, step.arguments)]
                         self._graph.add(tool.name, made, pools)

@@ -20,7 +20,7 @@ from art_mcp.scenarios.observe import Finding, findings, is_file, leaves, meanin
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
 
-MAX_NEIGHBOURS = 64
+MAX_NEIGHBOURS = 200
 """Records and calls that are noted of a value, at most."""
 
 FAILURES = 2.0
@@ -122,7 +122,7 @@ class ValueGraph:
         self._values: defaultdict[tuple[Slot, str], Count] = defaultdict(Count)
         self._draws: dict[tuple[Slot, str], Source] = {}
         self._contexts: defaultdict[str, list[int]] = defaultdict(list)
-        self._next_context = 0
+        self._groups: set[frozenset[str]] = set()
         self._names: defaultdict[tuple[str, str], Count] = defaultdict(Count)
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
@@ -179,7 +179,8 @@ class ValueGraph:
         """
         source = (ERRORS, slot[1].rpartition(".")[2])
         values = list(values)
-        self._connect([*values, *others])
+        for other in others:  # not with one another: the call failed
+            self._connect([other, *values])
         for value in values:
             pool = self.pools.setdefault(source, Pool(source, Finding(None, (), frozenset(), value), ERRORS))
             if len(pool.values) < MAX_FINDINGS:
@@ -188,10 +189,13 @@ class ValueGraph:
 
     def _connect(self, values: Iterable[Any]) -> None:
         """Makes values neighbours."""
-        self._next_context += 1
-        for key in {canonical(value) for value in values if not isinstance(value, bool)}:
+        keys = frozenset(canonical(value) for value in values if not isinstance(value, bool))
+        if len(keys) < 2 or keys in self._groups:
+            return
+        self._groups.add(keys)
+        for key in keys:
             if len(self._contexts[key]) < MAX_NEIGHBOURS:
-                self._contexts[key].append(self._next_context)
+                self._contexts[key].append(len(self._groups))
 
     def neighbours(self, candidates: Sequence[Any], others: Iterable[Any]) -> list[Any]:
         """The candidates that were seen together with the most of some other values. Empty: none was with any."""
@@ -234,7 +238,9 @@ class ValueGraph:
             if offer:
                 sources = [source for source in sources if offer.isdisjoint(self._values_of(source))]
             counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
-            elsewhere = [self._names[name, key], *(self._by_name[name, source] for source in sources)]
+            elsewhere = [self._by_name[name, source] for source in sources]
+            if success < 1.0 or tool not in self.changing:  # what an act takes may be what it makes
+                elsewhere.append(self._names[name, key])
             for count in [*counts, *elsewhere]:
                 count.successes += success
                 count.failures += share

@@ -30,7 +30,7 @@ def test_an_error_blames_what_it_names(message: str, blamed: set[str]) -> None:
     [
         ("Sheet 'x' not found. Available sheets: 'Orders', 'Stock'.", ["Orders", "Stock"], []),
         ("unknown colour x; expected one of [red, green, blue]", ["red", "green", "blue"], []),
-        ("'x' must point to a table (.csv, .tsv)", [".csv", ".tsv"], [".csv", ".tsv"]),
+        ("'x' must point to a table (.csv, .tsv)", [], [".csv", ".tsv"]),
         ("expected a date such as 2026-01-31", ["2026-01-31"], []),
         ("Path must be absolute, e.g. '/home/me/q1.xlsx' or 'C:\\q1.xlsx'", [], []),
         ("there is no '/world/a.txt', only '/world/b.txt'.", ["/world/a.txt", "/world/b.txt"], []),
