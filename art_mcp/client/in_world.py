@@ -57,7 +57,7 @@ class InWorld:
                 return answer
             again = True
         ready = await self._ensure_ready()
-        self._as_new &= reads or method != "tools/call"
+        before, self._as_new = self._as_new, self._as_new and (reads or method != "tools/call")
         try:
             answer = await ready.request(method, params, progress)
         except asyncio.CancelledError:
@@ -66,6 +66,8 @@ class InWorld:
         except MCPError as error:
             self._as_new &= error.failure == "protocol"  # otherwise it may be at work still
             raise
+        if answer.get("isError"):  # it did nothing; whether it changed something in the copy is looked at in the end
+            self._as_new = before
         if method == "tools/list":
             reader.learn(answer.get("tools", []))
         if again and (changes := await self.changes()):  # this was the first call in the copy

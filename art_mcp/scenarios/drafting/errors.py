@@ -38,7 +38,7 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
         values: The values of the call.
     """
     text = message[:MAX_MESSAGE]
-    has_value = {slot for slot, value in values.items() if len(str(value)) > 1 and str(value) in text}
+    has_value = {slot for slot, value in values.items() if len(str(value)) > 1 and _is_in(str(value), text)}
     text_words = set(words(text))
     has_name = {
         slot
@@ -53,6 +53,11 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
 def is_foreign(text: str) -> bool:
     """Whether a text is a path of a machine and not of the world: nothing may be written there."""
     return (text.startswith(("/", "~", "\\")) and not f"{text}/".startswith(f"{WORLD}/")) or bool(_DRIVE.match(text))
+
+
+def _is_in(value: str, text: str) -> bool:
+    """Whether a text has a value, and not only as a part of a word."""
+    return value in text and re.search(rf"(?<!\w){re.escape(value)}(?!\w)", text) is not None
 
 
 def parameters_in(message: str, names: Iterable[str]) -> list[str]:

@@ -256,6 +256,7 @@ class Explorer:
                 self._graph.slow.add(step.tool)
         result = parse_result(answer.text, answer.structured)
         self._worked[step.tool] += 1
+        self._graph.usable.add(step.tool)
         self._graph.note(step.tool, step.arguments, 1.0 if _says_more(result, step) else EMPTY)
         if pools is None:
             self._values.learn(step.tool, step.arguments, result)

@@ -100,10 +100,10 @@ class ValueGraph:
     """Values that calls may take.
 
     `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
-    paths of a world; `slow` the tools that took long; `changing` the tools that were seen to change their world;
-    `messages` the last error of each slot; `necessary` the parameters of each tool that an error missed, and whether it
-    takes all of them or one; `exclusions` optional ones that an error blamed; `sequences` calls that worked after
-    others, by the name of the second tool; `refusals` calls that failed, by the name of the tool, each with its error.
+    paths of a world. `slow` are the tools that took long, `usable` those that worked, `changing` those that were seen to
+    change their world. `messages` has the last error of each slot; `necessary` the parameters of each tool that an
+    error missed, and whether it takes all of them or one; `exclusions` optional ones that an error blamed; `sequences`
+    calls that worked after others, by the name of the second tool; `refusals` calls that failed, each with its error.
 
     Args:
         catalog: What the server offers.
@@ -118,6 +118,7 @@ class ValueGraph:
         self.places: list[str] = []
         self.slow: set[str] = set()
         self.changing: set[str] = set()
+        self.usable: set[str] = set()
         self._sources: defaultdict[tuple[Slot, Source], Count] = defaultdict(Count)
         self._values: defaultdict[tuple[Slot, str], Count] = defaultdict(Count)
         self._draws: dict[tuple[Slot, str], Source] = {}

@@ -133,7 +133,10 @@ class Producer:
         """Executes the first calls of each tool. Those that read and those that act take turns, a few at a time: when
         the time is over there is something of each."""
         begin = min(FIRST, self._enough())
-        reading, acting = self._open(acting=False), self._open(acting=True)
+        usable = self._drafter.values.graph.usable
+        reading, acting = (
+            sorted(self._open(acting=acts), key=lambda name: name not in usable) for acts in (False, True)
+        )
         turns = max(-(-len(reading) // FIRST_READING), -(-len(acting) // FIRST_ACTING))
         for turn in range(turns):
             readers = reading[turn * FIRST_READING : (turn + 1) * FIRST_READING]
