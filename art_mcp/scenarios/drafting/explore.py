@@ -294,6 +294,8 @@ def learn_failure(
     if success:
         graph.note(step.tool, step.arguments, success)
         return
+    if not isinstance(value := parse_result(message), str):  # an error as JSON: its keys are no words of the server
+        message = ". ".join(str(leaf) for _, leaf in leaves(value))
     shares = blame(message, slots)
     offer, endings = offers(message, step.arguments)
     offer = [value for value in offer if canonical(value) not in new]

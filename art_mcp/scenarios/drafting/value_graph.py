@@ -100,8 +100,8 @@ class ValueGraph:
     """Values that calls may take.
 
     `results` has results by the name of the tool, each with its arguments; `records` the objects in them; `places` the
-    paths of a world. `slow` are the tools that took long, `usable` those that worked, `changing` those that were seen to
-    change their world. `messages` has the last error of each slot; `necessary` the parameters of each tool that an
+    paths of a world. `slow` are the tools that took long, `usable` those that worked, `changing` those that were seen
+    to change their world. `messages` has the last error of each slot; `necessary` the parameters of each tool that an
     error missed, and whether it takes all of them or one; `exclusions` optional ones that an error blamed; `sequences`
     calls that worked after others, by the name of the second tool; `refusals` calls that failed, each with its error.
 
