@@ -24,7 +24,7 @@ from art_mcp.scenarios.execute import Trials
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.production.composer import Composer
-from art_mcp.scenarios.production.producer import Producer
+from art_mcp.scenarios.production.producer import SPARE, Producer
 from art_mcp.scenarios.production.quotas import ScenarioQuota
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.scenarios.summary import GRAM, find_copied_words
@@ -217,7 +217,7 @@ class _Generation:
                     self._live,
                     self._catalog,
                     allow_destructive=self._allow_destructive,
-                    until=end,
+                    until=end - SPARE * self._seconds,
                     changing=self._values.graph.changing,
                 )
 

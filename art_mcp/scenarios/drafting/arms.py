@@ -48,7 +48,7 @@ _KINDS: dict[str, tuple[type, ...]] = {"integer": (int,), "number": (int, float)
 _FORMATS = ("date", "time", "date-time", "email", "uri", "hostname", "ipv4", "uuid")
 
 Make = Callable[[random.Random, Mapping[str, Any]], Any]
-"""Makes up a value. Takes the arguments that are arguments already. None: it cannot."""
+"""Makes up a value. Takes the arguments that the call has already. None: it cannot."""
 
 List = Callable[[Mapping[str, Any]], Sequence[Any]]
 
@@ -64,7 +64,7 @@ class Arm:
     Args:
         source: What it is, for the evidence.
         prior: How promising it seems, from 0 to 1.
-        list: Lists its values, for the arguments that are arguments already.
+        list: Lists its values, for the arguments that the call has already.
         make: Makes up a value. None: the values are listed.
         seen: Whether the server or its world showed the values.
     """

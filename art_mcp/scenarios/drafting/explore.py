@@ -18,7 +18,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
-from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in
+from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, offers, parameters_in
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, ValueGraph, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
@@ -302,7 +302,7 @@ def learn_failure(
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
     if len(graph.refusals[step.tool]) < MAX_REFUSALS:
-        graph.refusals[step.tool].append((dict(step.arguments), message))
+        graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
     for slot in shares:
         if isinstance(slots[slot], str):
             graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from art_mcp.canonical import canonical
@@ -19,6 +20,12 @@ from art_mcp.scenarios.observe import Finding, findings, is_file, leaves, meanin
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
+
+MAX_NEW = 2_000
+"""Values of one result that are kept, at most."""
+
+MAX_POOLS = 2_000
+"""Sources of values that are kept, at most: a server may name each value by a key of its own."""
 
 MAX_NEIGHBOURS = 200
 """Records and calls that are noted of a value, at most."""
@@ -143,7 +150,7 @@ class ValueGraph:
         """
         self.results.setdefault(tool, []).append((dict(arguments), value))
         self.learn_records(_records(value))
-        new = list(findings(tool, value))
+        new = list(islice(findings(tool, value), MAX_NEW))
         self._connect([*(leaf for _, leaf in leaves(dict(arguments))), *(finding.value for finding in new)])
         self.add(tool, [*new, *_below(tool, arguments, new), *_short_digests(new)])
 
@@ -165,6 +172,8 @@ class ValueGraph:
         pools = self.pools if pools is None else pools
         for finding in new:
             source = (tool, finding.own, finding.about)
+            if source not in pools and len(pools) >= MAX_POOLS:
+                continue
             pool = pools.setdefault(source, Pool(source, finding, tool))
             if len(pool.values) < MAX_FINDINGS:
                 pool.values.setdefault(canonical(finding.value), finding.value)

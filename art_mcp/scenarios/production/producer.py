@@ -64,7 +64,7 @@ FAILING = 6
 HELD_DRAFTS = 0.25
 """Share of the drafts that have a held-out value."""
 
-SPARE = 0.03
+SPARE = 0.1
 """Share of the time that is left for the last tasks, which are made of what was executed."""
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 COMMAND = [sys.executable, library.__file__, "--db", "{world}"]
 READING = {"find_books", "book_by_title", "member_loans", "members_in"}
 ACTING = {"check_out", "return_book", "move_book"}
-SECONDS = 45
+SECONDS, COUNT = 180, 320
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(books: Path) -> ScenarioSet:
-    return asyncio.run(generate_scenarios(COMMAND, worlds=[books], seconds=SECONDS, progress=False))
+    return asyncio.run(generate_scenarios(COMMAND, COUNT, worlds=[books], seconds=SECONDS, progress=False))
 
 
 def results(found: ScenarioSet) -> list[MCPScenario]:
