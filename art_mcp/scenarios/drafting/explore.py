@@ -110,6 +110,8 @@ class Explorer:
                 for number in bar.track(range(ROUNDS), description="exploring the server"):
                     before = len(self._calls)
                     await self._read(stack)
+                    if self._server.world is None:  # one rollout has the server at a time
+                        await self._close(stack)
                     await self._act(number)
                     done = number and all(self._worked[tool.name] for tool in self._tools)
                     if done or len(self._calls) == before or self._clock() > self._until:
@@ -146,7 +148,7 @@ class Explorer:
                 step = self._draw(tool, rng)
                 if step is not None and await self._try(step) is not None and await self._has_changed():
                     self._graph.changing.add(tool.name)
-                    await stack.aclose()
+                    await self._close(stack)
                     await self._open(stack)
                     break
 
@@ -154,6 +156,11 @@ class Explorer:
         """Takes a new copy for calls that read."""
         await stack.enter_async_context(rollout_of_its_own())
         self._reads_open = True
+
+    async def _close(self, stack: AsyncExitStack) -> None:
+        """Gives the copy for calls that read back."""
+        self._reads_open = False
+        await stack.aclose()
 
     async def _act(self, number: int) -> None:
         """A round of the tools that change something. Those that remove something come last in every other round."""

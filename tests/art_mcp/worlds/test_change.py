@@ -46,3 +46,15 @@ def test_executions_that_change_different_things_agree_on_nothing() -> None:
     assert merge_changes([MADE], []) is None
     assert merge_changes([GONE], [GONE.model_copy(update={"after": "b"})]) is None
     assert merge_changes([], []) == []
+
+
+def test_a_backup_with_the_time_in_its_name_is_expected_beside_a_change() -> None:
+    done = Change(where="/world/todo/todo.txt", what="content", before="tea", after="x tea")
+    backups = [Change(where=f"/world/todo/backup-{time}.txt", what="content", after="tea") for time in ("1000", "2012")]
+    both = merge_changes([backups[0], done], [backups[1], done])
+    assert both is not None
+    later = Change(where="/world/todo/backup-3317.txt", what="content", after="tea")
+    assert compare(both, [later, done]).degree == 1.0
+    assert compare(both, [done]).degree == 0.5
+    assert compare(both, [later.model_copy(update={"after": "coffee"}), done]).degree < 1.0
+    assert merge_changes(backups[:1], backups[1:]) is None, "nothing else was changed"
