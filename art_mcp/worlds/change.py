@@ -93,8 +93,8 @@ def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) 
 
 
 def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
-    """The changes of two executions of the same calls. Values that differ are marked as varying. What is at another place
-    each time, and differs in its digits alone, is kept beside changes that are not: a backup beside what was changed.
+    """The changes of two executions of the same calls. Values that differ are marked as varying. What is at another
+    place each time, and differs in its digits alone, is kept beside others: a backup beside what was changed.
 
     Returns:
         The changes. None: the executions changed different things, so that nothing can be expected of a third one.
