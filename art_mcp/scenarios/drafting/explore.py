@@ -53,6 +53,9 @@ SLOW_TRIES = 3
 LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
 
+REFUSAL_TRIES = 8
+"""Calls of a tool that worked, to find one that is refused, in a round."""
+
 MAX_SEQUENCES = 4
 """Sequences of a tool that are kept, at most."""
 
@@ -200,6 +203,19 @@ class Explorer:
                         made = [*findings(tool.name, result), *findings(tool.name, step.arguments)]
                         self._graph.add(tool.name, made, pools)
                     break
+            await self._look_for_refusals(tools, pools, number)
+
+    async def _look_for_refusals(self, tools: Sequence[CatalogTool], pools: Mapping[Source, Pool], number: int) -> None:
+        """Tries other values of tools that worked until one is refused: acts that must fail are tasks too. This comes
+        last in a copy of the world, because what works changes it."""
+        for tool in tools:
+            rng = random.Random(f"refusal-{self._seed}-{tool.name}-{number}")
+            for _ in range(REFUSAL_TRIES):
+                if self._graph.refusals[tool.name] or not self._worked[tool.name]:
+                    break
+                step = self._draw(tool, rng)
+                if step is not None:
+                    await self._try(step, pools)
 
     def _note_sequence(self, acts: Sequence[tuple[Step, Any]], step: Step) -> None:
         """Notes that a call worked after another one that has the most of its values, the latest of them."""

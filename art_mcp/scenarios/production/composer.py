@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
@@ -59,6 +60,7 @@ class Composer:
         self._phraser = phraser
         self._rng = rng
         self._unsaid = dict(unsaid or {})
+        self._question_counts: Counter[tuple[str, tuple[str, str, str]]] = Counter()
         self.errands = answers.errands(" ".join(map(_describe_tool, catalog.tools)))
 
     def task(self, executed_draft: ExecutedDraft, split: Split) -> MCPScenario | None:
@@ -171,8 +173,18 @@ class Composer:
         return None
 
     def _question(self, executed_draft: ExecutedDraft) -> Question | None:
-        weights = [WEIGHTS[question.kind] for question in executed_draft.questions]
-        return self._rng.choices(executed_draft.questions, weights)[0] if executed_draft.questions else None
+        """A question about the result of a call: one that was seldom asked of this tool, most of the time."""
+        if not executed_draft.questions:
+            return None
+        tool = executed_draft.trial.steps[-1].tool
+        counts = [self._question_counts[tool, question.key] for question in executed_draft.questions]
+        weights = [
+            WEIGHTS[question.kind] / (1 + count) ** 2
+            for question, count in zip(executed_draft.questions, counts, strict=True)
+        ]
+        [question] = self._rng.choices(executed_draft.questions, weights)
+        self._question_counts[tool, question.key] += 1
+        return question
 
     def _says_all(self, text: str, steps: Sequence[Step]) -> bool:
         """Whether a text says every value that the calls need, exactly."""

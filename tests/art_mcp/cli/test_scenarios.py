@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
-from tests.support.mcp.commands import HIDING, SERVER, SHELF
+from tests.support.mcp.commands import HIDING, SERVER, SHELF, needs_sdk_2
 from tests.support.mcp.originals import make_database
 from tests.support.servers.judge_app import endpoint
 
@@ -25,6 +25,7 @@ def test_scenarios_that_cannot_be_tried_are_said_to_be_so(tmp_path: Path) -> Non
     assert not (tmp_path / "found.jsonl").exists()
 
 
+@needs_sdk_2
 @pytest.mark.slow
 def test_each_tool_that_is_not_covered_has_a_reason_and_a_remedy(tmp_path: Path) -> None:
     words = ["scenarios", shlex.join(HIDING), "--env", "WEATHER_KEY=0123456789", "--seconds", "60", "--json"]
@@ -46,6 +47,7 @@ def test_each_tool_that_is_not_covered_has_a_reason_and_a_remedy(tmp_path: Path)
 
 @pytest.mark.slow
 def test_small_talk_alone_is_no_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("litellm", reason="models by name are asked through litellm")
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     thanks = [{"task": f"Thanks, {name}!", "difficulty": 1, "calls": [], "asks": []} for name in ("Ada", "Bo")]
     talk = [{**each, "reply": "talk", "answer": "You are welcome."} for each in thanks]

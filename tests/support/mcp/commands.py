@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+
+import pytest
 
 from tests.support import SUPPORT
 
@@ -22,3 +25,6 @@ ROWS = [sys.executable, str(SUPPORT / "mcp" / "sql_server.py")]
 """SQL on a database, which its argument names."""
 HIDING = [sys.executable, str(SUPPORT / "mcp" / "hiding_server.py")]
 """Keeps its exceptions to itself and to its stderr. The files of a directory, which its argument names."""
+
+needs_sdk_2 = pytest.mark.skipif(version("mcp").startswith("1."), reason="SDK 1 hides no exception of a tool")
+"""Marks tests of HIDING."""

@@ -15,7 +15,7 @@ from art_mcp.client.masking import Mask
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.execute import StepFailed, performed_step
 from art_mcp.scenarios.plan import Step
-from tests.support.mcp.commands import HIDING
+from tests.support.mcp.commands import HIDING, needs_sdk_2
 from tests.support.mcp.graphs import calling
 
 RAISING = """
@@ -127,6 +127,7 @@ def test_a_reason_has_the_log_and_the_message_has_not() -> None:
 
 
 @pytest.mark.slow
+@needs_sdk_2
 async def test_an_exception_that_the_sdk_hides_is_in_reasons_and_not_in_runs() -> None:
     async with connect(HIDING, env={"WEATHER_KEY": "0123456789"}) as server:
         weather = await server.call("get_weather", {"town": "Lima"})
@@ -144,6 +145,7 @@ async def test_an_exception_that_the_sdk_hides_is_in_reasons_and_not_in_runs() -
 
 
 @pytest.mark.slow
+@needs_sdk_2
 async def test_the_log_of_a_server_in_a_world_has_aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ART_CACHE", str(tmp_path / "cache"))
     (tmp_path / "reports").mkdir()
@@ -154,6 +156,7 @@ async def test_the_log_of_a_server_in_a_world_has_aliases(tmp_path: Path, monkey
 
 
 @pytest.mark.slow
+@needs_sdk_2
 async def test_a_cassette_replays_the_log(tmp_path: Path) -> None:
     tape = tmp_path / "tape.jsonl"
     results = []
