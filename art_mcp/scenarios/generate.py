@@ -79,9 +79,8 @@ class ScenarioOptions(WritingOptions, WorldOptions):
     def check(self) -> None:
         """Raises ConfigError if one of them is out of its range."""
         low, high = self.difficulty
-        sizes = (self.n is None or self.n >= 1) and 0 <= self.held_out < 1
-        sizes = sizes and (self.seconds is None or self.seconds > 0)
-        if not sizes or not 1 <= low <= high <= 5:
+        sizes = (self.n is None or self.n >= 1) and (self.seconds is None or self.seconds > 0)
+        if not (sizes and 0 <= self.held_out < 1) or not 1 <= low <= high <= 5:
             raise ConfigError(
                 f"n={self.n}, difficulty={self.difficulty}, held_out={self.held_out}, seconds={self.seconds}: expected "
                 "n ≥ 1, 1 ≤ low ≤ high ≤ 5, a share from 0 to 1, seconds > 0"

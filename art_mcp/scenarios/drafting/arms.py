@@ -132,11 +132,13 @@ class Arms:
         slot = (tool.name, path)
         name = path.removesuffix(".*").rpartition(".")[2]
         name = singular(name) if path.endswith(".*") else name
+        arms = list(self._pools(tool, slot, name, schema, self._graph.pools))
         if schema.get("type") in ("integer", "number"):
-            arms = [*self._pools(tool, slot, name, schema), *_numbers(name, schema)]
+            arms += _numbers(name, schema)
         else:
-            arms = [*self._lists(tool, slot, name, schema), *self._made_up(tool, slot, name, schema)]
-        arms += self._pools(tool, slot, name, schema, pools or {})
+            arms = [*self._lists(tool, name, schema, arms), *self._made_up(tool, slot, name, schema, arms)]
+        if pools:
+            arms += self._pools(tool, slot, name, schema, pools)
         pattern = schema.get("pattern")
         inside = bool(self._graph.places) or not tool.reads
         if pattern is None and not inside:
@@ -148,13 +150,12 @@ class Arms:
 
         return [_fitting(arm, allows) if pattern is not None or arm.source in _WRITTEN else arm for arm in arms]
 
-    def _lists(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
-        """Sources with a list of texts."""
+    def _lists(self, tool: CatalogTool, name: str, schema: Mapping[str, Any], pools: Sequence[Arm]) -> Iterator[Arm]:
+        """Sources with a list of texts. pools: what the server and its world show."""
         examples = [*(schema.get("examples") or ()), *([schema["example"]] if "example" in schema else ())]
         if examples:
             yield Arm("examples", 0.92, lambda _: examples)
         description = str(schema.get("description", ""))
-        pools = list(self._pools(tool, slot, name, schema))
         strongest = max((arm.prior for arm in pools), default=0.0)
         yield from pools
         if common := list(known_by(name, description)):
@@ -179,9 +180,9 @@ class Arms:
         slot: Slot,
         name: str,
         schema: Mapping[str, Any],
-        pools: Mapping[Source, Pool] | None = None,
+        pools: Mapping[Source, Pool],
     ) -> Iterator[Arm]:
-        """What the server and its world show. pools: None: all that is known."""
+        """What the server and its world show, as pools of values."""
         if schema.get("format") in _FORMATS and not self._graph.has_offers(slot):
             return
         wanted = _KINDS.get(str(schema.get("type")), (str,))
@@ -190,7 +191,7 @@ class Arms:
             for source, pool in self._graph.pools.items()
         )
         description_words = frozenset(meanings(str(schema.get("description", ""))))
-        for source, pool in list((self._graph.pools if pools is None else pools).items()):
+        for source, pool in pools.items():
             if pool.tool == ERRORS and source != (ERRORS, slot[1].rpartition(".")[2]):
                 continue
             if (key := (slot, source)) not in self._priors:
@@ -221,8 +222,10 @@ class Arms:
             return 0.3 * weight
         return 0.12 * weight
 
-    def _made_up(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
-        """Texts that are made up."""
+    def _made_up(
+        self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any], pools: Sequence[Arm]
+    ) -> Iterator[Arm]:
+        """Texts that are made up. pools: what the server and its world show."""
         verb = next((VERBS[word] for word in tool.words if word in VERBS), None)
         makes = bool(verb and verb.makes)
         hints = self._graph.messages.get(slot, "")
@@ -234,7 +237,7 @@ class Arms:
         yield Arm("phrase", 0.8 if text else 0.24, make=lambda rng, _: phrase(rng), made_up=True)
         yield Arm("new name", 0.58 if makes else 0.3, make=lambda rng, _: new_name(rng), made_up=True)
         graph = self._graph
-        paths = self._takes_paths(tool, slot, name, schema)
+        paths = _are_paths([str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()[:3]])
         likely = paths or bool(graph.own_endings(slot))
         if folders := [*graph.paths("directory"), *graph.folders()]:
             prior = (0.9 if makes else 0.4) if likely else 0.2
@@ -250,11 +253,10 @@ class Arms:
         if schema.get("type") is None:
             yield Arm("number", 0.15, make=lambda rng, _: rng.randrange(1, 100), made_up=True)
 
-    def _takes_paths(self, tool: CatalogTool, slot: Slot, name: str, schema: Mapping[str, Any]) -> bool:
-        """Whether what fits a parameter best are paths of files."""
-        pools = [arm for arm in self._pools(tool, slot, name, schema) if arm.prior >= 0.5]
-        values = [str(value) for arm in pools for value in arm.values()[:3]]
-        return bool(values) and all(value.startswith("/") for value in values)
+
+def _are_paths(values: Sequence[str]) -> bool:
+    """Whether values, of which there are some, are absolute paths."""
+    return bool(values) and all(value.startswith("/") for value in values)
 
 
 def _lister(pool: Pool, as_text: bool, whole: bool) -> List:

@@ -176,10 +176,10 @@ class Drafter:
         The first call has new arguments most of the time. The second one takes what it takes from them, or from the
         result, wherever the values were equal.
         """
-        known = [each for each in self.values.graph.sequences[name] if each.first[0] in self.tools]
-        if not known:
+        sequences = [sequence for sequence in self.values.graph.sequences[name] if sequence.first[0] in self.tools]
+        if not sequences:
             return None
-        sequence = self.rng.choice(known)
+        sequence = self.rng.choice(sequences)
         first, second = self.tools[sequence.first[0]], self.tools[name]
         before, arguments = sequence.first[1], dict(sequence.second[1])
         if self.rng.random() < NEW_ARGUMENTS:

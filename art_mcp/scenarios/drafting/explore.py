@@ -200,8 +200,8 @@ class Explorer:
                         self._graph.changing.add(tool.name)
                         self._graph.note(tool.name, step.arguments, 1.0)
                         acts.append((step, result))
-                        made = [*findings(tool.name, result), *findings(tool.name, step.arguments)]
-                        self._graph.add(tool.name, made, pools)
+                        for value in (result, step.arguments):
+                            self._graph.add(tool.name, findings(tool.name, value), pools)
                     break
             await self._look_for_refusals(tools, pools, number)
 
@@ -297,8 +297,8 @@ def _says_more(result: Any, step: Step) -> bool:
     """Whether a result has a value that the call had not."""
     if isinstance(result, str):
         return True
-    known = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
-    return any(canonical(leaf) not in known and leaf != 0 for _, leaf in leaves(result) if not isinstance(leaf, bool))
+    inputs = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
+    return any(canonical(leaf) not in inputs and leaf != 0 for _, leaf in leaves(result) if not isinstance(leaf, bool))
 
 
 def learn_failure(

@@ -30,9 +30,6 @@ MAX_POOLS = 2_000
 MAX_NEIGHBOURS = 200
 """Records and calls that are noted of a value, at most."""
 
-FAILURES = 2.0
-"""Failed calls after which a value or a source of a parameter is given up, unless others worked."""
-
 WORLD = "{world}"
 """Stands for a tool that gave what the files of a world show. No tool has such a name."""
 
