@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.drafting.value_graph import Slot
+from art_mcp.scenarios.drafting.value_graph import Slot, parameter_name
+from art_mcp.scenarios.observe import singular
 from art_mcp.worlds.alias import WORLD
 
 MAX_OFFERS = 40
@@ -39,11 +40,11 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
     """
     text = message[:MAX_MESSAGE]
     has_value = {slot for slot, value in values.items() if len(str(value)) > 1 and _is_in(str(value), text)}
-    text_words = set(words(text))
+    text_words = {form for word in words(text) for form in (word, singular(word))}
     has_name = {
         slot
         for slot in values
-        if (name := slot[1].rpartition(".")[2]) in text or (words(name) and set(words(name)) <= text_words)
+        if (name := parameter_name(slot[1])) in text or (words(name) and set(words(name)) <= text_words)
     }
     has_word = {slot for slot in values if any(len(word) > 2 and word in text_words for word in words(slot[1]))}
     slots = (has_value & has_name) or has_value or has_name or has_word

@@ -26,6 +26,15 @@ def test_an_error_blames_what_it_names(message: str, blamed: set[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("message", "blamed"),
+    [("bad entities", {"entities.*"}), ("one tag is bad", {"tags.*"}), ("*path* must exist", set())],
+)
+def test_the_items_of_a_list_are_blamed_by_its_name(message: str, blamed: set[str]) -> None:
+    slots = {("mark", "tags.*"): "zz", ("mark", "entities.*"): "yy"}
+    assert {slot[1] for slot in blame(message, slots)} == blamed
+
+
+@pytest.mark.parametrize(
     ("message", "values", "endings"),
     [
         ("Sheet 'x' not found. Available sheets: 'Orders', 'Stock'.", ["Orders", "Stock"], []),
