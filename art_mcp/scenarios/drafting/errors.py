@@ -8,7 +8,7 @@ from typing import Any
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.drafting.value_graph import Slot, parameter_name
-from art_mcp.scenarios.observe import singular
+from art_mcp.scenarios.observe import leaves, parse_result, singular
 from art_mcp.worlds.alias import WORLD
 
 MAX_OFFERS = 40
@@ -17,6 +17,11 @@ MAX_OFFERS = 40
 MAX_MESSAGE = 4_000
 """Characters of an error that are read, at most."""
 
+MAX_REASON = 120
+"""Characters of an error that an answer repeats, at most."""
+
+_PREFIX = re.compile(r"^(?:[\w ]*\b(?:error|exception)\b[^:\n]*:\s*)+", re.IGNORECASE)
+"""What an SDK puts before an error: `Error executing tool NAME: `."""
 _QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`")
 _LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
 """Items with commas between them, after a colon or in brackets."""
@@ -27,6 +32,18 @@ _DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 """A word with digits: a date, a time, a reference of a cell."""
+
+
+def message_of(text: str) -> str:
+    """An error without the keys of its JSON, which are no words of the server."""
+    value = parse_result(text)
+    return text if isinstance(value, str) else ". ".join(str(leaf) for _, leaf in leaves(value))
+
+
+def reason_of(text: str) -> str:
+    """The last part of an error, without what the server's SDK puts before it. Empty: it is long or several lines."""
+    reason = _PREFIX.sub("", message_of(text).strip()).strip().rstrip(".")
+    return reason if "\n" not in reason and len(reason) <= MAX_REASON else ""
 
 
 def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:

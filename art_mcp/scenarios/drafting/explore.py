@@ -18,7 +18,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
-from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, offers, parameters_in
+from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, offers, parameters_in
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, ValueGraph, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
@@ -60,7 +60,7 @@ MAX_SEQUENCES = 4
 """Sequences of a tool that are kept, at most."""
 
 MAX_REFUSALS = 24
-"""Calls of a tool that failed that are kept, at most: some are tasks that cannot be done."""
+"""The last calls of a tool that failed that are kept: some are tasks that cannot be done."""
 
 EMPTY = 0.15
 """What a call counts that gave nothing."""
@@ -211,7 +211,7 @@ class Explorer:
         for tool in tools:
             rng = random.Random(f"refusal-{self._seed}-{tool.name}-{number}")
             for _ in range(REFUSAL_TRIES):
-                if self._graph.refusals[tool.name] or not self._worked[tool.name]:
+                if self._graph.refused_calls(tool.name) or not self._worked[tool.name]:
                     break
                 step = self._draw(tool, rng)
                 if step is not None:
@@ -317,15 +317,14 @@ def learn_failure(
     if success:
         graph.note(step.tool, step.arguments, success)
         return
-    if not isinstance(value := parse_result(message), str):  # an error as JSON: its keys are no words of the server
-        message = ". ".join(str(leaf) for _, leaf in leaves(value))
+    message = message_of(message)
     shares = blame(message, slots)
     offer, endings = offers(message, step.arguments)
     offer = [value for value in offer if canonical(value) not in new]
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
-    if len(graph.refusals[step.tool]) < MAX_REFUSALS:
-        graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
+    graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
+    del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
     for slot in shares:
         if isinstance(slots[slot], str):
             graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])

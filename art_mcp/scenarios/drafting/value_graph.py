@@ -299,6 +299,25 @@ class ValueGraph:
         count = self._count_of(slot, value)
         return count is not None and count.hits > 0
 
+    def refused_calls(self, tool: str) -> list[tuple[dict[str, Any], str]]:
+        """The calls of a tool that failed although all of their values seem to be there, each with its error: what they
+        name forbids it."""
+        return [
+            (arguments, message)
+            for arguments, message in self.refusals[tool]
+            if all(self._may_be_there(slot, value) for slot, value in slot_values(tool, arguments))
+        ]
+
+    def _may_be_there(self, slot: Slot, value: Any) -> bool:
+        """Whether calls worked with values of the source of this one, in the slot, or where it lists values, in one of
+        this name: the books that can be lent are others than those that can be returned. A value without a source is
+        one that the schema or the user has."""
+        sources = self._of(slot, canonical(value))
+        return not sources or any(
+            self.evidence(slot, source).hits > 0 or (source in self.pools and self.by_name(slot, source).hits > 0)
+            for source in sources
+        )
+
     def _count_of(self, slot: Slot, value: Any) -> Count | None:
         key = canonical(value)
         return self._values.get((slot, key)) or self._names.get((parameter_name(slot[1]), key))

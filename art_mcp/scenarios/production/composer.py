@@ -114,10 +114,13 @@ class Composer:
             return None
         return self._scenario(text, [executed_draft], [second], split, history=[history])
 
-    def missing(self, executed_draft: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
-        """A task with a value that does not exist. like: tasks of the same tool that can be done."""
-        assert executed_draft.draft.missing is not None
-        value, noun = executed_draft.draft.missing
+    def impossible(
+        self, executed_draft: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split
+    ) -> MCPScenario | None:
+        """A task whose call must fail. like: tasks of the same tool that can be done."""
+        obstacle = executed_draft.draft.obstacle
+        assert obstacle is not None
+        value = obstacle.value
         acts = self._drafter.senses[executed_draft.trial.steps[-1].tool].acts
         question = None
         if not acts:
@@ -129,8 +132,8 @@ class Composer:
             question.head if question else ""
         ):
             return None
-        reason = executed_draft.draft.refusal
-        answer = answers.refusal(reason) if reason else answers.missing(noun, value)
+        noun, reason = obstacle.noun, executed_draft.errors[0]
+        answer = answers.missing(noun, value) if noun else answers.refusal(reason)
         scenario = self._scenario(text, [executed_draft], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=answer, facts=[], readings=[])

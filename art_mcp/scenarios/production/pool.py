@@ -34,13 +34,13 @@ class Pool:
         self.singles: defaultdict[str, list[ExecutedDraft]] = defaultdict(list)
         self.chains: defaultdict[tuple[str, str], list[ExecutedDraft]] = defaultdict(list)
         self.acting_pairs: defaultdict[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]] = defaultdict(list)
-        self.missing: list[ExecutedDraft] = []
+        self.impossible: list[ExecutedDraft] = []
         self.held_combinations: set[Tools] | None = None
 
     def add(self, executed_draft: ExecutedDraft) -> None:
         """Adds an executed draft."""
-        if executed_draft.draft.missing is not None:
-            self.missing.append(executed_draft)
+        if executed_draft.draft.obstacle is not None:
+            self.impossible.append(executed_draft)
         elif executed_draft.draft.kind == "chain":
             self.chains[executed_draft.trial.steps[0].tool, executed_draft.trial.steps[-1].tool].append(executed_draft)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
@@ -14,6 +15,7 @@ from art_mcp.scenarios.drafting.explore import EMPTY, learn_failure
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.plan import HELD_OUT
 from art_mcp.scenarios.production.composer import Composer
@@ -116,10 +118,9 @@ class Producer:
             await on_wave()
             if time_left() < SPARE or self._emitter.full:
                 break
-            any_new = False
+            any_new = await self._wave(trials, self._more_impossible(), fail=True)
             for _ in range(READING_WAVES):
                 any_new |= await self._wave(trials, [*self._more_singles(acting=False), *self._more_chains()])
-            any_new |= await self._wave(trials, self._more_missing(), fail=True)
             any_new |= await self._wave(trials, self._more_singles(acting=True))
             any_new |= await self._wave(trials, self._more_pairs())
             any_new |= await self._wave(trials, self._more_sequences())
@@ -175,23 +176,21 @@ class Producer:
             wrong = None
             if isinstance(outcome, StepFailed):
                 wrong = (outcome.kind, str(outcome))
-                if draft.kind == "single" and outcome.kind == "error":
-                    learn_failure(self._drafter.values, draft.steps[0], outcome.message)
+                if draft.call is not None and outcome.kind == "error":
+                    learn_failure(self._drafter.values, draft.call, outcome.message)
             else:
                 if draft.parts:
                     self._pool.add_pair(*split_pair(draft, outcome, self._rng))
                     continue
                 executed = to_executed(draft, outcome, self._rng)
                 wrong = self._useless(executed)
+                if draft.call is not None and not fail:
+                    self._drafter.values.graph.note(last, draft.call.arguments, EMPTY if wrong else 1.0)
                 if wrong is None:
                     self._pool.add(executed)
-                    if draft.kind == "single":
-                        self._drafter.values.graph.note(last, draft.steps[0].arguments, 1.0)
                     if draft.kind == "single" and not executed.acts:
                         self._chains.learn(last, draft.steps[0].arguments, executed.results[0])
                     continue
-                if draft.kind == "single":
-                    self._drafter.values.graph.note(last, draft.steps[0].arguments, EMPTY)
             if wrong[0] != "surplus":
                 self._failed[last] += not fail
                 tools = [step.tool for step in draft.steps]
@@ -203,9 +202,11 @@ class Producer:
 
     def _useless(self, executed_draft: ExecutedDraft) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
-        if executed_draft.draft.missing is not None:
-            changes = executed_draft.trial.changes
-            return ("unstable", "it gave an error, and changed something") if changes else None
+        if (obstacle := executed_draft.draft.obstacle) is not None:
+            if executed_draft.trial.changes:
+                return "unstable", "it gave an error, and changed something"
+            named = all(mentions(error, obstacle.value) for error in executed_draft.errors)
+            return None if named or obstacle.noun else ("unstable", f"its error says nothing of {obstacle.value} now")
         if executed_draft.acts:
             removes = any(VERBS[word].removes for word in words(executed_draft.draft.steps[-1].tool) if word in VERBS)
             if removes and executed_draft.trial.changes == []:
@@ -333,19 +334,19 @@ class Producer:
                 drafts.append(draft)
         return drafts
 
-    def _more_missing(self) -> list[Draft]:
-        if len(self._pool.missing) >= self._enough():
+    def _more_impossible(self) -> list[Draft]:
+        """Drafts of calls that must fail: some with values that are there, the others with one that is not."""
+        if len(self._pool.impossible) >= self._enough():
             return []
-        drafts: list[Draft] = []
-        for name in self._rng.sample(self._names, len(self._names)):
-            usable = bool(self._pool.singles[name]) or name in self._drafter.values.graph.usable
-            if usable and name not in self._sql.tools and len(drafts) < MAX_FAILING:
+        names = [name for name in self._rng.sample(self._names, len(self._names)) if name not in self._sql.tools]
+        refusals = (next(filter(self._is_new, self._drafter.refusals(name)), None) for name in names)
+        drafts = list(islice(filter(None, refusals), MAX_FAILING // 2))
+        for name in names:
+            if self._pool.singles[name] and len(drafts) < MAX_FAILING:
                 try:
-                    draft = self._drafter.missing(name) if self._pool.singles[name] else None
+                    draft = self._drafter.missing(name)
                 except NoValue:
-                    draft = None
-                for each in (self._drafter.refusal(name), draft):
-                    if each is not None and self._is_new(each):
-                        drafts.append(each)
-                        break
+                    continue
+                if draft is not None and self._is_new(draft):
+                    drafts.append(draft)
         return drafts

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in
+from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in, reason_of
 
 CALL = {("lend", "title"): "Dune", ("lend", "member"): "Ada Berg", ("lend", "due_date"): "soon"}
 
@@ -61,3 +61,16 @@ def test_an_error_names_parameters() -> None:
     names = ["path", "since_sha", "since_time", "id"]
     message = "Exactly one of 'since_sha' or 'since_time' must be provided, for each id"
     assert parameters_in(message, names) == ["since_sha", "since_time"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Error executing tool lend: 'Dune' is on loan already.", "'Dune' is on loan already"),
+        ('{"detail": "Dune is on loan"}', "Dune is on loan"),
+        ("first line\nsecond line", ""),
+        ("long " * 40, ""),
+    ],
+)
+def test_the_reason_of_an_error_is_short(text: str, reason: str) -> None:
+    assert reason_of(text) == reason
