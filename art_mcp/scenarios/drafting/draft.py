@@ -11,7 +11,7 @@ from typing import Any
 from art_mcp.scenarios.drafting.errors import reason_of
 from art_mcp.scenarios.execute import Execution, Trial, resolve_arguments
 from art_mcp.scenarios.lines import mentions
-from art_mcp.scenarios.observe import parse_result
+from art_mcp.scenarios.observe import is_nothing, parse_result
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Kind, Split, Step
@@ -88,6 +88,11 @@ class ExecutedDraft:
     def acts(self) -> bool:
         """Whether the task is to change something: its last call does not read."""
         return not self.trial.steps[-1].reads
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether all that can be asked has zero or nothing as its answer."""
+        return bool(self.questions) and all(is_nothing(question.value) for question in self.questions)
 
     @property
     def length(self) -> int:

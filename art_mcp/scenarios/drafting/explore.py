@@ -23,7 +23,7 @@ from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, ValueGraph, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
-from art_mcp.scenarios.observe import findings, leaves, parse_result
+from art_mcp.scenarios.observe import findings, is_nothing, leaves, parse_result
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
@@ -54,7 +54,9 @@ LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
 
 REFUSAL_TRIES = 8
-"""Calls of a tool that worked, to find one that is refused, in a round."""
+"""Calls of a tool that worked, to find REFUSALS that are refused, in a round."""
+
+REFUSALS = 3
 
 MAX_SEQUENCES = 4
 """Sequences of a tool that are kept, at most."""
@@ -206,12 +208,12 @@ class Explorer:
             await self._look_for_refusals(tools, pools, number)
 
     async def _look_for_refusals(self, tools: Sequence[CatalogTool], pools: Mapping[Source, Pool], number: int) -> None:
-        """Tries other values of tools that worked until one is refused: acts that must fail are tasks too. This comes
+        """Tries other values of tools that worked until some are refused: acts that must fail are tasks too. This comes
         last in a copy of the world, because what works changes it."""
         for tool in tools:
             rng = random.Random(f"refusal-{self._seed}-{tool.name}-{number}")
             for _ in range(REFUSAL_TRIES):
-                if self._graph.refused_calls(tool.name) or not self._worked[tool.name]:
+                if len(self._graph.refused_calls(tool.name)) >= REFUSALS or not self._worked[tool.name]:
                     break
                 step = self._draw(tool, rng)
                 if step is not None:
@@ -294,11 +296,10 @@ class Explorer:
 
 
 def _says_more(result: Any, step: Step) -> bool:
-    """Whether a result has a value that the call had not."""
-    if isinstance(result, str):
-        return True
+    """Whether a result has a value that the call had not, and that is not nothing."""
     inputs = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
-    return any(canonical(leaf) not in inputs and leaf != 0 for _, leaf in leaves(result) if not isinstance(leaf, bool))
+    values = [result] if isinstance(result, str) else [leaf for _, leaf in leaves(result) if not isinstance(leaf, bool)]
+    return any(canonical(value) not in inputs and not is_nothing(str(value)) for value in values)
 
 
 def learn_failure(

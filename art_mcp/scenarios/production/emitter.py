@@ -28,8 +28,7 @@ MISSES = 25
 """Attempts in a row that may give no new task before a quota is given up."""
 
 CALL_SHARE = 0.6
-"""How often a task that cannot be done has a call that must fail: as often for a value that does not exist as for one
-that is there. The others are those for which there is no tool."""
+"""How often a task that cannot be done has a call that must fail. The others are those for which there is no tool."""
 
 _SETS: tuple[Split, ...] = ("train", "values", "phrasings")
 
@@ -196,16 +195,10 @@ class Emitter:
         return None
 
     def _impossible(self, split: Split) -> MCPScenario | None:
-        absent: list[ExecutedDraft] = []
-        refused: list[ExecutedDraft] = []
-        for draft in self._fitting(self._pool.impossible, split):
-            assert draft.draft.obstacle is not None
-            (absent if draft.draft.obstacle.noun else refused).append(draft)
-        groups = [group for group in (absent, refused) if group]
-        if groups and self._rng.random() < CALL_SHARE:
-            choice = self._least_told(self._rng.choice(groups), split)
-            if choice is not None:
-                return self._composer.impossible(choice, self._pool.singles[choice.trial.steps[-1].tool], split)
+        if self._rng.random() < CALL_SHARE:
+            draft = self._least_told(self._fitting(self._pool.impossible, split), split)
+            if draft is not None:
+                return self._composer.impossible(draft, self._pool.singles[draft.trial.steps[-1].tool], split)
         return None if split == "values" else self._composer.errand(split)
 
     def _small_talk(self, split: Split) -> MCPScenario | None:
