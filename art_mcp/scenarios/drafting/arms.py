@@ -165,7 +165,7 @@ class Arms:
         if strongest < 0.9:
             graph = self._graph
             is_search = bool(words(name)) and words(name)[-1] in WORDS.search_terms
-            yield Arm("word", 0.65 if is_search else 0.2, lambda _: graph.names())
+            yield Arm("word", 0.65 if is_search else 0.2, lambda _: graph.terms())
             yield Arm("line", 0.22, lambda arguments: graph.lines_of(arguments.values()))
             yield Arm("near", 0.28, lambda arguments: graph.near([leaf for _, leaf in leaves(dict(arguments))]))
 

@@ -130,7 +130,7 @@ class Explorer:
                 continue
             if errors := self._errors.get(tool.name):
                 error, times = errors.most_common(1)[0]
-                reasons[tool.name] = f"every call failed, {times} of {errors.total()} with: {error}"
+                reasons[tool.name] = f"no call worked, {times} of {errors.total()} with: {error}"
             elif tool.name in self._unknown:
                 reasons[tool.name] = self._unknown[tool.name]
             else:
@@ -280,9 +280,13 @@ class Explorer:
             if self._seconds[step.tool] > SLOW and self._tries[step.tool] >= SLOW_TRIES:
                 self._graph.slow.add(step.tool)
         result = parse_result(answer.text, answer.structured)
-        self._worked[step.tool] += 1
+        says_more = _says_more(result, step)
+        if says_more or self._acts(self._values.tool(step.tool)):
+            self._worked[step.tool] += 1
+        else:
+            self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
-        self._graph.note(step.tool, step.arguments, 1.0 if _says_more(result, step) else EMPTY)
+        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
         if pools is None:
             self._values.learn(step.tool, step.arguments, result)
         return result

@@ -17,7 +17,7 @@ from typing import Any
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, properties_of
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import Finding, findings, is_file, leaves, meanings, singular
+from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings, singular
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -377,13 +377,16 @@ class ValueGraph:
         names = [path.rpartition("/")[2] for path in self.paths("file")]
         return sorted({f".{name.rpartition('.')[2]}" for name in names if "." in name.strip(".")})
 
-    def names(self) -> list[str]:
-        """Words in the names of known things, to look for."""
+    def terms(self) -> list[str]:
+        """Words to look for: those in the names of known things, and in short texts of results."""
         parts: set[str] = set()
         for pool in self.pools.values():
-            if pool.finding.own[-1:] in (("name",), ("title",)):
-                for value in pool.values.values():
-                    parts.update(_WORD.findall(value) if isinstance(value, str) else ())
+            is_name = pool.finding.own[-1:] in (("name",), ("title",))
+            for value in pool.values.values():
+                is_text = isinstance(pool.origin, str) and isinstance(value, str) and " " in value[:MAX_VALUE]
+                parts.update(
+                    _WORD.findall(value[:MAX_VALUE]) if isinstance(value, str) and (is_name or is_text) else ()
+                )
         return sorted(parts)
 
     def near(self, others: Iterable[Any]) -> list[Any]:

@@ -135,6 +135,14 @@ def test_values_that_failed_are_not_drawn_where_others_are_left() -> None:
     assert values.graph.refusals["lend"] == [({"title": "Dune"}, "'Dune' is on loan already")]
 
 
+def test_words_to_look_for_are_of_names_and_of_short_texts() -> None:
+    finds, lists = tool("find_tasks", query=STRING), tool("list_tasks")
+    values = values_of(finds, lists)
+    values.learn("list_tasks", {}, [{"name": "plan", "state": "open", "text": "paint the fence", "log": "word " * 40}])
+    assert {"plan", "paint", "fence"} <= set(values.graph.terms())
+    assert "open" not in values.graph.terms()
+
+
 def test_a_call_that_gives_nothing_proves_nothing() -> None:
     finds = tool("find_books", topic=STRING)
     values = values_of(finds, tool("list_topics"))
