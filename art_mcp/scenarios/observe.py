@@ -50,6 +50,7 @@ _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.I
 _NOTHING = re.compile(
     r"\W*(none|nothing( \w+){0,2}|no( \w+){1,4}|0 (\w+ ){0,2}(found|results?|matches))\W*", re.IGNORECASE
 )
+_ZERO = re.compile(r"\W*([a-z]\w*\W+){0,2}0+(\.0+)?(\W+[a-z]\w*){0,3}\W*", re.IGNORECASE)
 _REFUSAL = re.compile(
     r"(?:failed to|could not|cannot|can't|unable to|invalid|unknown|no such)\b.{1,160}"
     r"|.{1,120}\b(?:not found|does not exist|do not exist|doesn't exist|already exists)\b.{0,60}",
@@ -175,6 +176,11 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
     elif not any(True for _ in leaves(value)):
         return "empty", f"the result is {canonical(value)[:80]}"
     return None
+
+
+def is_nothing(text: str) -> bool:
+    """Whether a short text says that there is nothing: `0`, `Total: 0`, `No results`."""
+    return bool(_NOTHING.fullmatch(text) or _ZERO.fullmatch(text))
 
 
 def _reports_failure(value: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.errors import is_foreign, offers
 from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
 from art_mcp.scenarios.drafting.value_graph import (
-    ERRORS,
+    Origin,
     Pool,
     Slot,
     Source,
@@ -24,6 +24,7 @@ from art_mcp.scenarios.drafting.value_graph import (
     alike,
     is_digest,
     is_short_digest,
+    parameter_name,
 )
 from art_mcp.scenarios.observe import Finding, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
@@ -34,9 +35,6 @@ FEW = 4
 
 SAME_NAME = 0.9
 """What is left of the rate of a source for a parameter of the same name of another tool."""
-
-SCHEMA = "{schema}"
-"""Stands for a tool that gave what schemas and resources name. No tool has such a name."""
 
 _SMALL = 3
 _WRITTEN = frozenset({"examples", "described", "offered", "default"})
@@ -103,15 +101,14 @@ class Arms:
                 inner = plain(schema, tool.input_schema)
                 values = [*(inner.get("examples") or ()), inner.get("example"), inner.get("default")]
                 texts = [value for value in values if _is_text(value) and not is_foreign(value)]
-                self._graph.add(SCHEMA, [Finding(None, tuple(meanings(name)), about, value) for value in texts])
+                self._graph.add(Origin.SCHEMA, [Finding(None, tuple(meanings(name)), about, value) for value in texts])
         for resource in self._catalog.resources:
             about = frozenset(meanings(f"{resource.name} resource"))
-            self._graph.add(SCHEMA, [Finding(None, ("uri",), about, resource.uri)])
+            self._graph.add(Origin.SCHEMA, [Finding(None, ("uri",), about, resource.uri)])
 
     def rate(self, slot: Slot, arm: Arm) -> float:
         """The share of calls that may work with values of a source, from 0 to 1."""
-        prior, name = arm.prior, slot[1].rpartition(".")[2]
-        others = self._graph.by_name(slot, name, arm.source)
+        prior, others = arm.prior, self._graph.by_name(slot, arm.source)
         if others.hits:
             prior = max(prior, SAME_NAME * others.rate(0.5))
         elif others.failures:
@@ -129,9 +126,7 @@ class Arms:
             schema: Its schema, without references.
             pools: Values that are in this copy of the world alone.
         """
-        slot = (tool.name, path)
-        name = path.removesuffix(".*").rpartition(".")[2]
-        name = singular(name) if path.endswith(".*") else name
+        slot, name = (tool.name, path), parameter_name(path)
         arms = list(self._pools(tool, slot, name, schema, self._graph.pools))
         if schema.get("type") in ("integer", "number"):
             arms += _numbers(name, schema)
@@ -170,7 +165,7 @@ class Arms:
         if strongest < 0.9:
             graph = self._graph
             is_search = bool(words(name)) and words(name)[-1] in WORDS.search_terms
-            yield Arm("word", 0.65 if is_search else 0.2, lambda _: graph.names())
+            yield Arm("word", 0.65 if is_search else 0.2, lambda _: graph.terms())
             yield Arm("line", 0.22, lambda arguments: graph.lines_of(arguments.values()))
             yield Arm("near", 0.28, lambda arguments: graph.near([leaf for _, leaf in leaves(dict(arguments))]))
 
@@ -192,28 +187,27 @@ class Arms:
         )
         description_words = frozenset(meanings(str(schema.get("description", ""))))
         for source, pool in pools.items():
-            if pool.tool == ERRORS and source != (ERRORS, slot[1].rpartition(".")[2]):
+            if pool.origin is Origin.ERROR and source != (Origin.ERROR, name):
                 continue
             if (key := (slot, source)) not in self._priors:
                 self._priors[key] = self._prior(tool, name, description_words, pool)
             kind = type(pool.finding.value)
             if kind not in wanted and not (wanted == (str,) and kind is int and self._priors[key] >= 0.7):
                 continue
-            yield Arm(
-                source, self._priors[key], _lister(pool, wanted == (str,), whole=not short), seen=pool.tool != SCHEMA
-            )
+            values = _lister(pool, wanted == (str,), whole=not short)
+            yield Arm(source, self._priors[key], values, seen=pool.origin is not Origin.SCHEMA)
 
     def _prior(self, tool: CatalogTool, name: str, description_words: frozenset[str], pool: Pool) -> float:
         """How promising a pool is, by its words."""
-        if pool.tool == ERRORS:
+        if pool.origin is Origin.ERROR:
             return 0.8
         order, own, about = meanings(name), pool.finding.own, pool.finding.about
         if self._graph.fits(pool, name):
             exact = 0.08 * (list(own) == order) - 0.14 * bool(set(own) - set(order))
-            if pool.tool == tool.name:
+            if pool.origin == tool.name:
                 return 0.55 + 0.1 * alike(tool, pool) + exact
             return 0.72 + 0.04 * min(alike(tool, pool), 4) + exact
-        weight = 0.5 if pool.tool == tool.name else 1.0
+        weight = 0.5 if pool.origin == tool.name else 1.0
         if own and order and own[-1] == order[-1]:
             return 0.45 * weight
         if set(order) & {*own, *about}:

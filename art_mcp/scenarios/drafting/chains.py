@@ -7,13 +7,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.value_graph import short
+from art_mcp.scenarios.drafting.value_graph import short, slot_values
 from art_mcp.scenarios.drafting.values import NoValue
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Path, at, findings, leaves, meanings
@@ -56,6 +57,12 @@ class Link:
     value: Any
     second: CatalogTool
     parameter: str
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """Arguments of the first call that the second one takes too, such as a repository."""
+        names = properties_of(self.second).keys() - {self.parameter}
+        return {name: value for name, value in self.arguments.items() if name in names}
 
     @property
     def length(self) -> int:
@@ -129,18 +136,15 @@ class Chains:
         return list(self._links)
 
     def draft(self, pair: tuple[str, str]) -> Draft | None:
-        """A task with a chain of two tools. None: an argument is not known."""
-        rng = self._drafter.rng
-        links = self._links[pair]
-        link = min(rng.sample(links, min(LINK_SAMPLE, len(links))), key=lambda link: link.length)
+        """A task with a chain of two tools. None: an argument is not known, or each value was refused."""
+        rng, links = self._drafter.rng, self._links[pair]
+        sample = list(islice(filter(self._may_work, rng.sample(links, len(links))), LINK_SAMPLE))
+        if not sample:
+            return None
+        link = min(sample, key=lambda link: link.length)
         options = list(self._link_descriptions(link))
-        # Arguments of the same name, such as a repository, are those of the first call, and are said once.
-        common = {
-            name: value
-            for name, value in link.arguments.items()
-            if name in properties_of(link.second) and name != link.parameter
-        }
-        base = {**common, link.parameter: {"$step": 0, "path": list(link.path)}}
+        # Arguments of the same name are said once.
+        base = {**link.common, link.parameter: {"$step": 0, "path": list(link.path)}}
         try:
             more = self._drafter.values.arguments(link.second, base_arguments=base, held=None, optional=0.1)
         except NoValue:
@@ -159,9 +163,15 @@ class Chains:
             before=[before],
             wordings={link.parameter: wording},
             first=call.do if separate else "",
-            unsaid=list(common),
+            unsaid=list(link.common),
             held_values=held_values,
+            references={link.parameter: link.value},
         )
+
+    def _may_work(self, link: Link) -> bool:
+        """Whether no call of the second tool with what the first one tells was refused."""
+        values = slot_values(link.second.name, {**link.common, link.parameter: link.value})
+        return not any(self._drafter.values.graph.is_refused(slot, value) for slot, value in values)
 
     def _link_descriptions(self, link: Link) -> Iterator[tuple[str, bool]]:
         return descriptions(link.result, link.path, self._item(link), self._drafter.rng)

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from art_mcp.scenarios.drafting.errors import reason_of
 from art_mcp.scenarios.execute import Execution, Trial, resolve_arguments
 from art_mcp.scenarios.lines import mentions
-from art_mcp.scenarios.observe import parse_result
+from art_mcp.scenarios.observe import is_nothing, parse_result
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import Kind, Split, Step
@@ -18,6 +19,19 @@ from art_mcp.scenarios.plan import Kind, Split, Step
 RenderCall = Callable[[random.Random], Wish]
 FindQuestions = Callable[[Any, Any, random.Random], list[Question]]
 """Takes what the last step gave in both executions, as `parse_result` returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a call must fail.
+
+    Args:
+        value: The value that the answer must mention.
+        noun: What it would be the name of, as it does not exist. Empty: it does, and the server says why it refuses.
+    """
+
+    value: str
+    noun: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +46,8 @@ class Draft:
         held_values: The held-out values of the arguments.
         topic: What the call is about in words, for a follow-up that names only this: the value of its main argument.
         same: The same for drafts that differ in nothing but the topic.
-        missing: The value that does not exist, and what it would be the name of. None: the calls should work.
-        refusal: Why the call must fail, in the server's words. Empty: because of the missing value, or it should work.
+        obstacle: Why the last call must fail. None: the calls should work.
+        call: The last call with the values that its references are known to have. None: they are not known.
         parts: The two drafts of a pair that is executed together, with one call each. Empty: it is no such pair.
     """
 
@@ -44,8 +58,8 @@ class Draft:
     held_values: frozenset[str] = frozenset()
     topic: str = ""
     same: str = ""
-    missing: tuple[str, str] | None = None
-    refusal: str = ""
+    obstacle: Obstacle | None = None
+    call: Step | None = None
     parts: tuple[Draft, ...] = ()
 
     @property
@@ -76,6 +90,11 @@ class ExecutedDraft:
         return not self.trial.steps[-1].reads
 
     @property
+    def is_empty(self) -> bool:
+        """Whether all that can be asked has zero or nothing as its answer."""
+        return bool(self.questions) and all(is_nothing(question.value) for question in self.questions)
+
+    @property
     def length(self) -> int:
         """Characters of all results: what an agent has to read."""
         return sum(len(result.text) for result in self.trial.first.results)
@@ -84,6 +103,12 @@ class ExecutedDraft:
     def results(self) -> Sequence[Any]:
         """What each call gave in the first execution, as `parse_result` returns it."""
         return [parse_result(result.text, result.structured) for result in self.trial.first.results]
+
+    @property
+    def errors(self) -> list[str]:
+        """The reason that the last call gave in each execution, as `reason_of` reads it."""
+        runs = [run for run in (self.trial.first, self.trial.second) if run is not None]
+        return [reason_of(run.results[-1].text) for run in runs]
 
     @property
     def arguments(self) -> list[Any]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
-from art_mcp.scenarios.drafting.draft import Draft
+from art_mcp.scenarios.drafting.draft import Draft, Obstacle
+from art_mcp.scenarios.drafting.errors import reason_of
 from art_mcp.scenarios.drafting.gazetteer import new_name
+from art_mcp.scenarios.drafting.value_graph import slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.lines import lines, mentions
 from art_mcp.scenarios.observe import Path, leaves, meanings, singular
@@ -25,12 +26,6 @@ from art_mcp.scenarios.plan import Kind, Step, is_reference
 
 NEW_ARGUMENTS = 0.7
 """How often the first call of a sequence gets new arguments."""
-
-MAX_REASON = 120
-"""Characters of an error that an answer repeats, at most."""
-
-_PREFIX = re.compile(r"^(?:[\w ]*\b(?:error|exception)\b[^:\n]*:\s*)+", re.IGNORECASE)
-"""What an SDK puts before an error: `Error executing tool NAME: `."""
 
 
 class Drafter:
@@ -76,6 +71,7 @@ class Drafter:
         first: str = "",
         unsaid: Sequence[str] = (),
         held_values: frozenset[str] = frozenset(),
+        references: Mapping[str, Any] | None = None,
     ) -> Draft:
         """A task whose last call has these arguments.
 
@@ -88,6 +84,7 @@ class Drafter:
             first: What is to be done before, in the imperative.
             unsaid: Arguments that the text has said already.
             held_values: Held-out values of the calls before.
+            references: The values that the references among the arguments are known to have.
         """
         sense = self.senses[tool.name]
         spoken_arguments = {name: value for name, value in arguments.items() if name not in unsaid}
@@ -104,6 +101,8 @@ class Drafter:
         literals = {name: value for name, value in spoken_arguments.items() if not is_reference(value)}
         main = self.main_argument(tool, literals) if kind == "single" else None
         others = {name: value for name, value in literals.items() if name != main}
+        plain_arguments = {**arguments, **(references or {})}
+        is_plain = references is not None or not before
         return Draft(
             kind,
             [*before, Step(tool=tool.name, arguments=dict(arguments))],
@@ -112,6 +111,7 @@ class Drafter:
             held_values | frozenset(self.values.held_out(tool, literals)),
             topic=render_value(literals[main], self.rng) if main else "",
             same=f"{tool.name} {main} {canonical(others)}" if main else "",
+            call=Step(tool=tool.name, arguments=plain_arguments) if is_plain else None,
         )
 
     def main_argument(self, tool: CatalogTool, arguments: Mapping[str, Any]) -> str | None:
@@ -152,22 +152,18 @@ class Drafter:
         draft = self.of_call(tool, {**arguments, key: value}, kind="impossible")
         own = meanings(key)
         noun = next((word for word in own if word in meanings(sense.noun)), own[0] if own else "thing")
-        return Draft(
-            "impossible", draft.steps, draft.render_call, draft.find_questions, draft.held_values, missing=(value, noun)
-        )
+        return replace(draft, obstacle=Obstacle(value, noun))
 
-    def refusal(self, name: str) -> Draft | None:
-        """A task with a call that must fail, as a call of the exploration did, although the tool works: a book that is
-        on loan already. None: no error says in few words which value is wrong."""
+    def refusals(self, name: str) -> Iterator[Draft]:
+        """Tasks with a call that must fail, as a call of the exploration did, although its values are there: a book
+        that is on loan already. The error says in few words which value is the obstacle."""
         tool, graph = self.tools[name], self.values.graph
-        for arguments, message in self.rng.sample(graph.refusals[name], len(graph.refusals[name])):
-            reason = _reason(message)
-            texts = [value for value in arguments.values() if isinstance(value, str) and len(value) > 1]
-            about = [value for value in texts if value not in graph.places and mentions(reason, value)]
-            if reason and about and not self.values.held_out(tool, arguments):
-                draft = self.of_call(tool, arguments, kind="impossible")
-                return replace(draft, missing=(about[0], "thing"), refusal=reason)
-        return None
+        calls = graph.refused_calls(name)
+        for arguments, message in self.rng.sample(calls, len(calls)):
+            reason = reason_of(message)
+            texts = [str(value) for _, value in slot_values(name, arguments) if value not in graph.places]
+            if about := next((text for text in texts if len(text) > 1 and mentions(reason, text)), None):
+                yield replace(self.of_call(tool, arguments, kind="impossible"), obstacle=Obstacle(about))
 
     def sequence(self, name: str) -> Draft | None:
         """A task with a call that works after another one has made something, as in the exploration. None: no sequence
@@ -220,12 +216,6 @@ def _path_of(result: Any, value: Any) -> Path | None:
     if isinstance(result, str) or isinstance(value, bool | list | dict):
         return None
     return next((path for path, leaf in leaves(result) if path and canonical(leaf) == canonical(value)), None)
-
-
-def _reason(message: str) -> str:
-    """The last part of an error, without what the server's SDK puts before it. Empty: it is long or several lines."""
-    text = _PREFIX.sub("", message.strip()).strip().rstrip(".")
-    return text if text and "\n" not in text and len(text) <= MAX_REASON else ""
 
 
 def _lists(results: Sequence[tuple[Any, Any]]) -> bool:

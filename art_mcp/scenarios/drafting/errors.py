@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.drafting.value_graph import Slot
+from art_mcp.scenarios.drafting.value_graph import Slot, parameter_name
+from art_mcp.scenarios.observe import leaves, parse_result, singular
 from art_mcp.worlds.alias import WORLD
 
 MAX_OFFERS = 40
@@ -16,6 +17,11 @@ MAX_OFFERS = 40
 MAX_MESSAGE = 4_000
 """Characters of an error that are read, at most."""
 
+MAX_REASON = 120
+"""Characters of an error that an answer repeats, at most."""
+
+_PREFIX = re.compile(r"^(?:[\w ]*\b(?:error|exception)\b[^:\n]*:\s*)+", re.IGNORECASE)
+"""What an SDK puts before an error: `Error executing tool NAME: `."""
 _QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`")
 _LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
 """Items with commas between them, after a colon or in brackets."""
@@ -26,6 +32,18 @@ _DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 """A word with digits: a date, a time, a reference of a cell."""
+
+
+def message_of(text: str) -> str:
+    """An error without the keys of its JSON, which are no words of the server."""
+    value = parse_result(text)
+    return text if isinstance(value, str) else ". ".join(str(leaf) for _, leaf in leaves(value))
+
+
+def reason_of(text: str) -> str:
+    """The last part of an error, without what the server's SDK puts before it. Empty: it is long or several lines."""
+    reason = _PREFIX.sub("", message_of(text).strip()).strip().rstrip(".")
+    return reason if "\n" not in reason and len(reason) <= MAX_REASON else ""
 
 
 def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
@@ -39,11 +57,11 @@ def blame(message: str, values: Mapping[Slot, Any]) -> dict[Slot, float]:
     """
     text = message[:MAX_MESSAGE]
     has_value = {slot for slot, value in values.items() if len(str(value)) > 1 and _is_in(str(value), text)}
-    text_words = set(words(text))
+    text_words = {form for word in words(text) for form in (word, singular(word))}
     has_name = {
         slot
         for slot in values
-        if (name := slot[1].rpartition(".")[2]) in text or (words(name) and set(words(name)) <= text_words)
+        if (name := parameter_name(slot[1])) in text or (words(name) and set(words(name)) <= text_words)
     }
     has_word = {slot for slot in values if any(len(word) > 2 and word in text_words for word in words(slot[1]))}
     slots = (has_value & has_name) or has_value or has_name or has_word

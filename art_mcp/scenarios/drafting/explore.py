@@ -18,12 +18,12 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
-from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, offers, parameters_in
+from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, offers, parameters_in
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, ValueGraph, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
-from art_mcp.scenarios.observe import findings, leaves, parse_result
+from art_mcp.scenarios.observe import findings, is_nothing, leaves, parse_result
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
@@ -54,13 +54,15 @@ LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
 
 REFUSAL_TRIES = 8
-"""Calls of a tool that worked, to find one that is refused, in a round."""
+"""Calls of a tool that worked, to find REFUSALS that are refused, in a round."""
+
+REFUSALS = 3
 
 MAX_SEQUENCES = 4
 """Sequences of a tool that are kept, at most."""
 
 MAX_REFUSALS = 24
-"""Calls of a tool that failed that are kept, at most: some are tasks that cannot be done."""
+"""The last calls of a tool that failed that are kept: some are tasks that cannot be done."""
 
 EMPTY = 0.15
 """What a call counts that gave nothing."""
@@ -128,7 +130,7 @@ class Explorer:
                 continue
             if errors := self._errors.get(tool.name):
                 error, times = errors.most_common(1)[0]
-                reasons[tool.name] = f"every call failed, {times} of {errors.total()} with: {error}"
+                reasons[tool.name] = f"no call worked, {times} of {errors.total()} with: {error}"
             elif tool.name in self._unknown:
                 reasons[tool.name] = self._unknown[tool.name]
             else:
@@ -206,12 +208,12 @@ class Explorer:
             await self._look_for_refusals(tools, pools, number)
 
     async def _look_for_refusals(self, tools: Sequence[CatalogTool], pools: Mapping[Source, Pool], number: int) -> None:
-        """Tries other values of tools that worked until one is refused: acts that must fail are tasks too. This comes
+        """Tries other values of tools that worked until some are refused: acts that must fail are tasks too. This comes
         last in a copy of the world, because what works changes it."""
         for tool in tools:
             rng = random.Random(f"refusal-{self._seed}-{tool.name}-{number}")
             for _ in range(REFUSAL_TRIES):
-                if self._graph.refusals[tool.name] or not self._worked[tool.name]:
+                if len(self._graph.refused_calls(tool.name)) >= REFUSALS or not self._worked[tool.name]:
                     break
                 step = self._draw(tool, rng)
                 if step is not None:
@@ -278,9 +280,13 @@ class Explorer:
             if self._seconds[step.tool] > SLOW and self._tries[step.tool] >= SLOW_TRIES:
                 self._graph.slow.add(step.tool)
         result = parse_result(answer.text, answer.structured)
-        self._worked[step.tool] += 1
+        says_more = _says_more(result, step)
+        if says_more or self._acts(self._values.tool(step.tool)):
+            self._worked[step.tool] += 1
+        else:
+            self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
-        self._graph.note(step.tool, step.arguments, 1.0 if _says_more(result, step) else EMPTY)
+        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
         if pools is None:
             self._values.learn(step.tool, step.arguments, result)
         return result
@@ -294,11 +300,10 @@ class Explorer:
 
 
 def _says_more(result: Any, step: Step) -> bool:
-    """Whether a result has a value that the call had not."""
-    if isinstance(result, str):
-        return True
+    """Whether a result has a value that the call had not, and that is not nothing."""
     inputs = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
-    return any(canonical(leaf) not in inputs and leaf != 0 for _, leaf in leaves(result) if not isinstance(leaf, bool))
+    values = [result] if isinstance(result, str) else [leaf for _, leaf in leaves(result) if not isinstance(leaf, bool)]
+    return any(canonical(value) not in inputs and not is_nothing(str(value)) for value in values)
 
 
 def learn_failure(
@@ -317,15 +322,14 @@ def learn_failure(
     if success:
         graph.note(step.tool, step.arguments, success)
         return
-    if not isinstance(value := parse_result(message), str):  # an error as JSON: its keys are no words of the server
-        message = ". ".join(str(leaf) for _, leaf in leaves(value))
+    message = message_of(message)
     shares = blame(message, slots)
     offer, endings = offers(message, step.arguments)
     offer = [value for value in offer if canonical(value) not in new]
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
-    if len(graph.refusals[step.tool]) < MAX_REFUSALS:
-        graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
+    graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
+    del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
     for slot in shares:
         if isinstance(slots[slot], str):
             graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])

@@ -10,13 +10,14 @@ import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from itertools import islice
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, properties_of
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import Finding, findings, is_file, leaves, meanings
+from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings, singular
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -30,12 +31,6 @@ MAX_POOLS = 2_000
 MAX_NEIGHBOURS = 200
 """Records and calls that are noted of a value, at most."""
 
-WORLD = "{world}"
-"""Stands for a tool that gave what the files of a world show. No tool has such a name."""
-
-ERRORS = "{error}"
-"""Stands for a tool that gave what an error offers. No tool has such a name."""
-
 _SHORT = "{short}"
 """Marks the beginning of a digest, by which people name what has it. No name has such a word."""
 
@@ -47,7 +42,26 @@ Slot = tuple[str, str]
 """A place in a call that takes a value: the tool, and the keys that lead there, as in `entities.*.name`."""
 
 Source = Hashable
-"""Where a value comes from: the tool and the words of a finding, or the name of what makes it up."""
+"""Where a value comes from: the origin and the words of a finding, or the name of what makes it up."""
+
+
+class Origin(Enum):
+    """Where values come from that no tool gave: the files of a world, an error, or schemas and resources."""
+
+    WORLD = auto()
+    ERROR = auto()
+    SCHEMA = auto()
+
+
+def parameter_name(path: str) -> str:
+    """The name of what a slot takes: its last key; of the items of a list the singular of the list's key.
+
+    Args:
+        path: The keys of the slot: `tags.*` → tag, `entities.*.name` → name.
+    """
+    whole = path.rstrip(".*")
+    name = whole.rpartition(".")[2]
+    return name if whole == path else singular(name)
 
 
 @dataclass(slots=True)
@@ -76,12 +90,12 @@ class Pool:
     Args:
         source: The source.
         finding: The first of them, whose words all have.
-        tool: The tool that gave them, or WORLD or ERRORS.
+        origin: The tool that gave them, or what else did.
     """
 
     source: Source
     finding: Finding
-    tool: str
+    origin: str | Origin
     values: dict[str, Any] = field(default_factory=dict)
 
 
@@ -114,8 +128,9 @@ class ValueGraph:
     """
 
     def __init__(self, catalog: Catalog) -> None:
-        self._takes = {tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools}
-        self._takes |= {WORLD: set(), ERRORS: set()}
+        self._takes: dict[str | Origin, set[frozenset[str]]] = {
+            tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools
+        }
         self.pools: dict[Source, Pool] = {}
         self.results: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         self.records: list[dict[str, Any]] = []
@@ -158,20 +173,20 @@ class ValueGraph:
                 self.records.append(record)
                 self._connect(leaf for _, leaf in leaves(record))
 
-    def add(self, tool: str, new: Iterable[Finding], pools: dict[Source, Pool] | None = None) -> None:
+    def add(self, origin: str | Origin, new: Iterable[Finding], pools: dict[Source, Pool] | None = None) -> None:
         """Keeps values.
 
         Args:
-            tool: The tool that gave them, or WORLD.
+            origin: The tool that gave them, or what else did.
             new: The values.
             pools: Where they are kept. None: in the graph.
         """
         pools = self.pools if pools is None else pools
         for finding in new:
-            source = (tool, finding.own, finding.about)
+            source = (origin, finding.own, finding.about)
             if source not in pools and len(pools) >= MAX_POOLS:
                 continue
-            pool = pools.setdefault(source, Pool(source, finding, tool))
+            pool = pools.setdefault(source, Pool(source, finding, origin))
             if len(pool.values) < MAX_FINDINGS:
                 pool.values.setdefault(canonical(finding.value), finding.value)
 
@@ -184,12 +199,12 @@ class ValueGraph:
             endings: Endings of files that it may take: `.csv`.
             others: The other arguments of the call, which the values go with.
         """
-        source = (ERRORS, slot[1].rpartition(".")[2])
+        source = (Origin.ERROR, parameter_name(slot[1]))
         values = list(values)
         for other in others:  # not with one another: the call failed
             self._connect([other, *values])
         for value in values:
-            pool = self.pools.setdefault(source, Pool(source, Finding(None, (), frozenset(), value), ERRORS))
+            pool = self.pools.setdefault(source, Pool(source, Finding(None, (), frozenset(), value), Origin.ERROR))
             if len(pool.values) < MAX_FINDINGS:
                 pool.values.setdefault(canonical(value), value)
         self._endings[slot] += [ending for ending in endings if ending not in self._endings[slot]]
@@ -241,7 +256,7 @@ class ValueGraph:
         for slot, value in values.items():
             key = canonical(value)
             share = (1 - success) * shares.get(slot, 0.0)
-            sources, name = self._of(slot, key), slot[1].rpartition(".")[2]
+            sources, name = self._of(slot, key), parameter_name(slot[1])
             if offer:
                 sources = [source for source in sources if offer.isdisjoint(self._values_of(source))]
             counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
@@ -267,8 +282,9 @@ class ValueGraph:
         """How calls went that had values of a source in a slot."""
         return self._sources.get((slot, source)) or Count()
 
-    def by_name(self, slot: Slot, name: str, source: Source) -> Count:
-        """The same for other slots whose parameter has a name."""
+    def by_name(self, slot: Slot, source: Source) -> Count:
+        """The same for other slots of this name."""
+        name = parameter_name(slot[1])
         every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
         return Count(every.successes - own.successes, every.failures - own.failures, every.hits - own.hits)
 
@@ -283,13 +299,32 @@ class ValueGraph:
         count = self._count_of(slot, value)
         return count is not None and count.hits > 0
 
+    def refused_calls(self, tool: str) -> list[tuple[dict[str, Any], str]]:
+        """The calls of a tool that failed although all of their values seem to be there, each with its error: what they
+        name forbids it."""
+        return [
+            (arguments, message)
+            for arguments, message in self.refusals[tool]
+            if all(self._may_be_there(slot, value) for slot, value in slot_values(tool, arguments))
+        ]
+
+    def _may_be_there(self, slot: Slot, value: Any) -> bool:
+        """Whether calls worked with values of the source of this one, in the slot, or where it lists values, in one of
+        this name: the books that can be lent are others than those that can be returned. A value without a source is
+        one that the schema or the user has."""
+        sources = self._of(slot, canonical(value))
+        return not sources or any(
+            self.evidence(slot, source).hits > 0 or (source in self.pools and self.by_name(slot, source).hits > 0)
+            for source in sources
+        )
+
     def _count_of(self, slot: Slot, value: Any) -> Count | None:
         key = canonical(value)
-        return self._values.get((slot, key)) or self._names.get((slot[1].rpartition(".")[2], key))
+        return self._values.get((slot, key)) or self._names.get((parameter_name(slot[1]), key))
 
     def fits(self, pool: Pool, name: str) -> bool:
         """Whether the words of a pool are those of a parameter."""
-        return pool.finding.fits(name, self._takes.get(pool.tool, set()))
+        return pool.finding.fits(name, self._takes.get(pool.origin, set()))
 
     def sources(self, tool: str, slot: Slot, values: Iterable[Finding]) -> list[Finding]:
         """The values in a result that a slot of another tool may take and that have a path: by their names, or because
@@ -300,7 +335,7 @@ class ValueGraph:
             slot: The slot.
             values: The values in the result.
         """
-        name = slot[1].rpartition(".")[2]
+        name = parameter_name(slot[1])
         return [
             finding
             for finding in values
@@ -335,20 +370,23 @@ class ValueGraph:
 
     def has_offers(self, slot: Slot) -> bool:
         """Whether an error has offered values for a slot."""
-        return (ERRORS, slot[1].rpartition(".")[2]) in self.pools
+        return (Origin.ERROR, parameter_name(slot[1])) in self.pools
 
     def endings(self) -> list[str]:
         """The endings of known files."""
         names = [path.rpartition("/")[2] for path in self.paths("file")]
         return sorted({f".{name.rpartition('.')[2]}" for name in names if "." in name.strip(".")})
 
-    def names(self) -> list[str]:
-        """Words in the names of known things, to look for."""
+    def terms(self) -> list[str]:
+        """Words to look for: those in the names of known things, and in short texts of results."""
         parts: set[str] = set()
         for pool in self.pools.values():
-            if pool.finding.own[-1:] in (("name",), ("title",)):
-                for value in pool.values.values():
-                    parts.update(_WORD.findall(value) if isinstance(value, str) else ())
+            is_name = pool.finding.own[-1:] in (("name",), ("title",))
+            for value in pool.values.values():
+                is_text = isinstance(pool.origin, str) and isinstance(value, str) and " " in value[:MAX_VALUE]
+                parts.update(
+                    _WORD.findall(value[:MAX_VALUE]) if isinstance(value, str) and (is_name or is_text) else ()
+                )
         return sorted(parts)
 
     def near(self, others: Iterable[Any]) -> list[Any]:
@@ -461,6 +499,6 @@ def alike(tool: CatalogTool, pool: Pool) -> float:
     """Words that a tool's name shares with a pool. What the tool itself gave counts least: it would lead back to what
     the tool was called for."""
     own = set(meanings(" ".join(tool.words)))
-    if pool.tool == tool.name:
+    if pool.origin == tool.name:
         return 0.5 * bool(own & pool.finding.about)
     return len(own & pool.finding.about.union(pool.finding.own))

@@ -10,9 +10,8 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.arms import Arm, Arms
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
-from art_mcp.scenarios.drafting.value_graph import WORLD, Pool, Slot, Source, ValueGraph
+from art_mcp.scenarios.drafting.value_graph import Origin, Pool, Slot, Source, ValueGraph, parameter_name
 from art_mcp.scenarios.drafting.world_values import all_findings
-from art_mcp.scenarios.observe import singular
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.place import Place
@@ -92,7 +91,7 @@ class Values:
         places = list(places)
         values, records = all_findings(places)
         self.graph.places += [alias(place) for place in places]
-        self.graph.add(WORLD, values)
+        self.graph.add(Origin.WORLD, values)
         self.graph.learn_records(records)
         self.reserve.never(self.graph.places)
 
@@ -184,7 +183,7 @@ class Values:
 
     def table_of(self, path: str) -> list[Any] | None:
         """The table of the user for a parameter."""
-        name = singular(path.removesuffix(".*").rpartition(".")[2]) if path.endswith(".*") else path.rpartition(".")[2]
+        name = parameter_name(path)
         table = max((table for table in self._tables if fits_table(name, table)), key=len, default=None)
         return None if table is None else self._tables[table]
 

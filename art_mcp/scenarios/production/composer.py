@@ -10,6 +10,7 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.lines import mentions
+from art_mcp.scenarios.observe import is_nothing
 from art_mcp.scenarios.phrasing import answers
 from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.phrasing.language import SENTENCES
@@ -19,6 +20,9 @@ from art_mcp.scenarios.plan import MCPScenario, Observation, Plan, Reading, Spli
 
 TRIES = 6
 """Attempts to find words for a task that say all values and give no answer away."""
+
+NOTHING = 0.1
+"""What is left of the weight of a question whose answer is zero or nothing."""
 
 
 def difficulty(steps: Sequence[Step], turns: int = 1) -> int:
@@ -114,10 +118,13 @@ class Composer:
             return None
         return self._scenario(text, [executed_draft], [second], split, history=[history])
 
-    def missing(self, executed_draft: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split) -> MCPScenario | None:
-        """A task with a value that does not exist. like: tasks of the same tool that can be done."""
-        assert executed_draft.draft.missing is not None
-        value, noun = executed_draft.draft.missing
+    def impossible(
+        self, executed_draft: ExecutedDraft, like: Sequence[ExecutedDraft], split: Split
+    ) -> MCPScenario | None:
+        """A task whose call must fail. like: tasks of the same tool that can be done."""
+        obstacle = executed_draft.draft.obstacle
+        assert obstacle is not None
+        value = obstacle.value
         acts = self._drafter.senses[executed_draft.trial.steps[-1].tool].acts
         question = None
         if not acts:
@@ -129,8 +136,8 @@ class Composer:
             question.head if question else ""
         ):
             return None
-        reason = executed_draft.draft.refusal
-        answer = answers.refusal(reason) if reason else answers.missing(noun, value)
+        noun, reason = obstacle.noun, executed_draft.errors[0]
+        answer = answers.missing(noun, value) if noun else answers.refusal(reason)
         scenario = self._scenario(text, [executed_draft], [None], split)
         about = [value, *([value.rpartition("/")[2]] if "/" in value else [])]
         return scenario.with_plan(kind="impossible", reply="refusal", about=about, answer=answer, facts=[], readings=[])
@@ -179,7 +186,7 @@ class Composer:
         tool = executed_draft.trial.steps[-1].tool
         counts = [self._question_counts[tool, question.key] for question in executed_draft.questions]
         weights = [
-            WEIGHTS[question.kind] / (1 + count) ** 2
+            WEIGHTS[question.kind] * (NOTHING if is_nothing(question.value) else 1) / (1 + count) ** 2
             for question, count in zip(executed_draft.questions, counts, strict=True)
         ]
         [question] = self._rng.choices(executed_draft.questions, weights)

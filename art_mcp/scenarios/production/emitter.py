@@ -27,6 +27,9 @@ LONG_SHARE = 0.1
 MISSES = 25
 """Attempts in a row that may give no new task before a quota is given up."""
 
+CALL_SHARE = 0.6
+"""How often a task that cannot be done has a call that must fail. The others are those for which there is no tool."""
+
 _SETS: tuple[Split, ...] = ("train", "values", "phrasings")
 
 Make = Callable[[Split], MCPScenario | None]
@@ -192,10 +195,10 @@ class Emitter:
         return None
 
     def _impossible(self, split: Split) -> MCPScenario | None:
-        able = self._fitting(self._pool.missing, split)
-        if able and self._rng.random() < 0.6:
-            draft = self._rng.choice(able)
-            return self._composer.missing(draft, self._pool.singles[draft.trial.steps[-1].tool], split)
+        if self._rng.random() < CALL_SHARE:
+            draft = self._least_told(self._fitting(self._pool.impossible, split), split)
+            if draft is not None:
+                return self._composer.impossible(draft, self._pool.singles[draft.trial.steps[-1].tool], split)
         return None if split == "values" else self._composer.errand(split)
 
     def _small_talk(self, split: Split) -> MCPScenario | None:

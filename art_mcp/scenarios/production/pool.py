@@ -14,6 +14,9 @@ from art_mcp.scenarios.split import combination
 HELD_OUT_SHARE = 0.25
 """Share of the combinations of tools that are held out."""
 
+EMPTY_SHARE = 0.2
+"""Calls that gave nothing, for each call of the tool that gave something."""
+
 Tools = tuple[str, ...]
 
 
@@ -34,13 +37,13 @@ class Pool:
         self.singles: defaultdict[str, list[ExecutedDraft]] = defaultdict(list)
         self.chains: defaultdict[tuple[str, str], list[ExecutedDraft]] = defaultdict(list)
         self.acting_pairs: defaultdict[tuple[str, str], list[tuple[ExecutedDraft, ExecutedDraft]]] = defaultdict(list)
-        self.missing: list[ExecutedDraft] = []
+        self.impossible: list[ExecutedDraft] = []
         self.held_combinations: set[Tools] | None = None
 
     def add(self, executed_draft: ExecutedDraft) -> None:
         """Adds an executed draft."""
-        if executed_draft.draft.missing is not None:
-            self.missing.append(executed_draft)
+        if executed_draft.draft.obstacle is not None:
+            self.impossible.append(executed_draft)
         elif executed_draft.draft.kind == "chain":
             self.chains[executed_draft.trial.steps[0].tool, executed_draft.trial.steps[-1].tool].append(executed_draft)
         else:
@@ -62,6 +65,12 @@ class Pool:
     def changes(self, name: str) -> bool:
         """Whether a call of a tool has changed the world."""
         return any(draft.trial.changes for draft in self.singles[name])
+
+    def has_room_for_empty(self, executed_draft: ExecutedDraft) -> bool:
+        """Whether a call that gave nothing is wanted: one of a tool that has many that gave something."""
+        singles = self.singles[executed_draft.trial.steps[-1].tool]
+        empty = sum(each.is_empty for each in singles)
+        return executed_draft.draft.kind == "single" and empty + 1 <= EMPTY_SHARE * (len(singles) - empty)
 
     def drafts_with_questions(self, name: str, held: bool | None = None) -> list[ExecutedDraft]:
         """The calls of a tool about whose results something can be asked.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain, islice, zip_longest
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
@@ -14,6 +15,7 @@ from art_mcp.scenarios.drafting.explore import EMPTY, learn_failure
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
+from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.plan import HELD_OUT
 from art_mcp.scenarios.production.composer import Composer
@@ -43,7 +45,7 @@ FIRST_ACTING = 12
 MAX_ACTING = 8
 """Pairs with a call that acts that are executed together."""
 
-MAX_FAILING = 6
+MAX_FAILING = 8
 """Drafts of calls that must fail that are executed together."""
 
 MAX_HELD_PAIRS = 6
@@ -62,7 +64,7 @@ MAX_SLOW_CALLS = 3
 """Calls of a tool that takes long that are executed, at most."""
 
 FAILING = 6
-"""A tool of which so many drafts failed and none worked is not drafted any more."""
+"""A tool, or a chain of two, of which so many drafts failed and none worked is not drafted any more."""
 
 HELD_DRAFTS = 0.25
 """Share of the drafts that have a held-out value."""
@@ -95,7 +97,7 @@ class Producer:
         self._drafted: set[str] = set()
         self._drawn: Counter[str] = Counter()
         self._held: Counter[str] = Counter()
-        self._failed: Counter[str] = Counter()
+        self._failed: Counter[tuple[str, ...]] = Counter()
         self._idle: set[str] = set()
         self._endless: dict[str, Endless] = {}
         self.dropped_tasks: list[DroppedTask] = []
@@ -116,10 +118,9 @@ class Producer:
             await on_wave()
             if time_left() < SPARE or self._emitter.full:
                 break
-            any_new = False
+            any_new = await self._wave(trials, self._more_impossible(), fail=True)
             for _ in range(READING_WAVES):
                 any_new |= await self._wave(trials, [*self._more_singles(acting=False), *self._more_chains()])
-            any_new |= await self._wave(trials, self._more_missing(), fail=True)
             any_new |= await self._wave(trials, self._more_singles(acting=True))
             any_new |= await self._wave(trials, self._more_pairs())
             any_new |= await self._wave(trials, self._more_sequences())
@@ -175,26 +176,25 @@ class Producer:
             wrong = None
             if isinstance(outcome, StepFailed):
                 wrong = (outcome.kind, str(outcome))
-                if draft.kind == "single" and outcome.kind == "error":
-                    learn_failure(self._drafter.values, draft.steps[0], outcome.message)
+                if draft.call is not None and outcome.kind == "error":
+                    learn_failure(self._drafter.values, draft.call, outcome.message)
             else:
                 if draft.parts:
                     self._pool.add_pair(*split_pair(draft, outcome, self._rng))
                     continue
                 executed = to_executed(draft, outcome, self._rng)
                 wrong = self._useless(executed)
+                if draft.call is not None and not fail:
+                    success = EMPTY if wrong or executed.is_empty else 1.0
+                    self._drafter.values.graph.note(last, draft.call.arguments, success)
                 if wrong is None:
                     self._pool.add(executed)
-                    if draft.kind == "single":
-                        self._drafter.values.graph.note(last, draft.steps[0].arguments, 1.0)
                     if draft.kind == "single" and not executed.acts:
                         self._chains.learn(last, draft.steps[0].arguments, executed.results[0])
                     continue
-                if draft.kind == "single":
-                    self._drafter.values.graph.note(last, draft.steps[0].arguments, EMPTY)
             if wrong[0] != "surplus":
-                self._failed[last] += not fail
                 tools = [step.tool for step in draft.steps]
+                self._failed[tuple(tools)] += not (fail or draft.parts)
                 calls = ", ".join(f"{step.tool}({canonical(step.arguments)})" for step in draft.steps)
                 self.dropped_tasks.append(
                     DroppedTask.model_validate({"task": calls, "tools": tools, "kind": wrong[0], "reason": wrong[1]})
@@ -203,9 +203,11 @@ class Producer:
 
     def _useless(self, executed_draft: ExecutedDraft) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
-        if executed_draft.draft.missing is not None:
-            changes = executed_draft.trial.changes
-            return ("unstable", "it gave an error, and changed something") if changes else None
+        if (obstacle := executed_draft.draft.obstacle) is not None:
+            if executed_draft.trial.changes:
+                return "unstable", "it gave an error, and changed something"
+            named = all(mentions(error, obstacle.value) for error in executed_draft.errors)
+            return None if named or obstacle.noun else ("unstable", f"its error says nothing of {obstacle.value} now")
         if executed_draft.acts:
             removes = any(VERBS[word].removes for word in words(executed_draft.draft.steps[-1].tool) if word in VERBS)
             if removes and executed_draft.trial.changes == []:
@@ -213,7 +215,10 @@ class Producer:
             if executed_draft.trial.changes == [] and self._pool.changes(executed_draft.trial.steps[-1].tool):
                 return "empty", "nothing was changed"
             return None
-        return None if executed_draft.questions else ("empty", "the result has no short value that could be asked for")
+        if not executed_draft.questions:
+            return "empty", "the result has no short value that could be asked for"
+        surplus = executed_draft.is_empty and not self._pool.has_room_for_empty(executed_draft)
+        return ("empty", "the result says that there is nothing") if surplus else None
 
     def _singles(self, name: str, count: int) -> list[Draft]:
         """New drafts of a tool, as many as can be drawn. Of each tool the wanted share has a held-out value, if any."""
@@ -255,7 +260,7 @@ class Producer:
             if name not in self._idle
             and self._acts(name) is acting
             and len(self._pool.singles[name]) < self._wanted_count(name)
-            and not (self._failed[name] >= FAILING and not self._pool.singles[name])
+            and not (self._failed[name,] >= FAILING and not self._pool.singles[name])
         ]
 
     def _more_singles(self, acting: bool) -> list[Draft]:
@@ -293,7 +298,11 @@ class Producer:
         return have / max(1, sum(targets.values()))
 
     def _more_chains(self) -> list[Draft]:
-        pairs = [pair for pair in self._chains.pairs if len(self._pool.chains[pair]) < self._enough()]
+        pairs = [
+            pair
+            for pair in self._chains.pairs
+            if len(self._pool.chains[pair]) < self._enough() and not self._is_hopeless(pair)
+        ]
         self._rng.shuffle(pairs)
         drafts = []
         for pair in pairs * DRAWS:
@@ -329,23 +338,29 @@ class Producer:
         for name in self._rng.sample(names, len(names)) * 2:
             have = sum(len(executed) for (_, last), executed in self._pool.chains.items() if last == name)
             draft = self._drafter.sequence(name) if have < max(2, self._enough() // 4) else None
-            if draft is not None and self._is_new(draft) and len(drafts) < MAX_ACTING:
+            if draft is None or len(drafts) >= MAX_ACTING or self._is_hopeless((draft.steps[0].tool, name)):
+                continue
+            if self._is_new(draft):
                 drafts.append(draft)
         return drafts
 
-    def _more_missing(self) -> list[Draft]:
-        if len(self._pool.missing) >= self._enough():
+    def _is_hopeless(self, pair: tuple[str, str]) -> bool:
+        """Whether so many chains of two tools failed, and none worked: the first call may need others before it."""
+        return self._failed[pair] >= FAILING and not self._pool.chains[pair]
+
+    def _more_impossible(self) -> list[Draft]:
+        """Drafts of calls that must fail: some with values that are there, the others with one that is not."""
+        if len(self._pool.impossible) >= self._enough():
             return []
-        drafts: list[Draft] = []
-        for name in self._rng.sample(self._names, len(self._names)):
-            usable = bool(self._pool.singles[name]) or name in self._drafter.values.graph.usable
-            if usable and name not in self._sql.tools and len(drafts) < MAX_FAILING:
+        names = [name for name in self._rng.sample(self._names, len(self._names)) if name not in self._sql.tools]
+        by_turns = chain.from_iterable(zip_longest(*map(self._drafter.refusals, names)))
+        drafts = list(islice(filter(self._is_new, filter(None, by_turns)), MAX_FAILING // 2))
+        for name in names:
+            if self._pool.singles[name] and len(drafts) < MAX_FAILING:
                 try:
-                    draft = self._drafter.missing(name) if self._pool.singles[name] else None
+                    draft = self._drafter.missing(name)
                 except NoValue:
-                    draft = None
-                for each in (self._drafter.refusal(name), draft):
-                    if each is not None and self._is_new(each):
-                        drafts.append(each)
-                        break
+                    continue
+                if draft is not None and self._is_new(draft):
+                    drafts.append(draft)
         return drafts

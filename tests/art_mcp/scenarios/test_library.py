@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -48,6 +49,22 @@ def test_acts_are_known_by_what_they_change(found: ScenarioSet) -> None:
     acting = [one for one in results(found) if ACTING & set(one.tools)]
     assert {tool for one in acting if one.plan.changes for tool in one.tools} >= ACTING, found.report()
     assert [one.task for one in results(found) if one.plan.changes and not ACTING & set(one.tools)] == []
+
+
+def test_acts_that_must_fail_are_tasks_whose_answer_has_what_the_server_says(found: ScenarioSet) -> None:
+    refused = [
+        one for one in found.scenarios if one.plan.reply == "refusal" and re.search(r"\bon loan\b", one.plan.answer)
+    ]
+    assert refused, found.report()
+    for one in refused:
+        (call,), (seen,) = one.plan.reference, one.plan.observations
+        assert call.tool in ACTING
+        assert seen.is_error
+        assert one.plan.answer.removeprefix("That cannot be done: ").rstrip(".") in seen.text
+        assert one.plan.about == [call.arguments["title"]]
+        assert one.plan.changes == []
+    aside = [one for one in found.scenarios if one.plan.kind in ("impossible", "talk")]
+    assert len(aside) <= 0.1 * len(found)
 
 
 async def test_the_reference_of_a_task_of_each_tool_solves_it_and_another_act_does_not(

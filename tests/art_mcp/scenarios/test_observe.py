@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from art_mcp.client.result import CallResult
-from art_mcp.scenarios.observe import Finding, at, findings, leaves, parse_result, problem, stable_facts
+from art_mcp.scenarios.observe import Finding, at, findings, is_nothing, leaves, parse_result, problem, stable_facts
 
 
 @pytest.mark.parametrize(
@@ -141,3 +141,22 @@ def test_a_line_with_a_date_keeps_its_other_facts_in_every_month() -> None:
 
 def test_structured_content_without_text_is_shown_as_json() -> None:
     assert CallResult.of({"content": [], "structuredContent": {"a": 1}}).text == '{"a": 1}'
+
+
+@pytest.mark.parametrize(
+    ("text", "nothing"),
+    [
+        ("0", True),
+        ("0.0", True),
+        ("Total: 0", True),
+        ("Found 0 results for 'lamp'.", True),
+        ("No results", True),
+        ("10", False),
+        ("0.5", False),
+        ("Total: 20", False),
+        ("lamp", False),
+        ("0 of 3", False),
+    ],
+)
+def test_zero_and_nothing_say_that_there_is_nothing(text: str, nothing: bool) -> None:
+    assert is_nothing(text) is nothing

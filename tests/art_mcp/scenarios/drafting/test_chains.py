@@ -10,7 +10,10 @@ import pytest
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.values import Values
+from art_mcp.scenarios.plan import Step
+from tests.support.mcp.tools import STRING, tool
 
 NOUNS = ("note", "card", "team")
 
@@ -44,3 +47,25 @@ def test_each_tool_takes_the_values_of_its_own_list(monkeypatch: pytest.MonkeyPa
     chains = Chains(Drafter(catalog, catalog.tools, values, rng))
     assert chains.pairs == [(f"list_{noun}s", f"get_{noun}") for noun in NOUNS]
     assert len(asked) == len(set(asked))
+
+
+def test_a_chain_takes_no_value_that_its_act_refused() -> None:
+    listing, lends = tool("list_books", shelf=STRING), tool("lend", title=STRING, shelf=STRING)
+    catalog, rng = Catalog(tools=[listing, lends]), random.Random(0)
+    values = Values(catalog, {}, rng)
+    for shelf, titles in (("A1", ("Dune", "Emma")), ("B2", ("Jazz", "Sula"))):
+        values.learn("list_books", {"shelf": shelf}, [{"title": title} for title in titles])
+    chains = Chains(Drafter(catalog, catalog.tools, values, rng))
+
+    def calls() -> list[dict[str, Any]]:
+        drafts = [chains.draft(("list_books", "lend")) for _ in range(20)]
+        return [draft.call.arguments for draft in drafts if draft and draft.call]
+
+    assert {(call["title"], call["shelf"]) for call in calls()} == {
+        ("Dune", "A1"), ("Emma", "A1"), ("Jazz", "B2"), ("Sula", "B2")
+    }  # fmt: skip
+    learn_failure(values, Step(tool="lend", arguments={"title": "Dune", "shelf": "A1"}), "'Dune' is on loan already")
+    learn_failure(values, Step(tool="lend", arguments={"title": "Jazz", "shelf": "B2"}), "'B2' is locked")
+    assert {call["title"] for call in calls()} == {"Emma"}
+    learn_failure(values, Step(tool="lend", arguments={"title": "Emma", "shelf": "A1"}), "'Emma' is on loan already")
+    assert calls() == []

@@ -10,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.draft import Obstacle
 from art_mcp.scenarios.drafting.drafter import Drafter
+from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.phrasing.arguments import spell_value
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.phrasing.questions import questions
+from art_mcp.scenarios.plan import Step
+from tests.support.mcp.tools import STRING, tool
 
 ODD = ["_", "名前", "2nd", "q", "a", "b", "fromDate", "to_city", "includeBody", "old_text", "new_path", "max_results"]
 NAMES = st.sampled_from([*ODD, "path", "id", "name", "limit", "user_id", "tags", "message", "is_open", "type", "query"])
@@ -83,3 +87,36 @@ def test_any_text_can_be_asked_about(first: str, second: str) -> None:
     for question in questions(first, second, noun="log", many=False, argument_values=["x"], rng=random.Random(0)):
         assert question.value
         assert "\n" not in question.value or question.path is not None
+
+
+def test_a_task_that_must_fail_is_of_values_that_are_there_but_refused() -> None:
+    lends, returns, shows = (tool(name, title=STRING) for name in ("lend", "return_book", "show_book"))
+    catalog, rng = Catalog(tools=[lends, returns, shows]), random.Random(0)
+    values = Values(catalog, {}, rng)
+    values.learn("list_loans", {}, [{"title": "Emma"}, {"title": "Jazz"}])
+    values.learn("list_books", {}, [{"title": "Dune"}, {"title": "Sula"}])
+    values.graph.note("show_book", {"title": "Sula"}, 1.0)
+    values.graph.note("return_book", {"title": "Jazz"}, 1.0)
+    values.graph.note_source(("return_book", "title"), "reef", "new name")
+    errors = {
+        "Dune": "Error executing tool return_book: 'Dune' is not on loan.",  # no book of its source can be returned
+        "reef": "no book 'reef'",
+        "Emma": "it is too late\nfor 'Emma', as it often is",
+        "Sula": "it failed",
+    }
+    for title, error in errors.items():
+        learn_failure(values, Step(tool="return_book", arguments={"title": title}), error)
+    (draft,) = Drafter(catalog, catalog.tools, values, rng).refusals("return_book")
+    assert draft.kind == "impossible"
+    assert draft.obstacle == Obstacle("Dune")
+    assert draft.steps == [Step(tool="return_book", arguments={"title": "Dune"})]
+
+
+def test_a_value_that_does_not_exist_has_a_noun() -> None:
+    opens = tool("get_box", box_name=STRING)
+    catalog, rng = Catalog(tools=[opens]), random.Random(0)
+    values = Values(catalog, {}, rng)
+    values.learn("list_boxes", {}, [{"box_name": f"b-{at}"} for at in range(9)])
+    draft = Drafter(catalog, catalog.tools, values, rng).missing("get_box")
+    assert draft
+    assert draft.obstacle == Obstacle(draft.steps[0].arguments["box_name"], "box")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in
+from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in, reason_of
 
 CALL = {("lend", "title"): "Dune", ("lend", "member"): "Ada Berg", ("lend", "due_date"): "soon"}
 
@@ -23,6 +23,15 @@ CALL = {("lend", "title"): "Dune", ("lend", "member"): "Ada Berg", ("lend", "due
 )
 def test_an_error_blames_what_it_names(message: str, blamed: set[str]) -> None:
     assert {slot[1] for slot in blame(message, CALL)} == blamed
+
+
+@pytest.mark.parametrize(
+    ("message", "blamed"),
+    [("bad entities", {"entities.*"}), ("one tag is bad", {"tags.*"}), ("*path* must exist", set())],
+)
+def test_the_items_of_a_list_are_blamed_by_its_name(message: str, blamed: set[str]) -> None:
+    slots = {("mark", "tags.*"): "zz", ("mark", "entities.*"): "yy"}
+    assert {slot[1] for slot in blame(message, slots)} == blamed
 
 
 @pytest.mark.parametrize(
@@ -52,3 +61,16 @@ def test_an_error_names_parameters() -> None:
     names = ["path", "since_sha", "since_time", "id"]
     message = "Exactly one of 'since_sha' or 'since_time' must be provided, for each id"
     assert parameters_in(message, names) == ["since_sha", "since_time"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("Error executing tool lend: 'Dune' is on loan already.", "'Dune' is on loan already"),
+        ('{"detail": "Dune is on loan"}', "Dune is on loan"),
+        ("first line\nsecond line", ""),
+        ("long " * 40, ""),
+    ],
+)
+def test_the_reason_of_an_error_is_short(text: str, reason: str) -> None:
+    assert reason_of(text) == reason

@@ -8,13 +8,19 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.explore import learn_failure
+from art_mcp.scenarios.drafting.value_graph import parameter_name
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.plan import Step
 from art_mcp.worlds.place import places_of
 from tests.support.mcp.tools import STRING, tool
+
+LIST = {"type": "array", "items": STRING}
+SHELVES = ("get_stock", ("shelf",), frozenset({"get", "stock"}))
 
 
 def values_of(*tools: CatalogTool) -> Values:
@@ -65,6 +71,45 @@ def test_a_parameter_of_the_same_name_profits() -> None:
     assert {call["ref"] for call in drawn(values, closes, explore=True)} <= {"s-1", "s-2"}
 
 
+def test_lists_of_other_names_share_no_evidence() -> None:
+    labels, mixes = tool("label_box", tags=LIST), tool("mix_paint", colours=LIST)
+    values = values_of(labels, mixes)
+    values.learn("get_stock", {}, [{"shelf": "s-1"}])
+    values.graph.note("label_box", {"tags": ["s-1"]}, 1.0)
+    assert values.graph.by_name(("mix_paint", "tag"), SHELVES).hits == 1
+    assert values.graph.by_name(("mix_paint", "colours.*"), SHELVES).hits == 0
+    assert values.graph.is_accepted(("mix_paint", "tags.*"), "s-1")
+    assert not values.graph.is_accepted(("mix_paint", "colours.*"), "s-1")
+
+
+def test_lists_of_other_names_share_no_offers() -> None:
+    labels, mixes = tool("label_box", tags=LIST), tool("mix_paint", colours=LIST)
+    values = values_of(labels, mixes)
+    step = Step(tool="label_box", arguments={"tags": ["zz"]})
+    learn_failure(values, step, "unknown tags 'zz': try 'fragile', 'heavy'")
+    assert {tag for call in drawn(values, labels, explore=True) for tag in call["tags"]} == {"fragile", "heavy"}
+    assert not values.graph.has_offers(("mix_paint", "colours.*"))
+    assert not {"fragile", "heavy"} & {name for call in drawn(values, mixes, explore=True) for name in call["colours"]}
+
+
+def test_the_items_of_a_list_profit_from_a_parameter_of_the_singular_name() -> None:
+    reads, joins = tool("read_sheet", sheet=STRING), tool("join", sheets=LIST)
+    values = values_of(reads, joins)
+    values.learn("get_stock", {}, [{"shelf": "s-1"}, {"shelf": "s-2"}])
+    values.graph.note("read_sheet", {"sheet": "s-1"}, 1.0)
+    assert {item for call in drawn(values, joins, explore=True) for item in call["sheets"]} <= {"s-1", "s-2"}
+    learn_failure(values, Step(tool="read_sheet", arguments={"sheet": "zz"}), "no sheet 'zz'. There are: 'Costs'")
+    assert values.graph.has_offers(("join", "sheets.*"))
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("sheet", "sheet"), ("tags.*", "tag"), ("rows.*.*", "row"), ("entities.*.name", "name"), ("box.names", "names")],
+)
+def test_a_slot_has_the_name_of_its_last_key(path: str, name: str) -> None:
+    assert parameter_name(path) == name
+
+
 def test_an_error_teaches_what_goes_with_the_other_arguments() -> None:
     reads = tool("read_sheet", path=STRING, sheet=STRING)
     values = values_of(reads)
@@ -88,6 +133,14 @@ def test_values_that_failed_are_not_drawn_where_others_are_left() -> None:
     learn_failure(values, Step(tool="lend", arguments={"title": "Dune"}), "'Dune' is on loan already")
     assert {call["title"] for call in drawn(values, lends)} == {"Emma", "Ulysses"}
     assert values.graph.refusals["lend"] == [({"title": "Dune"}, "'Dune' is on loan already")]
+
+
+def test_words_to_look_for_are_of_names_and_of_short_texts() -> None:
+    finds, lists = tool("find_tasks", query=STRING), tool("list_tasks")
+    values = values_of(finds, lists)
+    values.learn("list_tasks", {}, [{"name": "plan", "state": "open", "text": "paint the fence", "log": "word " * 40}])
+    assert {"plan", "paint", "fence"} <= set(values.graph.terms())
+    assert "open" not in values.graph.terms()
 
 
 def test_a_call_that_gives_nothing_proves_nothing() -> None:

@@ -55,3 +55,22 @@ def test_no_errand_asks_for_what_a_tool_can_do() -> None:
     assert weather("get_structured_text")
     assert not weather("getWeather")
     assert not weather("get_data", outputSchema={"type": "object", "properties": {"temperature": {"type": "number"}}})
+
+
+def test_zero_is_asked_for_seldom_where_there_is_something_else() -> None:
+    step = Step(tool="get_stock", reads=True)
+    done = Execution([step], [CallResult('{"lost": 0, "stored": 7}')], None)
+    draft = Draft("single", [step], lambda _: Wish("get the stock", "getting the stock"), lambda *_: [])
+    several, alone = (
+        [Question("leaf", "the loss", "0"), Question("leaf", "the store", "7")],
+        [Question("leaf", "the loss", "0")],
+    )
+    composes = composer(tool("get_stock"))
+
+    def answers(questions: list[Question]) -> list[str]:
+        executed = ExecutedDraft(draft, Trial(done, done, None), questions)
+        tasks = [composes.task(executed, "train") for _ in range(60)]
+        return [fact for task in tasks if task for fact in task.plan.facts]
+
+    assert 0 < answers(several).count("0") < 25
+    assert set(answers(alone)) == {"0"}

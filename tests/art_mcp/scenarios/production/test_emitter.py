@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
-from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft
+from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, Obstacle
 from art_mcp.scenarios.execute import Execution, Trial
 from art_mcp.scenarios.phrasing.wish import Wish
 from art_mcp.scenarios.plan import MCPScenario, Plan, Split, Step
@@ -31,6 +31,9 @@ class Numbered:
     def pair(self, first: ExecutedDraft, second: ExecutedDraft, split: Split) -> MCPScenario:
         return self._of([*first.trial.steps, *second.trial.steps], split, kind="pair")
 
+    def impossible(self, done: ExecutedDraft, like: list[ExecutedDraft], split: Split) -> MCPScenario:
+        return self._of(done.trial.steps, split, kind="impossible", reply="refusal")
+
     def errand(self, split: Split) -> None:
         return None
 
@@ -38,11 +41,11 @@ class Numbered:
         return None
 
 
-def done(tool: str, number: int) -> ExecutedDraft:
+def done(tool: str, number: int, obstacle: Obstacle | None = None) -> ExecutedDraft:
     """An executed call that has changed something, and of which nothing can be asked."""
     step = Step(tool=tool, arguments={"number": number})
     executed = Execution([step], [], None)
-    draft = Draft("single", [step], lambda _: Wish("do it", "doing it"), lambda *_: [])
+    draft = Draft("single", [step], lambda _: Wish("do it", "doing it"), lambda *_: [], obstacle=obstacle)
     return ExecutedDraft(draft, Trial(executed, executed, None))
 
 
@@ -62,3 +65,16 @@ def test_held_out_tasks_that_act_are_of_several_calls() -> None:
     told = Counter(one.plan.calls for one in kept.scenarios if one.plan.split == "combinations")
     assert list(told.values()) == [MAX_TASKS] * 3
     assert {one.tools for one in kept.scenarios if one.plan.split == "combinations"} == {held}
+
+
+def test_calls_that_must_fail_take_turns() -> None:
+    pool, kept = Pool(seed=0), ScenarioQuota(400, 0.0, lambda _: None)
+    for number in range(60):
+        pool.add(done("cut", number))
+    for number in range(5):
+        pool.add(done("cut", 100 + number, Obstacle(f"n-{number}", "board")))
+    pool.add(done("glue", 0, Obstacle("n-0")))
+    Emitter(pool, Numbered(), kept, random.Random(0)).all(part=1.0)  # type: ignore[arg-type]
+    calls = Counter(one.plan.calls for one in kept.scenarios if one.plan.kind == "impossible")
+    assert len(calls) == 6
+    assert max(calls.values()) - min(calls.values()) <= 1
