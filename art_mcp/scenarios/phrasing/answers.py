@@ -69,7 +69,7 @@ def able(nouns: Sequence[str], rng: random.Random) -> str:
 def answer(question: Question) -> str:
     """The right answer to a question. It repeats what is asked."""
     if question.kind == "count":
-        items, joint, rest = question.items.partition(" with ")
+        items, joint, rest = re.match(r"(.*?)(?:( with | under )(.*))?$", question.items).groups("")
         alone = question.value == "1"
         items_phrase = f"{one_of(items) if alone else items}{joint}{rest}"
         return _ANSWERS.count.format(verb="is" if alone else "are", value=question.value, items=items_phrase)
