@@ -13,6 +13,14 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import leaves, meanings, singular
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
 from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS
+from art_mcp.scenarios.phrasing.objects import (
+    IDENTIFIERS,
+    has_objects,
+    is_nested,
+    is_result,
+    object_of,
+    origin_goal_pairs,
+)
 from art_mcp.scenarios.phrasing.sense import NOUN_ALONE, Sense
 
 LONG_TEXT = 80
@@ -22,7 +30,6 @@ _PATH = re.compile(r"(?:~|\.{0,2})/\S*|[\w./-]*\w\.[A-Za-z]\w{0,4}")
 """A value that is seen to be a path, or the name of a file."""
 
 _QUOTES = ('"{}"', '"{}"', "'{}'", "“{}”")
-_IDENTIFIERS = WORDS.names | {"id", "number"}
 
 
 def render_value(value: Any, rng: random.Random, quote: bool = False) -> str:
@@ -152,7 +159,7 @@ class _Writer:
     def _meant(self, wording: str) -> str:
         """A description, or the thing that it identifies: not "delete the id"."""
         head = wording.removeprefix("the ")
-        return f"that {one_of(self._sense.noun)}" if head in _IDENTIFIERS and self._sense.noun else wording
+        return f"that {one_of(self._sense.noun)}" if head in IDENTIFIERS and self._sense.noun else wording
 
     def _where(self) -> tuple[str, bool]:
         """All that is said beside the thing, and whether a sentence goes on behind it after a comma."""
@@ -184,7 +191,7 @@ class _Writer:
         return form.replace("{own} ", f"{own} " if own else "").format(text=self._value(name, value), own=own)
 
     def _adjective(self, rest: dict[str, Any]) -> str:
-        """The value of `branch_type` for a tool of branches, before the noun: local branches. It is taken out of `rest`."""
+        """The value of `branch_type` for a tool of branches, before the noun: local branches."""
         for name, value in rest.items():
             own, kind = meanings(name)[-2:-1], meanings(name)[-1:]
             fits = self._noun and own == meanings(self._sense.noun)[-1:] and set(kind) & WORDS.kinds
@@ -195,12 +202,13 @@ class _Writer:
     def _thing(self, rest: dict[str, Any], adjective: str) -> str:
         """The object of the verb, with the argument that is it. That argument is taken out of `rest`."""
         noun = " ".join([adjective, *self._noun]).strip()
-        name = self._object(rest)
+        long = {name for name in rest if self._is_long(name, rest[name])}
+        name = object_of(self._sense, {name: value for name, value in rest.items() if name not in long}, rest.keys())
         if name is None:
             self._bare = not adjective
             return self._owner_thing(rest) or self._bare_noun(noun, adjective)
         value, self._bare = rest.pop(name), False
-        if _has_objects(value):
+        if has_objects(value):
             items = value if isinstance(value, list) else [value]
             return join_items([self._render_item(item, one_of(noun or label(name))) for item in items])
         last = (meanings(name) or [name])[-1]
@@ -209,11 +217,10 @@ class _Writer:
             return text
         if not noun:
             kind = " ".join(word for word in label(name).split() if word not in WORDS.names | {"path", "id"})
-            kind = f"the {kind} {text}" if kind.isascii() and len(kind) > 1 else text
-            by = f"by {kind.removeprefix('the ')}"  # filter_by_project(project)
-            return (
-                by if self._sense.key else self._rng.choice((kind, *_alone(text) * 2, text)) if last != "id" else text
-            )
+            told = f"{kind} {text}" if kind.isascii() and len(kind) > 1 else text
+            if self._sense.key:  # filter_by_project(project)
+                return f"by {told}"
+            return text if last == "id" or told == text else self._rng.choice((f"the {told}", text, *_alone(text)))
         if name in WORDS.amounts:  # insert_rows(count)
             return f"{text} {one_of(noun) if value == 1 else noun}"
         if isinstance(value, list):
@@ -226,74 +233,17 @@ class _Writer:
         noun = one_of(noun)
         return f"{noun} {text}" if text.isdigit() else self._rng.choice((f"the {noun} {text}", *_alone(text)))
 
-    def _object(self, rest: Mapping[str, Any]) -> str | None:
-        """The argument that names the object of the verb. None: there is none."""
-        told = [name for name, value in rest.items() if not isinstance(value, bool) and not self._is_long(name, value)]
-        names = [name for name in told if self._makes or not isinstance(rest[name], dict)]
-        sense = self._sense
-        if not self._noun:
-            return self._object_alone(rest, names)
-        counted = sense.many and not self._verb.reads
-        own = {*_IDENTIFIERS, "new_name", "newName"} if self._makes else _IDENTIFIERS
-        ranked = (
-            lambda name: bool(sense.key) and label(name) == sense.key,
-            lambda name: counted and name in WORDS.amounts,
-            lambda name: self._is_named(name, rest),
-            lambda name: (self._verb.makes or not sense.many) and name in own,
-            lambda name: not self._verb.sets and singular(label(name)) == one_of(sense.noun),
-            lambda name: len(names) == 1 and sense.acts and _has_objects(rest[name]),
-        )
-        return next((name for fits in ranked for name in names if fits(name)), None)
-
-    def _object_alone(self, rest: Mapping[str, Any], names: Sequence[str]) -> str | None:
-        """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
-        containers = [name for name in names if isinstance(rest[name], list | dict)]
-        others = [name for name in names if len(names) == 1 or not set(meanings(name)) & WORDS.places]
-        takes_text = self._verb.makes or not self._sense.acts or self._verb.phrases[0] in WORDS.text_verbs
-        skipped = WORDS.search_terms if takes_text else WORDS.search_terms | WORDS.texts
-        others = [name for name in others if len(name) > 1 and not set(words(name)[-1:]) & skipped]
-        return next(iter(containers if len(containers) == 1 else others), None)
-
-    def _becomes(self, name: str, rest: Mapping[str, Any]) -> bool:
-        """Whether an argument is what a property becomes: `set_status(item_id, status)`."""
-        parts = meanings(name)
-        if parts[-1:] == ["id"] and self._verb.phrases[0] == "set" and len(rest) > 1:  # set_parent(id, parent_id)
-            parts = parts[:-1]
-        return self._verb.sets and bool(self._noun) and parts == meanings(self._sense.noun)
-
-    def _is_named(self, name: str, rest: Mapping[str, Any]) -> bool:
-        """Whether an argument is the name of what the noun says."""
-        parts, value = meanings(name), rest[name]
-        if not parts or self._becomes(name, rest):
-            return False
-        last, whole = singular(self._noun[-1]), isinstance(value, list) or not self._sense.many
-        if parts[0] in self._nouns:  # create_branch(branch_name), get_item(item_id), delete_entities(entityNames)
-            identifies = parts[-1] in ("name", "id", "path", "key") and not self._sense.names
-            if (
-                parts == [last]
-                or identifies
-                or (parts[0] == last and parts[-1] in ("name", "id", "path", "key") and whole)
-            ):
-                return True
-        if parts == ["name"] and isinstance(value, list) and not self._verb.makes:
-            return True  # open_nodes(names)
-        path = parts[-1] in ("path", "file", "directory", "name", "url", "uri")
-        return whole and path and last in WORDS.path_nouns and not set(words(name)[:1]) & WORDS.goals  # read_file(path)
-
     def _owner_thing(self, rest: dict[str, Any]) -> str:
         """A noun with the thing that has it, where the noun begins with what that is: `member_loans(member)`, or only a
         name is known. Empty: neither."""
+        noun = self._sense.noun
         for name, value in rest.items():
             owner = " ".join(part for part in meanings(name) if part not in ("id", "name"))
-            begins = owner and self._sense.noun.startswith(f"{owner} ")
-            alone = len(self._noun) > 1 and self._sense.names and self._sense.many and name in _IDENTIFIERS
-            if (begins or alone) and not isinstance(value, bool | list | dict):
-                rest.pop(name)
-                noun, own = (
-                    (self._sense.noun.removeprefix(f"{owner} "), owner) if begins else (self._noun[-1], self._noun[0])
-                )
-                self._phrases.append((0, self._fill("owner", name, value, own)))
-                return f"the {noun}"
+            if not owner and name in IDENTIFIERS and self._sense.names and self._sense.many:
+                owner = noun.rpartition(" ")[0]
+            if owner and noun.startswith(f"{owner} ") and not isinstance(value, bool | list | dict):
+                self._phrases.append((0, self._fill("owner", name, rest.pop(name), owner)))
+                return f"the {noun.removeprefix(f'{owner} ')}"
         return ""
 
     def _bare_noun(self, noun: str, adjective: str) -> str:
@@ -319,20 +269,13 @@ class _Writer:
 
     def _pairs(self, rest: dict[str, Any]) -> None:
         """Says pairs of an origin and a goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
-        pairs: dict[str, tuple[str, list[str]]] = {}
-        for origin in rest:
-            for goal in rest:
-                start, end = words(origin), words(goal)
-                ways = ((start[:1], start[1:], end[:1], end[1:]), (start[-1:], start[:-1], end[-1:], end[:-1]))
-                for first, of_first, last, of_last in ways:
-                    if of_first == of_last and set(first) & WORDS.origins and set(last) & WORDS.goals:
-                        pairs.setdefault(origin, (goal, of_first))
-        for origin, (goal, about) in pairs.items():
-            if goal in rest:
-                own = " ".join(word for word in about if word not in ("id", "name")) if len(pairs) > 1 else ""
+        pairs = origin_goal_pairs(list(rest))
+        for origin, goal, own in pairs:
+            if origin in rest and goal in rest:
+                own = own if len(pairs) > 1 else ""
                 self._phrases.append((2, self._fill("origin", origin, rest.pop(origin), own)))
                 self._phrases.append((3, self._fill("goal", goal, rest.pop(goal))))
-        for name in [name for name in rest if self._becomes(name, rest)]:
+        for name in [name for name in rest if is_result(self._sense, name, rest)]:
             self._phrases.append((5, self._fill("goal", name, rest.pop(name))))
 
     def _place(self, rest: Mapping[str, Any]) -> str | None:
@@ -363,14 +306,14 @@ class _Writer:
     def _is_long(self, name: str, value: Any) -> bool:
         """Whether a value is too long for the middle of a sentence."""
         long_text = isinstance(value, str) and (len(value) > LONG_TEXT or "\n" in value)
-        return name not in self._wordings and (long_text or _is_nested(value))
+        return name not in self._wordings and (long_text or is_nested(value))
 
     def _add_argument(self, name: str, value: Any) -> None:
         """Adds an argument to what is said."""
         parts = label(name).split() or [name]
         if isinstance(value, bool):
             self._switch(parts, value)
-        elif self._is_long(name, value) or _has_objects(value):
+        elif self._is_long(name, value) or has_objects(value):
             text = f'"{value}"' if isinstance(value, str) and '"' not in value else value
             this = "these" if label(name).endswith("s") else "this"
             self._ends.append(f"with {this} {label(name)}: {text if isinstance(text, str) else canonical(text)}")
@@ -436,8 +379,8 @@ class _Writer:
             return
         if kind in ("start", "end", "without"):
             own = "" if kind == "without" and set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"} else rest
-        if kind == "in" and not entity or kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text):
-            own = ""
+        known = kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text)
+        own = "" if known or (kind == "in" and not entity) else own
         self._phrases.append((1 if kind in ("query", "pattern") else 4, self._fill(kind, name, value, own)))
 
     def _thing_form(self, entity: str, described: bool) -> str | None:
@@ -487,16 +430,3 @@ def _lead(parts: Sequence[str]) -> str:
 def _alone(text: str) -> tuple[str, ...]:
     """A value that is seen to be one without its noun, a path, or a name with digits. Empty: it is not."""
     return (text,) if not text.isdigit() and re.search(r"[/._@\"'`“0-9-]", text) else ()
-
-
-def _is_nested(value: Any, depth: int = 0) -> bool:
-    """Whether a value has lists in lists, or objects in objects."""
-    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return depth > 2 or any(
-        type(item) is type(value) or _is_nested(item, depth + 1) for item in inside if isinstance(item, dict | list)
-    )
-
-
-def _has_objects(value: Any) -> bool:
-    """Whether an argument is an object, or a list of objects."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))

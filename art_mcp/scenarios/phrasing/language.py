@@ -30,8 +30,8 @@ _FAMILIES: Mapping[str, set[str]] = {
     **{family: set() for family in ("opener", "closer", "thanks", "greeting", "abilities")},
 }
 """The families of requests, with the slots that their forms may have."""
-_ARGUMENTS = frozenset(
-    "in into out_of new_path owner as other without query pattern origin goal start end time date text".split()
+_ARGUMENTS = set(
+    "in into out_of new_path owner as other without query pattern origin goal start end time date text".split()  # noqa: SIM905
 )
 """The ways to say an argument."""
 

@@ -53,6 +53,9 @@ _NUMBER_OR_HASH = re.compile(r"[0-9a-f]{6,64}|#?\d+")
 _SPEAKABLE = re.compile(r"[A-Za-z]+(?:[ _-][A-Za-z]+){0,2}")
 """A key that is made of words: no path, no number, no code."""
 
+_UNNAMED = WORDS.prepositions | {"is", "has", "can"}
+"""Words that no key has that is a noun."""
+
 _PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
 
@@ -125,14 +128,14 @@ def _fit(value: str, stated_texts: set[str], kind: QuestionKind) -> bool:
 
 def identifying(entries: Sequence[Any]) -> str | None:
     """The key whose values tell the entries of a list apart, in words that can be said. None: there is none."""
-    best: tuple[int, str] | None = None
-    for key in entries[0] if entries and isinstance(entries[0], dict) else ():
-        values = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
-        rank = next((at for at, word in enumerate(_IDENTIFYING) if words(name_of(key))[-1:] == [word]), None)
+    keys = entries[0] if len(entries) > 1 and all(isinstance(entry, dict) for entry in entries) else {}
+    fitting = []
+    for key in keys:
+        values, last = [entry.get(key) for entry in entries], "".join(words(name_of(key))[-1:])
         usable = all(isinstance(value, str) and 1 < len(value) <= SHORT and "\n" not in value for value in values)
-        if rank is not None and usable and len({str(value).casefold() for value in values}) == len(values):
-            best = min(best, (rank, key)) if best else (rank, key)
-    return best[1] if best else None
+        if last in _IDENTIFYING and usable and len({value.casefold() for value in values}) == len(values):
+            fitting.append((_IDENTIFYING.index(last), key))
+    return min(fitting)[1] if fitting else None
 
 
 def scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -153,9 +156,8 @@ def find_part(value: Any, path: Path) -> Any:
 def name_of(key: Any) -> str:
     """A key as a noun. Empty: no person would call it so, as it is a path, a letter, an abbreviation, or no noun."""
     parts = words(key) if isinstance(key, str) and _SPEAKABLE.fullmatch(key) else []
-    said = all(re.search("[aeiouy]", word) for word in parts) and len(parts[:1] and max(parts, key=len)) > 1
-    verbal = {"is", "has", "can", *WORDS.prepositions} & set(parts) or any(map(is_participle, parts[-1:]))
-    return " ".join(parts) if said and len(parts) <= 3 and not verbal else ""
+    spoken = all(len(word) > 1 and re.search("[aeiouy]", word) for word in parts) and 0 < len(parts) <= 3
+    return " ".join(parts) if spoken and not set(parts) & _UNNAMED and not is_participle(parts[-1]) else ""
 
 
 def text_of(value: Any) -> str:
@@ -165,7 +167,7 @@ def text_of(value: Any) -> str:
 
 @dataclass(slots=True)
 class Finder(ABC):
-    """Finds the questions about one result. The arguments are those of `questions`; stated: what the task says already."""
+    """Finds the questions about one result. It has the arguments of `questions`; stated: what the task says already."""
 
     first: Any
     second: Any
@@ -179,7 +181,7 @@ class Finder(ABC):
         """Everything that can be asked."""
 
     def _of_values(self, values: Sequence[str], item: str, whole: bool = True, under: str = "") -> Iterator[Question]:
-        """Questions about a list of texts. whole: they are all that the result has; under: which of the items they are."""
+        """Questions about a list of texts. whole: they are all of the result; under: which of the items they are."""
         items = plural(item) + under
         if whole and 1 < len(values) <= MAX_COUNT and item != "line":
             yield Question("count", "", str(len(values)), items=items)
@@ -203,27 +205,25 @@ class Finder(ABC):
             where: Where the result has a value of an entry, by its number and the value's key.
         """
         key = identifying(entries)
-        if key is None or len(entries) < 2:
-            return
-        for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
+        for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)) if key else ():
             entry = entries[number]
-            name = f'"{entry[key]}"' if " " in entry[key] else entry[key]
-            if words(key)[-1:] in (["name"], ["title"]) or item == words(key)[-1]:
-                who = entry[key] if item == "entry" else f"the {item} {entry[key]}"
-            else:
-                who = f"the {item} with the {name_of(key)} {name}"
+            who = f'"{entry[key]}"' if " " in entry[key] and words(key)[-1] != "name" else entry[key]
+            if words(key)[-1] not in ("name", "title", item):
+                who = f"the {item} with the {name_of(key)} {who}"
+            elif item != "entry":
+                who = f"the {item} {who}"
             for other, leaf in scalars(entry):
-                same = canonical(leaf) == canonical(find_part(later, (number, other)))
                 if other != key and name_of(other) not in ("", item):
+                    same = canonical(leaf) == canonical(find_part(later, (number, other)))
                     yield self._leaf(f"the {name_of(other)} of {who}", text_of(leaf), same, where(number, other))
 
     def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: QuestionKind = "leaf") -> Question:
         """A question for a value. stable: both executions gave it."""
         if not stable or changes_with_time(value) or is_local(value):
-            return Question(kind, head, value, path=path)
+            return Question(kind if head else "value", head, value, path=path)
         name, address = parseaddr(value)
         person = name and value.endswith(f"<{address}>")  # who asks for an author wants no address
-        return Question(kind, head, name if person else value)
+        return Question(kind if head else "value", head, name if person else value)
 
 
 class StructuredFinder(Finder):
@@ -231,18 +231,13 @@ class StructuredFinder(Finder):
 
     def find(self) -> Iterator[Question]:
         """Questions about its leaves and its lists, or about all of a single value."""
-        if not isinstance(self.first, dict | list | tuple):
-            text = text_of(self.first)
-            yield Question("value", "", text, path=None if text == text_of(self.second) else ())
-            return
         asked = list(self._leaves())
         for path, entries in _lists(self.first):
             other = find_part(self.second, path)
             if isinstance(other, list | tuple) and len(other) == len(entries):
                 asked += self._of_list(path, list(entries))
         if not asked and len(pairs := list(leaves(self.first))) == 1:  # its key cannot be said, but need not be
-            [(path, leaf)] = pairs
-            asked.append(replace(self._at(path, "", text_of(leaf)), kind="value"))
+            asked.append(self._at(pairs[0][0], "", text_of(pairs[0][1])))
         yield from asked
 
     def _at(self, path: Path, head: str, value: str, kind: QuestionKind = "leaf") -> Question:
@@ -252,31 +247,27 @@ class StructuredFinder(Finder):
 
     def _leaves(self) -> Iterator[Question]:
         """Questions for values by their keys."""
-        pairs = [(path, leaf) for path, leaf in leaves(self.first) if not isinstance(leaf, bool)]
-        ends = Counter(path[-1] for path, _ in pairs)
-        twos = Counter(path[-2:] for path, _ in pairs)
+        pairs = [(path, leaf) for path, leaf in leaves(self.first) if path and not isinstance(leaf, bool)]
+        ends, twos = (Counter(path[-length:] for path, _ in pairs) for length in (1, 2))
         for path, leaf in pairs:
-            *parents, name = [name_of(key) for key in path] or [""]
-            about = f" of the {parents[-1]}" if parents and parents[-1] else ""
-            unclear = ends[path[-1]] > 1 and (not about or twos[path[-2:]] > 1) if path else True
+            *parents, name = map(name_of, path)
             # Under a plural stand entries, whose keys are values: {"pages": {"home": 3}}.
-            if unclear or not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
+            if not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
                 continue
-            question = self._at(path, f"the {name}{about if ends[path[-1]] > 1 else ''}", text_of(leaf))
-            counts = isinstance(leaf, int) and (is_plural(name) or (name == "count" and self.many))
-            if counts and not about and question.path is None:
-                items = self.noun if name == "count" else name.removeprefix("total ").removeprefix("number of ")
-                question = replace(question, kind="count", head=question.head, items=items)
-            yield question
+            if ends[path[-1:]] == 1:
+                question = self._at(path, f"the {name}", text_of(leaf))
+                if isinstance(leaf, int) and is_plural(name) and question.path is None:
+                    question = replace(question, kind="count", items=name.removeprefix("total "))
+                yield question
+            elif parents and parents[-1] and twos[path[-2:]] == 1:
+                yield self._at(path, f"the {name} of the {parents[-1]}", text_of(leaf))
 
     def _of_list(self, path: Path, entries: Sequence[Any]) -> Iterator[Question]:
         """Questions about a list. A key that is no plural says which entries these are: "the first task under done"."""
         item, under = one_of(self.noun) if self.many else "entry", ""
-        if key := next((key for key in path[-1:] if isinstance(key, str) and _SPEAKABLE.fullmatch(key)), None):
-            if is_plural(name := name_of(key)):
-                item = one_of(name)
-            elif key.casefold() not in ("result", "content"):
-                under = f" under {key}"
+        if path and isinstance(path[-1], str) and _SPEAKABLE.fullmatch(path[-1]):
+            name = name_of(path[-1])
+            item, under = (one_of(name), "") if is_plural(name) else (item, f" under {path[-1]}")
         if entries and all(isinstance(entry, str | int | float) for entry in entries):
             yield from self._of_values([text_of(entry) for entry in entries], item, under=under)
             return
@@ -287,14 +278,18 @@ class StructuredFinder(Finder):
         ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
         for number, place in ends:
             for key, leaf in scalars(entries[number]):
-                if not (name := name_of(key)):
-                    continue
-                head, kind = f"the {name} of the {place} {item}{under}", place
+                name, kind, which = name_of(key), place, f"the {place} {item}"
+                names_it = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
                 if len(entries) == 1:
-                    head, kind = f"the {name}{'' if item == 'entry' else f' of the {item}'}{under}", "leaf"
-                elif name == item or item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name":
-                    head = f"the {place} {name}{under}"  # the entry is a column, and has no column
-                yield self._at((*path, number, key), head, text_of(leaf), kind)
+                    kind, which = "leaf", "the result" if item == "entry" else f"the {item}"
+                # The entry is a column, and has no column.
+                head = (
+                    f"the {place} {name}"
+                    if kind != "leaf" and name in (item, names_it and name)
+                    else f"the {name} of {which}"
+                )
+                if name:
+                    yield self._at((*path, number, key), head + under, text_of(leaf), kind)
         if not under:
             later = find_part(self.second, path)
             yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
@@ -323,21 +318,16 @@ class TextFinder(Finder):
         keys = Counter(line.key for line in text_lines if line.key and not line.tagged)
         later = lines(self.second) if isinstance(self.second, str) else []
         for key, count in keys.items():
-            values = [line.value for line in text_lines if line.key == key]
-            again = [line.value for line in later if line.key == key]
+            values, again = ([line.value for line in every if line.key == key] for every in (text_lines, later))
             name = name_of(key)
-            if not name or len(name.split()) > 2:
-                continue
-            if count == 1:
+            if count == 1 and 0 < len(name.split()) <= 2:
                 yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
-            elif len(again) == count:
+            elif len(again) == count and 0 < len(name.split()) <= 2:
                 yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0), "first")
                 yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
         records, others = _records(text_lines), _records(later)
         if len(records) == len(others):
-            yield from self._by_name(
-                records, others, self._entry_noun(records) or "entry", lambda number, key: (key, number)
-            )
+            yield from self._by_name(records, others, _entry_noun(records), lambda number, key: (key, number))
         if stable:
             yield from self._of_assignments(text_lines)
             bare = [line for line in text_lines if (not line.key or line.tagged) and not line.value.endswith(":")]
@@ -352,11 +342,8 @@ class TextFinder(Finder):
                 yield Question("value", "", bare, path=())
             return
         if key and bare.casefold() not in self.stated:
-            known_words = {*self.noun.split(), *self.stated}
-            if key.casefold() in known_words:  # "Debug: …" for a message of the type debug
-                yield Question("value", "", bare)
-            else:
-                yield self._leaf(f"the {name}" if (name := name_of(key)) else "", bare, stable, (key, 0))
+            says = key.casefold() not in {*self.noun.split(), *self.stated} and name_of(key)
+            yield self._leaf(f"the {says}" if says else "", bare, stable, (key, 0))  # "Debug: …" for a type debug
             return
         pairs = _INLINE.findall(bare)
         for name, value in pairs:
@@ -364,12 +351,10 @@ class TextFinder(Finder):
                 yield self._leaf(f"the {name_of(name)}", value, not changes_with_time(value), ())
         stated = any(stated and stated in whole.casefold() for stated in self.stated)
         new = [token for token in tokens(bare) if token.casefold() not in self.stated and len(token) <= SHORT]
-        if len(new) == 1 and stated and not changes_with_time(new[0]):
-            yield Question("value", "", new[0])
-        elif len(whole) <= SHORT and not changes_with_time(whole):
-            yield Question("value", "", whole)
-        elif len(new) == 1 and not pairs and not changes_with_time(new[0]):
-            yield Question("value", "", new[0])
+        fact = new[0] if len(new) == 1 and stated else whole if len(whole) <= SHORT else ""
+        fact = fact or (new[0] if len(new) == 1 and not pairs else "")
+        if fact and not changes_with_time(fact):
+            yield Question("value", "", fact)
 
     def _of_lines(self, text_lines: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
         """Questions about the lines of a list, or of any text."""
@@ -378,24 +363,18 @@ class TextFinder(Finder):
                 yield Question("value", "", text_lines[0].value)
             return
         tags = Counter(line.key for line in text_lines if line.tagged)
-        things = WORDS.path_nouns | WORDS.containers
-        if self.many:
-            item = one_of(self.noun)
-        else:
-            readable = set(self.noun.split()) & WORDS.readable and not tags
-            names = tags or all(len(line.value.split()) == 1 for line in text_lines)
-            item = "entry" if names and not readable else "line"
-        values = [line.value for line in text_lines]
-        yield from self._of_values(values, item, whole=all_of_them)
+        readable = set(self.noun.split()) & WORDS.readable and not tags
+        names = tags or all(len(line.value.split()) == 1 for line in text_lines)
+        item = one_of(self.noun) if self.many else "entry" if names and not readable else "line"
+        yield from self._of_values([line.value for line in text_lines], item, whole=all_of_them)
         for tag, count in tags.items():
             name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
-            if name not in things:
-                continue
             inside = [line.value for line in text_lines if line.key == tag]
-            if len(tags) > 1 and count <= MAX_COUNT:
-                yield Question("count", "", str(count), items=plural(name))
-            yield self._leaf(f"the first {name}", inside[0], True, (), "first")
-            yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
+            if name in WORDS.path_nouns | WORDS.containers:
+                if len(tags) > 1 and count <= MAX_COUNT:
+                    yield Question("count", "", str(count), items=plural(name))
+                yield self._leaf(f"the first {name}", inside[0], True, (), "first")
+                yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
 
     def _of_assignments(self, text_lines: Sequence[Line]) -> Iterator[Question]:
         """Questions for values that lines give to names."""
@@ -405,11 +384,12 @@ class TextFinder(Finder):
         for name, value in self.rng.sample(single, min(len(single), MAX_NAMES)):
             yield self._leaf(f"the value of {name}", value, True, ())
 
-    def _entry_noun(self, records: Sequence[dict[str, str]]) -> str:
-        """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
-        first = next(iter(records[0])) if records else ""
-        has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
-        return name_of(first) if has_numbers and words(first)[-1:] != ["id"] else ""
+
+def _entry_noun(records: Sequence[dict[str, str]]) -> str:
+    """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
+    first = next(iter(records[0])) if records else ""
+    has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
+    return (name_of(first) if has_numbers and words(first)[-1:] != ["id"] else "") or "entry"
 
 
 def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:
