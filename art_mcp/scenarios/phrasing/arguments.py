@@ -11,16 +11,10 @@ from typing import Any
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import leaves, meanings, singular
+from art_mcp.scenarios.phrasing import objects
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
 from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS
-from art_mcp.scenarios.phrasing.objects import (
-    IDENTIFIERS,
-    has_objects,
-    is_nested,
-    is_result,
-    object_of,
-    origin_goal_pairs,
-)
+from art_mcp.scenarios.phrasing.objects import IDENTIFIERS, has_objects, object_of
 from art_mcp.scenarios.phrasing.sense import NOUN_ALONE, Sense
 
 LONG_TEXT = 80
@@ -170,14 +164,9 @@ class _Writer:
             styles = ["with", "where" if reads and self._sense.many else "with", *styles[: 2 * reads]]
         style, listed = self._rng.choice(styles) if notes else "", ", ".join([*notes, *self._wishes])
         clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in self._notes]
-        said = {
-            "": "",
-            "commas": f", {listed}",
-            "brackets": f"({listed})",
-            "with": f"with {join_items(notes)}",
-            "where": f"where {join_items(clauses)}",
-        }[style]
-        told += ["" if style in ("commas", "brackets") else join_items(self._wishes), said]
+        inside = {"commas": f", {listed}", "brackets": f"({listed})"}.get(style)
+        clause = {"with": f"with {join_items(notes)}", "where": f"where {join_items(clauses)}"}.get(style, "")
+        told += [inside] if inside else [join_items(self._wishes), clause]
         told += [f", {'; '.join(self._ends)}"] if self._ends else []
         return join_phrases(*told), bool(self._ends or style == "commas")
 
@@ -239,8 +228,8 @@ class _Writer:
         noun = self._sense.noun
         for name, value in rest.items():
             owner = " ".join(part for part in meanings(name) if part not in ("id", "name"))
-            if not owner and name in IDENTIFIERS and self._sense.names and self._sense.many:
-                owner = noun.rpartition(" ")[0]
+            alone = not owner and name in IDENTIFIERS and self._sense.names and self._sense.many
+            owner = noun.rpartition(" ")[0] if alone else owner
             if owner and noun.startswith(f"{owner} ") and not isinstance(value, bool | list | dict):
                 self._phrases.append((0, self._fill("owner", name, rest.pop(name), owner)))
                 return f"the {noun.removeprefix(f'{owner} ')}"
@@ -252,14 +241,13 @@ class _Writer:
             return noun
         if self._makes:
             return noun if is_plural(noun) or noun.split()[-1] in WORDS.mass_nouns else article(noun)
-        plain = self._sense.many and not self._sense.names
-        return self._rng.choice((f"the {noun}", noun)) if plain else f"the {noun}"
+        return noun if self._sense.many and not self._sense.names and self._rng.random() < 0.5 else f"the {noun}"
 
     def _letters(self, rest: dict[str, Any], least: int, sole: bool) -> str:
-        """The values of arguments whose names are letters, as the object: 3 and 4, x 3 and y 4. They are taken out of
-        `rest`. Empty: there are not at least so many. sole: whether there is no other argument."""
-        letters = [name for name in rest if re.fullmatch("[A-Za-z]", name) and not isinstance(rest[name], bool)]
-        letters = [name for name in letters if name not in WORDS.search_terms]
+        """Takes the values of arguments whose names are letters out of `rest`, as the object: 3 and 4, x 3 and y 4.
+        Empty: there are not `least` of them. sole: whether there is no other argument."""
+        names = [name for name in rest if re.fullmatch("[A-Za-z]", name) and name not in WORDS.search_terms]
+        letters = [name for name in names if not isinstance(rest[name], bool)]
         if len(letters) < least:
             return ""
         first = sole or "".join(sorted(letters)) == "abcdefgh"[: len(letters)]
@@ -269,13 +257,13 @@ class _Writer:
 
     def _pairs(self, rest: dict[str, Any]) -> None:
         """Says pairs of an origin and a goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
-        pairs = origin_goal_pairs(list(rest))
+        pairs = objects.origin_goal_pairs(list(rest))
         for origin, goal, own in pairs:
             if origin in rest and goal in rest:
                 own = own if len(pairs) > 1 else ""
                 self._phrases.append((2, self._fill("origin", origin, rest.pop(origin), own)))
                 self._phrases.append((3, self._fill("goal", goal, rest.pop(goal))))
-        for name in [name for name in rest if is_result(self._sense, name, rest)]:
+        for name in [name for name in rest if objects.is_result(self._sense, name, rest)]:
             self._phrases.append((5, self._fill("goal", name, rest.pop(name))))
 
     def _place(self, rest: Mapping[str, Any]) -> str | None:
@@ -306,7 +294,7 @@ class _Writer:
     def _is_long(self, name: str, value: Any) -> bool:
         """Whether a value is too long for the middle of a sentence."""
         long_text = isinstance(value, str) and (len(value) > LONG_TEXT or "\n" in value)
-        return name not in self._wordings and (long_text or is_nested(value))
+        return name not in self._wordings and (long_text or objects.is_nested(value))
 
     def _add_argument(self, name: str, value: Any) -> None:
         """Adds an argument to what is said."""
@@ -350,18 +338,12 @@ class _Writer:
 
     def _add_phrase(self, name: str, parts: list[str], value: Any) -> None:
         """Adds a text, a list or a number: by its preposition, as a thing of the server, or as a note."""
-        lead, rest, described, text = (
-            _lead(parts),
-            " ".join(parts[1:]),
-            name in self._wordings,
-            self._value(name, value),
-        )
+        described, text, rest = name in self._wordings, self._value(name, value), " ".join(parts[1:])
         tail, _, of = self._sense.tail.partition(" ")
-        if lead:
+        if lead := _lead(parts):
             form = self._rng.choice(LEXICON.leads.get(lead, (f"{lead} {{text}}",)))
-            self._phrases.append(
-                (5, form.replace("{own} ", "" if described else f"{rest} ".lstrip()).format(text=text))
-            )
+            own = f"{rest} " if rest and not described else ""
+            self._phrases.append((5, form.replace("{own} ", own).format(text=text)))
             return
         if parts[-1] in WORDS.prepositions and parts[-2].endswith("ed"):  # assigned_to, created_after
             self._phrases.append((5, f"{' '.join(parts)} {text}"))
@@ -372,15 +354,15 @@ class _Writer:
             return
         entity = self._entity(parts, value)
         kind = self._form(parts, value) or self._thing_form(entity, described)
-        own = entity or " ".join(parts[1:] if len(parts) > 1 and singular(parts[0]) in self._nouns else parts)
+        own = entity or (rest if len(parts) > 1 and singular(parts[0]) in self._nouns else " ".join(parts))
         if kind is None:
             self._as_list = self._as_list or bool(entity) or parts[-1] in WORDS.prepositions
             self._notes.append((own, self._value(name, value, quote=parts[-1] in WORDS.texts)))
             return
-        if kind in ("start", "end", "without"):
-            own = "" if kind == "without" and set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"} else rest
+        own = rest if kind in ("start", "end", "without") else own
         known = kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text)
-        own = "" if known or (kind == "in" and not entity) else own
+        patterns = kind == "without" and set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"}
+        own = "" if known or patterns or (kind == "in" and not entity) else own
         self._phrases.append((1 if kind in ("query", "pattern") else 4, self._fill(kind, name, value, own)))
 
     def _thing_form(self, entity: str, described: bool) -> str | None:
@@ -392,9 +374,8 @@ class _Writer:
             return "as" if described else None
         if verb.removes or verb.inward:
             return "out_of" if verb.removes else "into"
-        if verb.reads and 1 in ranks:
-            return "in"
-        return "owner" if verb.reads or self._bare else "other" if described else None
+        owned = "in" if verb.reads and 1 in ranks else "owner"
+        return owned if verb.reads or self._bare else "other" if described else None
 
     def _entity(self, parts: list[str], value: Any) -> str:
         """The thing that an argument names: item for `item_id`, sheet where a tool lists sheets. Empty: none."""
