@@ -115,7 +115,7 @@ class _Writer:
 
     def __init__(self, sense: Sense, rng: random.Random, wordings: dict[str, str]) -> None:
         self._sense, self._verb, self._rng = sense, sense.verb, rng
-        self._wordings = {name: self._meant(wording) for name, wording in wordings.items()}
+        self._wordings = {name: self._identify(wording) for name, wording in wordings.items()}
         self._noun = sense.noun.split()
         self._nouns = {singular(word) for word in self._noun}
         self._phrases: list[tuple[int, str]] = []  # with its rank in the sentence
@@ -150,7 +150,7 @@ class _Writer:
         where, loose = self._where()
         return RenderedCall(thing or letters, where, self._bare, loose, plain)
 
-    def _meant(self, wording: str) -> str:
+    def _identify(self, wording: str) -> str:
         """A description, or the thing that it identifies: not "delete the id"."""
         head = wording.removeprefix("the ")
         return f"that {one_of(self._sense.noun)}" if head in IDENTIFIERS and self._sense.noun else wording
@@ -206,6 +206,7 @@ class _Writer:
             return text
         if not noun:
             kind = " ".join(word for word in label(name).split() if word not in WORDS.names | {"path", "id"})
+            kind = one_of(kind) if isinstance(value, list) and len(value) == 1 else kind
             told = f"{kind} {text}" if kind.isascii() and len(kind) > 1 else text
             if self._sense.key:  # filter_by_project(project)
                 return f"by {told}"
@@ -277,7 +278,10 @@ class _Writer:
         if self._bare and self._makes and len([value for value in rest.values() if isinstance(value, str | list)]) == 1:
             return "new_path"
         has_goal = any(rank == 4 and phrase.startswith(("to ", "from ")) for rank, phrase in self._phrases)
-        return "in" if has_goal else "out_of" if self._verb.removes else "into" if self._verb.inward else "in"
+        if has_goal or not (self._verb.removes or self._verb.inward):
+            owned = self._sense.names and not self._sense.many and not self._phrases  # the log of /world/site
+            return "owner" if owned else "in"
+        return "out_of" if self._verb.removes else "into"
 
     def _render_item(self, item: Mapping[str, Any], noun: str) -> str:
         """An object with its keys: "the entity Ada (type person, observations …)"."""
@@ -312,7 +316,7 @@ class _Writer:
         """Says a number as people say it. False: nothing special is known of it."""
         number, rest = render_value(value, self._rng), " ".join(parts[1:])
         bound, counts = LEXICON.bounds.get(parts[0], "") if rest else "", is_plural(parts[-1])
-        limits = self._verb.reads and set(parts) <= WORDS.limits
+        limits = self._verb.reads and WORDS.limits & set(parts) and set(parts) <= WORDS.limits | WORDS.amounts
         forms = LEXICON.numbers["limit"] if limits else LEXICON.numbers.get(" ".join(parts))
         if forms:
             wish = self._rng.choice(forms).format(number)
@@ -342,6 +346,8 @@ class _Writer:
         tail, _, of = self._sense.tail.partition(" ")
         if lead := _lead(parts):
             form = self._rng.choice(LEXICON.leads.get(lead, (f"{lead} {{text}}",)))
+            if lead == "not" and rest in LEXICON.leads:  # not_contains
+                form = f"not {LEXICON.leads[rest][0]}"
             own = f"{rest} " if rest and not described else ""
             self._phrases.append((5, form.replace("{own} ", own).format(text=text)))
             return
@@ -371,7 +377,7 @@ class _Writer:
         if verb.inward and not verb.makes and not ranks & {3, 4}:  # move_book(title, shelf)
             return "into"
         if not entity or 4 in ranks:
-            return "as" if described else None
+            return ("other" if verb.reads else "as") if described else None
         if verb.removes or verb.inward:
             return "out_of" if verb.removes else "into"
         owned = "in" if verb.reads and 1 in ranks else "owner"

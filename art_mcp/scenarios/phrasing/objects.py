@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from art_mcp.client.effects import words
@@ -32,7 +32,7 @@ def object_of(sense: Sense, arguments: Mapping[str, Any], every: Collection[str]
     if not sense.noun:
         return _object_alone(sense, arguments, names)
     own = IDENTIFIERS | {"new_name", "newName"} if makes else IDENTIFIERS
-    ways = (
+    ways: tuple[Callable[[str], bool], ...] = (
         lambda name: bool(sense.key) and " ".join(words(name)) == sense.key,
         lambda name: sense.many and not verb.reads and name in WORDS.amounts,
         lambda name: not is_result(sense, name, every) and _is_named(sense, name, arguments[name]),

@@ -167,13 +167,13 @@ def text_of(value: Any) -> str:
 
 @dataclass(slots=True)
 class Finder(ABC):
-    """Finds the questions about one result. It has the arguments of `questions`; stated: what the task says already."""
+    """Finds the questions about one result. It has the arguments of `questions`; task_texts: what the task says already."""
 
     first: Any
     second: Any
     noun: str
     many: bool
-    stated: set[str]
+    task_texts: set[str]
     rng: random.Random
 
     @abstractmethod
@@ -204,8 +204,9 @@ class Finder(ABC):
             item: Their noun in the singular.
             where: Where the result has a value of an entry, by its number and the value's key.
         """
-        key = identifying(entries)
-        for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)) if key else ():
+        if (key := identifying(entries)) is None:
+            return
+        for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
             entry = entries[number]
             who = f'"{entry[key]}"' if " " in entry[key] and words(key)[-1] != "name" else entry[key]
             if words(key)[-1] not in ("name", "title", item):
@@ -213,9 +214,10 @@ class Finder(ABC):
             elif item != "entry":
                 who = f"the {item} {who}"
             for other, leaf in scalars(entry):
-                if other != key and name_of(other) not in ("", item):
+                name = name_of(other).removeprefix(f"{item} ")  # not "the entity type of the entity"
+                if other != key and name not in ("", item):
                     same = canonical(leaf) == canonical(find_part(later, (number, other)))
-                    yield self._leaf(f"the {name_of(other)} of {who}", text_of(leaf), same, where(number, other))
+                    yield self._leaf(f"the {name} of {who}", text_of(leaf), same, where(number, other))
 
     def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: QuestionKind = "leaf") -> Question:
         """A question for a value. stable: both executions gave it."""
@@ -267,7 +269,7 @@ class StructuredFinder(Finder):
         item, under = one_of(self.noun) if self.many else "entry", ""
         if path and isinstance(path[-1], str) and _SPEAKABLE.fullmatch(path[-1]):
             name = name_of(path[-1])
-            item, under = (one_of(name), "") if is_plural(name) else (item, f" under {path[-1]}")
+            item, under = (one_of(name), "") if is_plural(name) else (item, f" under {path[-1].replace('_', ' ')}")
         if entries and all(isinstance(entry, str | int | float) for entry in entries):
             yield from self._of_values([text_of(entry) for entry in entries], item, under=under)
             return
@@ -278,16 +280,13 @@ class StructuredFinder(Finder):
         ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
         for number, place in ends:
             for key, leaf in scalars(entries[number]):
-                name, kind, which = name_of(key), place, f"the {place} {item}"
-                names_it = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
+                name, kind, which = name_of(key).removeprefix(f"{item} "), place, f"the {place} {item}"
+                begins = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
+                head = f"the {name} of {which}"
                 if len(entries) == 1:
-                    kind, which = "leaf", "the result" if item == "entry" else f"the {item}"
-                # The entry is a column, and has no column.
-                head = (
-                    f"the {place} {name}"
-                    if kind != "leaf" and name in (item, names_it and name)
-                    else f"the {name} of {which}"
-                )
+                    kind, head = "leaf", f"the {name}" if item == "entry" else f"the {name} of the {item}"
+                elif name == item or begins:  # the entry is a column, and has no column
+                    head = f"the {place} {name}"
                 if name:
                     yield self._at((*path, number, key), head + under, text_of(leaf), kind)
         if not under:
@@ -341,16 +340,16 @@ class TextFinder(Finder):
             if isinstance(self.second, str) and changes_with_time(bare):
                 yield Question("value", "", bare, path=())
             return
-        if key and bare.casefold() not in self.stated:
-            says = key.casefold() not in {*self.noun.split(), *self.stated} and name_of(key)
+        if key and bare.casefold() not in self.task_texts:
+            says = key.casefold() not in {*self.noun.split(), *self.task_texts} and name_of(key)
             yield self._leaf(f"the {says}" if says else "", bare, stable, (key, 0))  # "Debug: …" for a type debug
             return
         pairs = _INLINE.findall(bare)
         for name, value in pairs:
             if name_of(name):
                 yield self._leaf(f"the {name_of(name)}", value, not changes_with_time(value), ())
-        stated = any(stated and stated in whole.casefold() for stated in self.stated)
-        new = [token for token in tokens(bare) if token.casefold() not in self.stated and len(token) <= SHORT]
+        stated = any(stated and stated in whole.casefold() for stated in self.task_texts)
+        new = [token for token in tokens(bare) if token.casefold() not in self.task_texts and len(token) <= SHORT]
         fact = new[0] if len(new) == 1 and stated else whole if len(whole) <= SHORT else ""
         fact = fact or (new[0] if len(new) == 1 and not pairs else "")
         if fact and not changes_with_time(fact):
