@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from art_mcp.scenarios.observe import leaves, meanings, singular
 from art_mcp.scenarios.phrasing import objects
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
 from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS
-from art_mcp.scenarios.phrasing.objects import IDENTIFIERS, has_objects, object_of
+from art_mcp.scenarios.phrasing.objects import IDENTIFIERS, has_objects, label, lead_of, object_of
 from art_mcp.scenarios.phrasing.sense import NOUN_ALONE, Sense
 
 LONG_TEXT = 80
@@ -89,12 +89,6 @@ def join_phrases(*phrases: str) -> str:
     )
 
 
-def label(name: str) -> str:
-    """The name of a parameter as words, without a last one that says nothing: `range_str` → range."""
-    parts = words(name)
-    return " ".join(parts[:-1] if len(parts) > 1 and parts[-1] in WORDS.suffixes else parts) or name
-
-
 def render_arguments(
     sense: Sense, arguments: Mapping[str, Any], rng: random.Random, wordings: Mapping[str, str] | None = None
 ) -> RenderedCall:
@@ -106,8 +100,7 @@ def render_arguments(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told: "the first branch".
     """
-    descriptions = dict(wordings or {})
-    return _Writer(sense, rng, descriptions).render({**arguments, **descriptions})
+    return _Writer(sense, rng, dict(wordings or {})).render({**arguments, **(wordings or {})})
 
 
 class _Writer:
@@ -136,9 +129,8 @@ class _Writer:
             self._phrases.append((0, letters if letters.startswith("at ") else f"of {letters}"))
         self._pairs(rest)
         place = self._place(rest)
-        for name, value in rest.items():
-            if name != place:
-                self._add_argument(name, value)
+        for name in [name for name in rest if name != place]:
+            self._add_argument(name, rest[name])
         if place is not None:
             self._phrases.append((6, self._fill(self._place_form(rest), place, rest[place])))
         plain = not (self._notes or self._wishes or self._ends)
@@ -152,8 +144,8 @@ class _Writer:
 
     def _identify(self, wording: str) -> str:
         """A description, or the thing that it identifies: not "delete the id"."""
-        head = wording.removeprefix("the ")
-        return f"that {one_of(self._sense.noun)}" if head in IDENTIFIERS and self._sense.noun else wording
+        noun = self._sense.noun if wording.removeprefix("the ") in IDENTIFIERS else ""
+        return f"that {one_of(noun)}" if noun else wording
 
     def _where(self) -> tuple[str, bool]:
         """All that is said beside the thing, and whether a sentence goes on behind it after a comma."""
@@ -164,9 +156,9 @@ class _Writer:
             styles = ["with", "where" if reads and self._sense.many else "with", *styles[: 2 * reads]]
         style, listed = self._rng.choice(styles) if notes else "", ", ".join([*notes, *self._wishes])
         clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in self._notes]
-        inside = {"commas": f", {listed}", "brackets": f"({listed})"}.get(style)
         clause = {"with": f"with {join_items(notes)}", "where": f"where {join_items(clauses)}"}.get(style, "")
-        told += [inside] if inside else [join_items(self._wishes), clause]
+        inside = {"commas": [f", {listed}"], "brackets": [f"({listed})"]}
+        told += inside.get(style, [join_items(self._wishes), clause])
         told += [f", {'; '.join(self._ends)}"] if self._ends else []
         return join_phrases(*told), bool(self._ends or style == "commas")
 
@@ -191,8 +183,8 @@ class _Writer:
     def _thing(self, rest: dict[str, Any], adjective: str) -> str:
         """The object of the verb, with the argument that is it. That argument is taken out of `rest`."""
         noun = " ".join([adjective, *self._noun]).strip()
-        long = {name for name in rest if self._is_long(name, rest[name])}
-        name = object_of(self._sense, {name: value for name, value in rest.items() if name not in long}, rest.keys())
+        short = {name: value for name, value in rest.items() if not self._is_long(name, value)}
+        name = object_of(self._sense, short, rest.keys())
         if name is None:
             self._bare = not adjective
             return self._owner_thing(rest) or self._bare_noun(noun, adjective)
@@ -211,10 +203,9 @@ class _Writer:
             if self._sense.key:  # filter_by_project(project)
                 return f"by {told}"
             return text if last == "id" or told == text else self._rng.choice((f"the {told}", text, *_alone(text)))
-        if name in WORDS.amounts:  # insert_rows(count)
-            return f"{text} {one_of(noun) if value == 1 else noun}"
-        if isinstance(value, list):
-            return f"the {plural(noun) if len(value) > 1 else one_of(noun)} {text}"
+        if name in WORDS.amounts or isinstance(value, list):  # insert_rows(count), delete_entities(names)
+            counted = one_of(noun) if value == 1 or (isinstance(value, list) and len(value) == 1) else plural(noun)
+            return f"the {counted} {text}" if isinstance(value, list) else f"{text} {counted}"
         if self._makes and last in WORDS.names - {"name"}:
             self._notes.append((last, text))
             return article(noun)
@@ -224,8 +215,7 @@ class _Writer:
         return f"{noun} {text}" if text.isdigit() else self._rng.choice((f"the {noun} {text}", *_alone(text)))
 
     def _owner_thing(self, rest: dict[str, Any]) -> str:
-        """A noun with the thing that has it, where the noun begins with what that is: `member_loans(member)`, or only a
-        name is known. Empty: neither."""
+        """A noun with the thing that has it, if one is told: the loans of member Ada. Empty: none is."""
         noun = self._sense.noun
         for name, value in rest.items():
             owner = " ".join(part for part in meanings(name) if part not in ("id", "name"))
@@ -238,31 +228,29 @@ class _Writer:
 
     def _bare_noun(self, noun: str, adjective: str) -> str:
         """A noun without a value."""
-        if not noun or adjective == "all":
+        is_mass = is_plural(noun) or set(noun.split()[-1:]) & WORDS.mass_nouns
+        if not noun or adjective == "all" or (self._makes and is_mass):
             return noun
-        if self._makes:
-            return noun if is_plural(noun) or noun.split()[-1] in WORDS.mass_nouns else article(noun)
-        return noun if self._sense.many and not self._sense.names and self._rng.random() < 0.5 else f"the {noun}"
+        bare = self._sense.many and not self._sense.names and self._rng.random() < 0.5
+        return article(noun) if self._makes else noun if bare else f"the {noun}"
 
     def _letters(self, rest: dict[str, Any], least: int, sole: bool) -> str:
-        """Takes the values of arguments whose names are letters out of `rest`, as the object: 3 and 4, x 3 and y 4.
-        Empty: there are not `least` of them. sole: whether there is no other argument."""
-        names = [name for name in rest if re.fullmatch("[A-Za-z]", name) and name not in WORDS.search_terms]
-        letters = [name for name in names if not isinstance(rest[name], bool)]
+        """Takes at least so many arguments that are letters out of `rest`, as the object: 3 and 4, x 3 and y 4."""
+        said = {name for name in rest if name in WORDS.search_terms or isinstance(rest[name], bool)}
+        letters = [name for name in rest if len(name) == 1 and name.isalpha() and name not in said]
         if len(letters) < least:
             return ""
         first = sole or "".join(sorted(letters)) == "abcdefgh"[: len(letters)]
-        self._bare = self._bare and not letters
+        self._bare = False
         told = join_items([f"{'' if first else f'{name} '}{self._value(name, rest.pop(name))}" for name in letters])
         return told if first else f"at {told}"
 
     def _pairs(self, rest: dict[str, Any]) -> None:
-        """Says pairs of an origin and a goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
+        """Says an origin and its goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
         pairs = objects.origin_goal_pairs(list(rest))
         for origin, goal, own in pairs:
             if origin in rest and goal in rest:
-                own = own if len(pairs) > 1 else ""
-                self._phrases.append((2, self._fill("origin", origin, rest.pop(origin), own)))
+                self._phrases.append((2, self._fill("origin", origin, rest.pop(origin), own if len(pairs) > 1 else "")))
                 self._phrases.append((3, self._fill("goal", goal, rest.pop(goal))))
         for name in [name for name in rest if objects.is_result(self._sense, name, rest)]:
             self._phrases.append((5, self._fill("goal", name, rest.pop(name))))
@@ -271,7 +259,7 @@ class _Writer:
         """The argument that says in what something is done: a path, or a place by its name. None: there is none."""
         paths = [name for name in rest if isinstance(rest[name], str) and _PATH.fullmatch(rest[name])]
         named = [name for name in rest if set(words(name)[-1:]) & WORDS.places]
-        return next((name for name in paths or named if not _lead(words(name))), None)
+        return next((name for name in paths or named if not lead_of(words(name))), None)
 
     def _place_form(self, rest: Mapping[str, Any]) -> str:
         """How a place is said: a key of the table `arguments`."""
@@ -306,9 +294,8 @@ class _Writer:
         if isinstance(value, bool):
             self._switch(parts, value)
         elif self._is_long(name, value) or has_objects(value):
-            text = f'"{value}"' if isinstance(value, str) and '"' not in value else value
-            this = "these" if label(name).endswith("s") else "this"
-            self._ends.append(f"with {this} {label(name)}: {text if isinstance(text, str) else canonical(text)}")
+            text = canonical(value) if not isinstance(value, str) else value if '"' in value else f'"{value}"'
+            self._ends.append(f"with {'these' if label(name).endswith('s') else 'this'} {label(name)}: {text}")
         elif isinstance(value, str | list) or not self._number(parts, value):
             self._add_phrase(name, parts, value)
 
@@ -344,7 +331,7 @@ class _Writer:
         """Adds a text, a list or a number: by its preposition, as a thing of the server, or as a note."""
         described, text, rest = name in self._wordings, self._value(name, value), " ".join(parts[1:])
         tail, _, of = self._sense.tail.partition(" ")
-        if lead := _lead(parts):
+        if lead := lead_of(parts):
             form = self._rng.choice(LEXICON.leads.get(lead, (f"{lead} {{text}}",)))
             if lead == "not" and rest in LEXICON.leads:  # not_contains
                 form = f"not {LEXICON.leads[rest][0]}"
@@ -365,9 +352,9 @@ class _Writer:
             self._as_list = self._as_list or bool(entity) or parts[-1] in WORDS.prepositions
             self._notes.append((own, self._value(name, value, quote=parts[-1] in WORDS.texts)))
             return
-        own = rest if kind in ("start", "end", "without") else own
         known = kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text)
         patterns = kind == "without" and set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"}
+        own = rest if kind in ("start", "end", "without") else own
         own = "" if known or patterns or (kind == "in" and not entity) else own
         self._phrases.append((1 if kind in ("query", "pattern") else 4, self._fill(kind, name, value, own)))
 
@@ -407,11 +394,6 @@ class _Writer:
             "text": text and last in WORDS.texts and self._sense.acts and not self._noun,
         }
         return next((way for way, fits in ways.items() if fits), None)
-
-
-def _lead(parts: Sequence[str]) -> str:
-    """The preposition with which the name of a parameter begins. Empty: there is none."""
-    return parts[0] if parts and len(parts) <= 3 and parts[0] in WORDS.prepositions | LEXICON.leads.keys() else ""
 
 
 def _alone(text: str) -> tuple[str, ...]:

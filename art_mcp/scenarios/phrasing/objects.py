@@ -1,4 +1,4 @@
-"""Which arguments of a call are the object of its verb, its origin and its goal, as their names say."""
+"""What the names of parameters say: which is the object of the verb, which an origin, which a goal."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import meanings, singular
 from art_mcp.scenarios.phrasing.english import one_of
-from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.language import LEXICON, WORDS
 from art_mcp.scenarios.phrasing.sense import Sense
 
 IDENTIFIERS = WORDS.names | {"id", "number"}
 """Names of parameters that take what identifies a thing."""
 
 _NAMING = {"name", "id", "path", "key"}
+
+
+def label(name: str) -> str:
+    """The name of a parameter as words, without a last one that says nothing: `range_str` → range."""
+    parts = words(name)
+    return " ".join(parts[:-1] if len(parts) > 1 and parts[-1] in WORDS.suffixes else parts) or name
+
+
+def lead_of(parts: Sequence[str]) -> str:
+    """The preposition with which the name of a parameter begins. Empty: there is none."""
+    return parts[0] if parts and len(parts) <= 3 and parts[0] in WORDS.prepositions | LEXICON.leads.keys() else ""
 
 
 def object_of(sense: Sense, arguments: Mapping[str, Any], every: Collection[str]) -> str | None:
@@ -33,11 +44,11 @@ def object_of(sense: Sense, arguments: Mapping[str, Any], every: Collection[str]
         return _object_alone(sense, arguments, names)
     own = IDENTIFIERS | {"new_name", "newName"} if makes else IDENTIFIERS
     ways: tuple[Callable[[str], bool], ...] = (
-        lambda name: bool(sense.key) and " ".join(words(name)) == sense.key,
+        lambda name: bool(sense.key) and label(name) == sense.key,
         lambda name: sense.many and not verb.reads and name in WORDS.amounts,
         lambda name: not is_result(sense, name, every) and _is_named(sense, name, arguments[name]),
         lambda name: (verb.makes or not sense.many) and name in own,
-        lambda name: not verb.sets and one_of(" ".join(words(name))) == one_of(sense.noun),
+        lambda name: not verb.sets and one_of(label(name)) == one_of(sense.noun),
         lambda name: len(names) == 1 and sense.acts and has_objects(arguments[name]),
     )
     return next((name for fits in ways for name in names if fits(name)), None)

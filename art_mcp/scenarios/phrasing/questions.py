@@ -167,7 +167,7 @@ def text_of(value: Any) -> str:
 
 @dataclass(slots=True)
 class Finder(ABC):
-    """Finds the questions about one result. It has the arguments of `questions`; task_texts: what the task says already."""
+    """Finds the questions about one result. It has the arguments of `questions`, and the texts that the task has."""
 
     first: Any
     second: Any
@@ -269,7 +269,9 @@ class StructuredFinder(Finder):
         item, under = one_of(self.noun) if self.many else "entry", ""
         if path and isinstance(path[-1], str) and _SPEAKABLE.fullmatch(path[-1]):
             name = name_of(path[-1])
-            item, under = (one_of(name), "") if is_plural(name) else (item, f" under {path[-1].replace('_', ' ')}")
+            item = one_of(name) if is_plural(name) else item
+            if not is_plural(name) and path[-1].casefold() not in self.task_texts:
+                under = f" under {path[-1].replace('_', ' ')}"
         if entries and all(isinstance(entry, str | int | float) for entry in entries):
             yield from self._of_values([text_of(entry) for entry in entries], item, under=under)
             return
