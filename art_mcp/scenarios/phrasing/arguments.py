@@ -133,14 +133,13 @@ class _Writer:
             self._add_argument(name, rest[name])
         if place is not None:
             self._phrases.append((6, self._fill(self._place_form(rest), place, rest[place])))
-        plain = not (self._notes or self._wishes or self._ends)
         if self._verb.edits and thing and self._notes and not self._as_list:  # change the price of it-7 to 20
             (own, text), *others = self._notes
             changes = [f"to {text}", *(f"the {own} to {text}" for own, text in others)]
             thing, self._notes = f"the {own} of {thing}", []
             self._phrases.append((5, join_items(changes)))
         where, loose = self._where()
-        return RenderedCall(thing or letters, where, self._bare, loose, plain)
+        return RenderedCall(thing or letters, where, self._bare, loose, not (self._notes or self._wishes or self._ends))
 
     def _identify(self, wording: str) -> str:
         """A description, or the thing that it identifies: not "delete the id"."""
