@@ -69,9 +69,9 @@ def able(nouns: Sequence[str], rng: random.Random) -> str:
 def answer(question: Question) -> str:
     """The right answer to a question. It repeats what is asked."""
     if question.kind == "count":
-        items, joint, rest = question.items.partition(" with ")
+        items, *rest = re.split(r"(?= (?:with|under) )", question.items, maxsplit=1)
         alone = question.value == "1"
-        items_phrase = f"{one_of(items) if alone else items}{joint}{rest}"
+        items_phrase = "".join([one_of(items) if alone else items, *rest])
         return _ANSWERS.count.format(verb="is" if alone else "are", value=question.value, items=items_phrase)
     if question.kind == "contains":
         return (_ANSWERS.yes if question.value == "yes" else _ANSWERS.no).format(item=question.item)
@@ -84,7 +84,7 @@ def answer(question: Question) -> str:
 
 def _trim_stop(sentence: str) -> str:
     """A sentence without a second full stop, where its value ends with one, or with another mark."""
-    return sentence[:-1] if sentence.endswith(("..", "!.", "?.")) else sentence
+    return sentence[:-1] if re.search(r"[.,;:!?]\.$", sentence) else sentence
 
 
 def both(first: str, second: str) -> str:

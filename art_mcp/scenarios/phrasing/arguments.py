@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import leaves, meanings, singular
+from art_mcp.scenarios.phrasing import objects
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
-from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS, ArgumentKind
-from art_mcp.scenarios.phrasing.sense import Sense
+from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS
+from art_mcp.scenarios.phrasing.objects import IDENTIFIERS, has_objects, label, lead_of, object_of
+from art_mcp.scenarios.phrasing.sense import NOUN_ALONE, Sense
 
 LONG_TEXT = 80
 """Characters of a text that stands in a sentence, at most. Longer ones come at its end, behind a colon."""
@@ -37,10 +39,9 @@ def render_value(value: Any, rng: random.Random, quote: bool = False) -> str:
     if not isinstance(value, str):
         return canonical(value)
     plain = bool(value) and value == value.strip() and not set(value) & set("\"'\n`“”,;")
-    if plain and len(value.split()) == 1 and not quote:
+    proper = len(value.split()) <= 3 and all(word[:1].isupper() for word in value.split())
+    if plain and not quote and (len(value.split()) == 1 or proper):
         return value
-    if plain and not quote and len(value.split()) <= 3 and all(word[:1].isupper() for word in value.split()):
-        return value  # a proper name
     if '"' in value or "\n" in value:
         return f"'{value}'" if "'" not in value and "\n" not in value else canonical(value)
     return rng.choice(_QUOTES if "'" not in value else _QUOTES[:1]).format(value)
@@ -66,12 +67,14 @@ class RenderedCall:
         where: What else is said of it: "in /world/site, at most 5".
         bare: Whether the thing is a noun without any value, so that `where` has all that the call says.
         loose: Whether it ends with a list of notes, behind which a sentence goes on after a comma.
+        plain: Whether a question can be about all of it: it has neither notes nor wishes, such as "in detail".
     """
 
     thing: str = ""
     where: str = ""
     bare: bool = False
     loose: bool = False
+    plain: bool = True
 
     @property
     def whole(self) -> str:
@@ -86,12 +89,6 @@ def join_phrases(*phrases: str) -> str:
     )
 
 
-def label(name: str) -> str:
-    """The name of a parameter as words, without a last one that says nothing: `range_str` → range."""
-    parts = words(name)
-    return " ".join(parts[:-1] if len(parts) > 1 and parts[-1] in WORDS.suffixes else parts) or name
-
-
 def render_arguments(
     sense: Sense, arguments: Mapping[str, Any], rng: random.Random, wordings: Mapping[str, str] | None = None
 ) -> RenderedCall:
@@ -103,24 +100,22 @@ def render_arguments(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told: "the first branch".
     """
-    descriptions = dict(wordings or {})
-    return _Teller(sense, rng, descriptions).render({**arguments, **descriptions})
+    return _Writer(sense, rng, dict(wordings or {})).render({**arguments, **(wordings or {})})
 
 
-class _Teller:
+class _Writer:
     """Puts the arguments of one call into words."""
 
     def __init__(self, sense: Sense, rng: random.Random, wordings: dict[str, str]) -> None:
-        self._sense = sense
-        self._rng = rng
-        self._spoken = wordings
+        self._sense, self._verb, self._rng = sense, sense.verb, rng
+        self._wordings = {name: self._identify(wording) for name, wording in wordings.items()}
         self._noun = sense.noun.split()
         self._nouns = {singular(word) for word in self._noun}
         self._phrases: list[tuple[int, str]] = []  # with its rank in the sentence
         self._notes: list[tuple[str, str]] = []  # a name and its value: shelf, F2
         self._wishes: list[str] = []
         self._ends: list[str] = []  # long values
-        self._unfit: set[str] = set()  # ways to say notes that would be wrong
+        self._as_list = False  # whether notes can only be said as a list
         self._makes = sense.verb.makes and "copy" not in sense.verb.phrases  # what is copied is there
         self._tail = sense.tail if " " in sense.tail else ""
         self._bare = True  # whether the object has no value
@@ -128,234 +123,160 @@ class _Teller:
     def render(self, arguments: Mapping[str, Any]) -> RenderedCall:
         rest = dict(arguments)
         thing = self._thing(rest, self._adjective(rest))
-        letters = self._letters(rest, 2 if thing else 1)
+        sole = len(arguments) == 1 and not (self._sense.many and self._verb is not NOUN_ALONE)  # divisors(n)
+        letters = self._letters(rest, 2 if thing and not sole else 1, sole)
         if thing and letters:
-            preposition = "" if letters.startswith("at ") else "of " if self._sense.names else self._pick("of ", "for ")
-            self._phrases.append((0, f"{preposition}{letters}"))
+            self._phrases.append((0, letters if letters.startswith("at ") else f"of {letters}"))
         self._pairs(rest)
         place = self._place(rest)
-        for name in rest:
-            if name != place:
-                self._add_argument(name, rest[name])
+        for name in [name for name in rest if name != place]:
+            self._add_argument(name, rest[name])
         if place is not None:
-            self._phrases.append((6, self._render(self._place_form(rest, rest[place]), place, rest[place], "")))
+            self._phrases.append((6, self._fill(self._place_form(rest), place, rest[place])))
+        if self._verb.edits and thing and self._notes and not self._as_list:  # change the price of it-7 to 20
+            (own, text), *others = self._notes
+            changes = [f"to {text}", *(f"the {own} to {text}" for own, text in others)]
+            thing, self._notes = f"the {own} of {thing}", []
+            self._phrases.append((5, join_items(changes)))
         where, loose = self._where()
-        return RenderedCall(thing or letters, where, self._bare, loose)
+        return RenderedCall(thing or letters, where, self._bare, loose, not (self._notes or self._wishes or self._ends))
+
+    def _identify(self, wording: str) -> str:
+        """A description, or the thing that it identifies: not "delete the id"."""
+        noun = self._sense.noun if wording.removeprefix("the ") in IDENTIFIERS else ""
+        return f"that {one_of(noun)}" if noun else wording
 
     def _where(self) -> tuple[str, bool]:
         """All that is said beside the thing, and whether a sentence goes on behind it after a comma."""
-        told = [phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0])]
-        told = [self._tail, *told]
-        notes, reads = [f"{own} {text}" for own, text in self._notes], self._sense.verb.reads
-        styles = ["brackets"] if self._sense.names else ["brackets", "commas", "commas"]
-        styles += ["with"] * 3 if self._makes or reads else []
-        styles += ["where"] * 2 if self._sense.many and reads else []
-        style = self._pick(*[style for style in styles if style not in self._unfit])
-        if not notes:
-            told += [join_items(self._wishes)]
-        elif style == "brackets":
-            told += [f"({', '.join([*notes, *self._wishes])})"]
-        elif style == "commas":
-            told += [f", {', '.join([*notes, *self._wishes])}"]
-        elif style == "with":
-            told += [join_items(self._wishes), f"with {join_items(notes)}"]
-        else:
-            clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in self._notes]
-            told += [join_items(self._wishes), f"where {join_items(clauses)}"]
+        told = [self._tail, *(phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0]))]
+        notes, reads = [" ".join(note) for note in self._notes], self._verb.reads
+        styles = ["commas", "commas", "brackets"]
+        if not self._as_list and (reads or self._makes):
+            styles = ["with", "where" if reads and self._sense.many else "with", *styles[: 2 * reads]]
+        style, listed = self._rng.choice(styles) if notes else "", ", ".join([*notes, *self._wishes])
+        clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in self._notes]
+        clause = {"with": f"with {join_items(notes)}", "where": f"where {join_items(clauses)}"}.get(style, "")
+        inside = {"commas": [f", {listed}"], "brackets": [f"({listed})"]}
+        told += inside.get(style, [join_items(self._wishes), clause])
         told += [f", {'; '.join(self._ends)}"] if self._ends else []
-        return join_phrases(*told), bool(self._ends or (notes and style == "commas"))
-
-    def _pick(self, *choices: str) -> str:
-        return self._rng.choice(choices)
+        return join_phrases(*told), bool(self._ends or style == "commas")
 
     def _value(self, name: str, value: Any, quote: bool = False) -> str:
-        return self._spoken.get(name) or render_value(value, self._rng, quote)
+        return self._wordings.get(name) or render_value(value, self._rng, quote)
 
-    def _render(self, kind: ArgumentKind, name: str, value: Any, own: str = "") -> str:
+    def _fill(self, kind: str, name: str, value: Any, own: str = "") -> str:
         """A value in a form of the table `arguments`. own: its name in words."""
-        forms = SENTENCES.arguments[kind]
-        spoken = name in self._spoken
-        form = forms[0] if spoken else self._rng.choice(forms)
-        own = "" if spoken and kind != "as" else own
+        own = "" if name in self._wordings and kind != "as" else own
+        form = self._rng.choice(SENTENCES.arguments[kind])
         return form.replace("{own} ", f"{own} " if own else "").format(text=self._value(name, value), own=own)
 
     def _adjective(self, rest: dict[str, Any]) -> str:
         """The value of `branch_type` for a tool of branches, before the noun: local branches."""
-        own = singular(self._noun[-1]) if self._noun else ""
         for name, value in rest.items():
-            parts = meanings(name)
-            is_kind = len(parts) > 1 and parts[-1] in WORDS.kinds and parts[-2] == own
-            if is_kind and isinstance(value, str) and value.isidentifier() and name not in self._spoken:
-                del rest[name]
-                return value
+            own, kind = meanings(name)[-2:-1], meanings(name)[-1:]
+            fits = self._noun and own == meanings(self._sense.noun)[-1:] and set(kind) & WORDS.kinds
+            if fits and isinstance(value, str) and value.isidentifier() and name not in self._wordings:
+                return str(rest.pop(name))
         return ""
 
     def _thing(self, rest: dict[str, Any], adjective: str) -> str:
         """The object of the verb, with the argument that is it. That argument is taken out of `rest`."""
         noun = " ".join([adjective, *self._noun]).strip()
-        name = self._object(rest)
+        short = {name: value for name, value in rest.items() if not self._is_long(name, value)}
+        name = object_of(self._sense, short, rest.keys())
         if name is None:
             self._bare = not adjective
             return self._owner_thing(rest) or self._bare_noun(noun, adjective)
         value, self._bare = rest.pop(name), False
-        if _has_objects(value):
+        if has_objects(value):
             items = value if isinstance(value, list) else [value]
             return join_items([self._render_item(item, one_of(noun or label(name))) for item in items])
         last = (meanings(name) or [name])[-1]
         text = self._value(name, value, quote=last == "text" or (self._makes and last in WORDS.texts))
-        if name in self._spoken:
+        if name in self._wordings:
             return text
         if not noun:
             kind = " ".join(word for word in label(name).split() if word not in WORDS.names | {"path", "id"})
-            told = f"the {kind} {text}" if kind.isascii() and len(kind) > 1 else text
-            return self._pick(text, told if last == "id" else text, told)
-        if name in WORDS.amounts:  # insert_rows(count)
-            return f"{text} {one_of(noun) if value == 1 else noun}"
-        if isinstance(value, list):
-            return f"the {plural(noun) if len(value) > 1 else one_of(noun)} {text}"
-        if self._makes and last in WORDS.names | {"path", "file"}:
-            named = f"with the {last}" if last in WORDS.names - {"name"} else self._pick("named", "called")
-            return f"{article(noun)} {named} {text}"
+            kind = one_of(kind) if isinstance(value, list) and len(value) == 1 else kind
+            told = f"{kind} {text}" if kind.isascii() and len(kind) > 1 else text
+            if self._sense.key:  # filter_by_project(project)
+                return f"by {told}"
+            return text if last == "id" or told == text else self._rng.choice((f"the {told}", text, *_alone(text)))
+        if name in WORDS.amounts or isinstance(value, list):  # insert_rows(count), delete_entities(names)
+            counted = one_of(noun) if value == 1 or (isinstance(value, list) and len(value) == 1) else plural(noun)
+            return f"the {counted} {text}" if isinstance(value, list) else f"{text} {counted}"
+        if self._makes and last in WORDS.names - {"name"}:
+            self._notes.append((last, text))
+            return article(noun)
+        if self._makes and last in {"name", "path", "file"}:
+            return f"{article(noun)} {self._rng.choice(('named', 'called'))} {text}"
         noun = one_of(noun)
-        return self._pick(f"{noun} {text}", *([] if isinstance(value, int) else [f"the {noun} {text}"]), *_alone(text))
-
-    def _object(self, rest: Mapping[str, Any]) -> str | None:
-        """The argument that names the object of the verb. None: there is none."""
-        made = {name for name, value in rest.items() if not isinstance(value, bool) and not self._is_long(name, value)}
-        names = [name for name in rest if name in made and (self._makes or not isinstance(rest[name], dict))]
-        if not self._noun:
-            return self._object_alone(rest, names)
-        keys = [name for name in names if self._sense.key and label(name) == self._sense.key]
-        counted = self._sense.many and not self._sense.verb.reads
-        named = keys or [name for name in names if counted and name in WORDS.amounts]
-        named = named or [name for name in names if self._is_named(name, rest)]
-        if not named and (self._sense.verb.makes or not self._sense.many):
-            own = {*WORDS.names, "id", "number", *({"new_name", "newName"} if self._makes else ())}
-            named = [name for name in names if name in own]
-        alike = [] if self._sense.verb.sets else names
-        same = [name for name in alike if singular(label(name)) == one_of(self._sense.noun)]
-        sole = [name for name in names if len(names) == 1 and self._sense.acts and _has_objects(rest[name])]
-        return next(iter([*named, *same, *sole]), None)
-
-    def _object_alone(self, rest: Mapping[str, Any], names: Sequence[str]) -> str | None:
-        """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
-        containers = [name for name in names if isinstance(rest[name], list | dict)]
-        others = [name for name in names if len(names) == 1 or not set(meanings(name)) & WORDS.places]
-        skipped = WORDS.search_terms
-        if self._sense.acts and not self._sense.verb.makes and self._sense.verb.phrases[0] not in WORDS.text_verbs:
-            skipped = skipped | WORDS.texts
-        others = [name for name in others if len(name) > 1 and not set(words(name)[-1:]) & skipped]
-        return next(iter(containers if len(containers) == 1 else others), None)
-
-    def _becomes(self, name: str, rest: Mapping[str, Any]) -> bool:
-        """Whether an argument is what a property becomes: `set_status(item_id, status)`."""
-        parts, sets = meanings(name), self._sense.verb.sets and bool(self._noun)
-        if parts[-1:] == ["id"] and self._sense.verb.phrases[0] == "set" and len(rest) > 1:  # set_parent(id, parent_id)
-            parts = parts[:-1]
-        return sets and parts == meanings(self._sense.noun)
-
-    def _is_named(self, name: str, rest: Mapping[str, Any]) -> bool:
-        """Whether an argument is the name of what the noun says."""
-        nouns, parts, value = self._nouns, meanings(name), rest[name]
-        if not parts or self._becomes(name, rest):
-            return False
-        last = singular(self._noun[-1])
-        if parts[0] in nouns:  # create_branch(branch_name), get_item(item_id), delete_entities(entityNames)
-            single = parts[0] == last and (not self._sense.many or isinstance(value, list))
-            identifies = parts[-1] in ("name", "id", "path", "key") and (not self._sense.names or single)
-            if (len(parts) == 1 and parts[0] == last) or identifies:
-                return True
-        if parts == ["name"] and isinstance(value, list) and not self._sense.verb.makes:
-            return True  # open_nodes(names)
-        whole = isinstance(value, list) or not is_plural(self._sense.noun)
-        path = parts[-1] in ("path", "file", "directory", "name", "url", "uri")
-        return whole and path and last in WORDS.path_nouns and not set(words(name)[:1]) & WORDS.goals  # read_file(path)
+        return f"{noun} {text}" if text.isdigit() else self._rng.choice((f"the {noun} {text}", *_alone(text)))
 
     def _owner_thing(self, rest: dict[str, Any]) -> str:
-        """A noun with the thing that has it, where the noun begins with what that is: `member_loans(member)`. Empty: it
-        does not."""
+        """A noun with the thing that has it, if one is told: the loans of member Ada. Empty: none is."""
+        noun = self._sense.noun
         for name, value in rest.items():
             owner = " ".join(part for part in meanings(name) if part not in ("id", "name"))
-            if owner and self._sense.noun.startswith(f"{owner} ") and not isinstance(value, bool | list | dict):
-                rest.pop(name)
-                noun, text = self._sense.noun.removeprefix(f"{owner} "), self._value(name, value)
-                if (
-                    text[:1].isupper()
-                    and text.replace(" ", "").isalpha()
-                    and self._sense.names
-                    and not self._sense.many
-                ):
-                    self._bare = False
-                    return f"{text}'s {noun}"
-                self._phrases.append((0, self._render("owner", name, value, owner)))
-                return f"the {noun}"
+            alone = not owner and name in IDENTIFIERS and self._sense.names and self._sense.many
+            owner = noun.rpartition(" ")[0] if alone else owner
+            if owner and noun.startswith(f"{owner} ") and not isinstance(value, bool | list | dict):
+                self._phrases.append((0, self._fill("owner", name, rest.pop(name), owner)))
+                return f"the {noun.removeprefix(f'{owner} ')}"
         return ""
 
     def _bare_noun(self, noun: str, adjective: str) -> str:
         """A noun without a value."""
-        if not noun or adjective == "all":
+        is_mass = is_plural(noun) or set(noun.split()[-1:]) & WORDS.mass_nouns
+        if not noun or adjective == "all" or (self._makes and is_mass):
             return noun
-        if self._makes:
-            return noun if is_plural(noun) or noun.split()[-1] in WORDS.mass_nouns else article(noun)
-        return f"the {noun}" if self._sense.names or not self._sense.many else self._pick(f"the {noun}", noun)
+        bare = self._sense.many and not self._sense.names and self._rng.random() < 0.5
+        return article(noun) if self._makes else noun if bare else f"the {noun}"
 
-    def _letters(self, rest: dict[str, Any], least: int) -> str:
-        """The values of arguments whose names are letters, as the object: 3 and 4, x 3 and y 4. They are taken out of
-        `rest`. Empty: there are not at least so many."""
-        letters = [name for name in rest if re.fullmatch("[A-Za-z]", name) and not isinstance(rest[name], bool)]
-        letters = [name for name in letters if name not in WORDS.search_terms]
+    def _letters(self, rest: dict[str, Any], least: int, sole: bool) -> str:
+        """Takes at least so many arguments that are letters out of `rest`, as the object: 3 and 4, x 3 and y 4."""
+        said = {name for name in rest if name in WORDS.search_terms or isinstance(rest[name], bool)}
+        letters = [name for name in rest if len(name) == 1 and name.isalpha() and name not in said]
         if len(letters) < least:
             return ""
-        first = "".join(sorted(letters)) == "abcdefgh"[: len(letters)]
-        self._bare = self._bare and not letters
+        first = sole or "".join(sorted(letters)) == "abcdefgh"[: len(letters)]
+        self._bare = False
         told = join_items([f"{'' if first else f'{name} '}{self._value(name, rest.pop(name))}" for name in letters])
         return told if first else f"at {told}"
 
     def _pairs(self, rest: dict[str, Any]) -> None:
-        """Says pairs of an origin and a goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
-        pairs = []
-        for origin in rest:
-            for goal in rest:
-                start, end = words(origin), words(goal)
-                ways = ((start[:1], start[1:], end[:1], end[1:]), (start[-1:], start[:-1], end[-1:], end[:-1]))
-                for first, of_first, last, of_last in ways:
-                    if of_first == of_last and set(first) & WORDS.origins and set(last) & WORDS.goals:
-                        pairs.append((origin, goal, " ".join(word for word in of_first if word not in ("id", "name"))))
-                        break
+        """Says an origin and its goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
+        pairs = objects.origin_goal_pairs(list(rest))
         for origin, goal, own in pairs:
             if origin in rest and goal in rest:
-                own = own if len(pairs) > 1 or self._rng.random() < 0.4 else ""
-                self._phrases.append((2, self._render("origin", origin, rest.pop(origin), own)))
-                self._phrases.append((3, self._render("goal", goal, rest.pop(goal))))
-        for name in list(rest):
-            if self._becomes(name, rest):
-                self._phrases.append((5, self._render("goal", name, rest.pop(name))))
+                self._phrases.append((2, self._fill("origin", origin, rest.pop(origin), own if len(pairs) > 1 else "")))
+                self._phrases.append((3, self._fill("goal", goal, rest.pop(goal))))
+        for name in [name for name in rest if objects.is_result(self._sense, name, rest)]:
+            self._phrases.append((5, self._fill("goal", name, rest.pop(name))))
 
     def _place(self, rest: Mapping[str, Any]) -> str | None:
         """The argument that says in what something is done: a path, or a place by its name. None: there is none."""
         paths = [name for name in rest if isinstance(rest[name], str) and _PATH.fullmatch(rest[name])]
-        named = [name for name in rest if words(name)[-1:] and words(name)[-1] in WORDS.places]
-        return next((name for name in paths or named if not _lead(words(name))), None)
+        named = [name for name in rest if set(words(name)[-1:]) & WORDS.places]
+        return next((name for name in paths or named if not lead_of(words(name))), None)
 
-    def _place_form(self, rest: Mapping[str, Any], value: Any) -> ArgumentKind:
+    def _place_form(self, rest: Mapping[str, Any]) -> str:
         """How a place is said: a key of the table `arguments`."""
-        alone = len([name for name in rest if not isinstance(rest[name], bool | int | float)]) == 1
-        sole_path = alone and _PATH.fullmatch(str(value))
-        if self._bare and self._makes and sole_path:
+        if self._bare and self._makes and len([value for value in rest.values() if isinstance(value, str | list)]) == 1:
             return "new_path"
-        if any(rank == 4 and phrase.startswith(("to ", "from ", "into ")) for rank, phrase in self._phrases):
-            return "in"
-        if self._sense.verb.removes or self._sense.verb.inward:
-            return "out_of" if self._sense.verb.removes else "into"
-        return "of_or_in" if sole_path and self._sense.names and not self._sense.many else "in"
+        has_goal = any(rank == 4 and phrase.startswith(("to ", "from ")) for rank, phrase in self._phrases)
+        if has_goal or not (self._verb.removes or self._verb.inward):
+            owned = self._sense.names and not self._sense.many and not self._phrases  # the log of /world/site
+            return "owner" if owned else "in"
+        return "out_of" if self._verb.removes else "into"
 
     def _render_item(self, item: Mapping[str, Any], noun: str) -> str:
         """An object with its keys: "the entity Ada (type person, observations …)"."""
         rest, named = dict(item), ""
         key = next((key for key in rest if meanings(key)[-1:] == ["name"] and isinstance(rest[key], str)), None)
         if key is not None and meanings(key)[0] in {"name", *meanings(noun)}:
-            named = f"{self._pick('named ', 'called ') if self._makes else ''}{render_value(rest.pop(key), self._rng)}"
-        inner = _Teller(Sense(self._sense.verb, noun, "", acts=True), self._rng, {})
+            named = f"{'named ' if self._makes else ''}{render_value(rest.pop(key), self._rng)}"
+        inner = _Writer(Sense(self._verb, noun, "", acts=True), self._rng, {})
         inner._pairs(rest)
         for name in rest:
             inner._add_argument(name, rest[name])
@@ -364,102 +285,89 @@ class _Teller:
     def _is_long(self, name: str, value: Any) -> bool:
         """Whether a value is too long for the middle of a sentence."""
         long_text = isinstance(value, str) and (len(value) > LONG_TEXT or "\n" in value)
-        return name not in self._spoken and (long_text or _is_nested(value))
+        return name not in self._wordings and (long_text or objects.is_nested(value))
 
     def _add_argument(self, name: str, value: Any) -> None:
         """Adds an argument to what is said."""
         parts = label(name).split() or [name]
         if isinstance(value, bool):
             self._switch(parts, value)
-        elif self._is_long(name, value):
-            text = f'"{value}"' if isinstance(value, str) and '"' not in value else value
-            text = text if isinstance(text, str) else canonical(text)
-            self._ends.append(
-                f"{self._pick('with these ' if label(name).endswith('s') else 'with this ', '')}{label(name)}: {text}"
-            )
-        elif _has_objects(value):
-            whole = [value] if isinstance(value, dict) else value
-            items = [item if isinstance(item, dict) else {"": item} for item in whole]
-            told = [
-                ", ".join(f"{label(key)} {render_value(part, self._rng)}".strip() for key, part in item.items())
-                for item in items
-            ]
-            self._ends.append(f"{label(name)}: {'; '.join(told)}")
-        elif isinstance(value, str | list) or not self._counted(parts, value):
+        elif self._is_long(name, value) or has_objects(value):
+            text = canonical(value) if not isinstance(value, str) else value if '"' in value else f'"{value}"'
+            self._ends.append(f"with {'these' if label(name).endswith('s') else 'this'} {label(name)}: {text}")
+        elif isinstance(value, str | list) or not self._number(parts, value):
             self._add_phrase(name, parts, value)
 
-    def _counted(self, parts: list[str], value: Any) -> bool:
+    def _number(self, parts: list[str], value: Any) -> bool:
         """Says a number as people say it. False: nothing special is known of it."""
         number, rest = render_value(value, self._rng), " ".join(parts[1:])
-        bound = LEXICON.bounds.get(parts[0], "") if rest else ""
-        unit = one_of(parts[-1]) if value == 1 else parts[-1]
-        limits = self._sense.verb.reads and set(parts) <= WORDS.limits
+        bound, counts = LEXICON.bounds.get(parts[0], "") if rest else "", is_plural(parts[-1])
+        limits = self._verb.reads and WORDS.limits & set(parts) and set(parts) <= WORDS.limits | WORDS.amounts
         forms = LEXICON.numbers["limit"] if limits else LEXICON.numbers.get(" ".join(parts))
         if forms:
             wish = self._rng.choice(forms).format(number)
             self._wishes.append(re.sub(r"(?<=\b1 )\w+", lambda match: one_of(match[0]), wish) if value == 1 else wish)
-        elif is_plural(parts[-1]):  # with at least 3 pages
-            self._notes.append((f"{bound} {number}".strip(), " ".join([*(parts[1:-1] if bound else parts[:-1]), unit])))
-            self._unfit.add("where")
+        elif counts:  # with at least 3 pages
+            unit = one_of(parts[-1]) if value == 1 else parts[-1]
+            self._notes.append((f"{bound} {number}".strip(), " ".join([*parts[bool(bound) : -1], unit])))
+            self._as_list = True
         elif bound:
             self._notes.append((rest, f"{bound} {number}"))
-        return bool(forms or bound or is_plural(parts[-1]))
+        return bool(forms or bound or counts)
 
     def _switch(self, parts: list[str], value: bool) -> None:
         """Adds a truth value."""
-        rest = " ".join(parts[1:])
-        words_of = LEXICON.switches.get(parts[0], ("", ""))[0 if value else 1]
-        if parts[0] in WORDS.prepositions and not words_of:  # in_stock
-            words_of = f"{parts[0]} {{}}" if value else f"not {parts[0]} {{}}"
-        if words_of and ("{}" in words_of) is bool(rest):
-            self._wishes.append(words_of.format(rest))
-            return
-        own = rest if parts[0] == "is" and rest else " ".join(parts)
-        if own == rest or self._rng.random() < 0.5:
-            self._notes.append((f"{own}:", "yes" if value else "no"))
+        rest, of_words = " ".join(parts[1:]), LEXICON.switches.get(parts[0])
+        if parts[0] in WORDS.prepositions and not of_words:  # in_stock
+            of_words = (f"{parts[0]} {{}}", f"not {parts[0]} {{}}")
+        if of_words and ("{}" in of_words[0]) is bool(rest):
+            self._wishes.append(of_words[not value].format(rest))
         else:
-            self._notes.append((own, "on" if value else "off"))
-        self._unfit.add("where")
+            self._notes.append((f"{rest if parts[0] == 'is' and rest else ' '.join(parts)}:", "yes" if value else "no"))
+            self._as_list = True
 
     def _add_phrase(self, name: str, parts: list[str], value: Any) -> None:
         """Adds a text, a list or a number: by its preposition, as a thing of the server, or as a note."""
-        lead, rest, spoken, text = _lead(parts), " ".join(parts[1:]), name in self._spoken, self._value(name, value)
-        if lead:
-            form = self._rng.choice(LEXICON.leads.get(lead, (f"{lead} {{own}} {{text}}",)))
-            form = form.replace("{own} ", f"{rest} " if rest and not spoken and self._rng.random() < 0.3 else "")
-            self._phrases.append((5, form.format(text=text)))
+        described, text, rest = name in self._wordings, self._value(name, value), " ".join(parts[1:])
+        tail, _, of = self._sense.tail.partition(" ")
+        if lead := lead_of(parts):
+            form = self._rng.choice(LEXICON.leads.get(lead, (f"{lead} {{text}}",)))
+            if lead == "not" and rest in LEXICON.leads:  # not_contains
+                form = f"not {LEXICON.leads[rest][0]}"
+            own = f"{rest} " if rest and not described else ""
+            self._phrases.append((5, form.replace("{own} ", own).format(text=text)))
             return
         if parts[-1] in WORDS.prepositions and parts[-2].endswith("ed"):  # assigned_to, created_after
             self._phrases.append((5, f"{' '.join(parts)} {text}"))
             return
-        tail, _, of = self._sense.tail.partition(" ")
         if tail and (of in (parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
             self._tail = ""
             self._phrases.append((0, f"{tail} {text}"))
             return
         entity = self._entity(parts, value)
-        kind = self._form(parts, value) or self._thing_form(entity, spoken)
-        if kind is not None:
-            own = entity or (rest if kind in ("start", "end", "without_noun") else " ".join(parts))
-            short = kind == "start" or (kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text))
-            own = "" if (short and self._rng.random() < 0.5) or (kind == "in" and not entity) else own
-            self._phrases.append((1 if kind in ("query", "pattern") else 4, self._render(kind, name, value, own)))
+        kind = self._form(parts, value) or self._thing_form(entity, described)
+        own = entity or (rest if len(parts) > 1 and singular(parts[0]) in self._nouns else " ".join(parts))
+        if kind is None:
+            self._as_list = self._as_list or bool(entity) or parts[-1] in WORDS.prepositions
+            self._notes.append((own, self._value(name, value, quote=parts[-1] in WORDS.texts)))
             return
-        own = entity or " ".join(parts[1:] if len(parts) > 1 and singular(parts[0]) in self._nouns else parts)
-        text = self._value(name, value, quote=parts[-1] in WORDS.texts)
-        self._unfit |= {"with"} if entity else {"with", "where"} if parts[-1] in WORDS.prepositions else set()
-        self._notes.append((own, text))
+        known = kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text)
+        patterns = kind == "without" and set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"}
+        own = rest if kind in ("start", "end", "without") else own
+        own = "" if known or patterns or (kind == "in" and not entity) else own
+        self._phrases.append((1 if kind in ("query", "pattern") else 4, self._fill(kind, name, value, own)))
 
-    def _thing_form(self, entity: str, spoken: bool) -> ArgumentKind | None:
+    def _thing_form(self, entity: str, described: bool) -> str | None:
         """How an argument is said that names a thing of the server, or is described. None: as a note."""
-        verb = self._sense.verb
-        if not entity or any(rank == 4 for rank, _ in self._phrases):
-            return "as" if spoken else None
+        verb, ranks = self._verb, {rank for rank, _ in self._phrases}
+        if verb.inward and not verb.makes and not ranks & {3, 4}:  # move_book(title, shelf)
+            return "into"
+        if not entity or 4 in ranks:
+            return ("other" if verb.reads else "as") if described else None
         if verb.removes or verb.inward:
             return "out_of" if verb.removes else "into"
-        if verb.reads and any(rank == 1 for rank, _ in self._phrases):
-            return "in"
-        return "owner" if verb.reads or self._bare else "other" if spoken else None
+        owned = "in" if verb.reads and 1 in ranks else "owner"
+        return owned if verb.reads or self._bare else "other" if described else None
 
     def _entity(self, parts: list[str], value: Any) -> str:
         """The thing that an argument names: item for `item_id`, sheet where a tool lists sheets. Empty: none."""
@@ -470,44 +378,23 @@ class _Teller:
             return ""
         return one_of(own) if not isinstance(value, list) else plural(own) if known else ""
 
-    def _form(self, parts: list[str], value: Any) -> ArgumentKind | None:
+    def _form(self, parts: list[str], value: Any) -> str | None:
         """How an argument is said whose name says it: a key of the table `arguments`. None: it is not one of these."""
-        last = singular(parts[-1])
-        if parts[0] in WORDS.negations and len(parts) > 1:
-            return "without" if set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"} else "without_noun"
-        if last in WORDS.search_terms and len(parts) <= 2:
-            return "query" if last in ("query", "q", "term", "search", "keyword", "phrase") else "pattern"
-        if parts[0] in ("start", "begin", "end") and len(parts) <= 2:
-            return "end" if parts[0] == "end" else "start"
-        if parts in (["time"], ["hour"], ["date"], ["day"]):
-            return "time" if last in ("time", "hour") else "date"
-        if last in WORDS.places and isinstance(value, str) and len(parts) == 1 and not _PATH.fullmatch(value):
-            return "in"
-        if last in WORDS.texts and self._sense.acts and isinstance(value, str) and not self._noun:
-            return "text"
-        return None
+        last, few, text = singular(parts[-1]), len(parts) <= 2, isinstance(value, str)
+        ways = {
+            "without": parts[0] in WORDS.negations and len(parts) > 1,
+            "query": few and last in WORDS.queries,
+            "pattern": few and last in WORDS.search_terms,
+            "start": few and parts[0] in ("start", "begin"),
+            "end": few and parts[0] == "end",
+            "time": parts in (["time"], ["hour"]),
+            "date": parts in (["date"], ["day"]),
+            "in": text and len(parts) == 1 and last in WORDS.places and not _PATH.fullmatch(str(value)),
+            "text": text and last in WORDS.texts and self._sense.acts and not self._noun,
+        }
+        return next((way for way, fits in ways.items() if fits), None)
 
 
-def _lead(parts: Sequence[str]) -> str:
-    """The preposition with which the name of a parameter begins. Empty: there is none."""
-    known = parts and parts[0] in WORDS.prepositions | LEXICON.leads.keys()
-    return parts[0] if known and len(parts) <= 3 else ""
-
-
-def _alone(text: str) -> list[str]:
+def _alone(text: str) -> tuple[str, ...]:
     """A value that is seen to be one without its noun, a path, or a name with digits. Empty: it is not."""
-    marked = not text.isdigit() and re.search(r"[/._@\"'`“0-9-]", text)
-    return [text] if marked else []
-
-
-def _is_nested(value: Any, depth: int = 0) -> bool:
-    """Whether a value has lists in lists, or objects in objects."""
-    inside = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return depth > 2 or any(
-        type(item) is type(value) or _is_nested(item, depth + 1) for item in inside if isinstance(item, dict | list)
-    )
-
-
-def _has_objects(value: Any) -> bool:
-    """Whether an argument is an object, or a list of objects."""
-    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(item, dict) for item in value))
+    return (text,) if not text.isdigit() and re.search(r"[/._@\"'`“0-9-]", text) else ()

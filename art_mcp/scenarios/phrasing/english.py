@@ -11,12 +11,19 @@ from art_mcp.scenarios.phrasing.language import LEXICON, WORDS
 _SHORT_VERB = re.compile(r"[^aeiou]*[aeiou][bdgklmnprtz]")
 """Verbs that double their last letter: getting."""
 
+_PARTICIPLE = re.compile(r"\w{2,}[^e\W]ed")
+
 
 def article(noun: str) -> str:
     """The noun with "a" or "an"."""
     low = noun.casefold()
     vowel = low.startswith(WORDS.vowel_sounds) or (low[:1] in "aeiou" and not low.startswith(WORDS.consonant_sounds))
     return f"{'an' if vowel else 'a'} {noun}"
+
+
+def is_participle(word: str) -> bool:
+    """Whether a word is a participle, or an adverb that is used like one: reserved, shown, due."""
+    return word in WORDS.participles or _PARTICIPLE.fullmatch(word) is not None
 
 
 def is_plural(noun: str) -> bool:

@@ -7,34 +7,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar, get_args
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from trainer_server.wire import ConfigError
 
-VerbKind = Literal["read", "name", "change", "set", "join", "make", "add", "remove"]
-ArgumentKind = Literal[
-    "in",
-    "of_or_in",
-    "into",
-    "out_of",
-    "new_path",
-    "owner",
-    "as",
-    "other",
-    "without",
-    "without_noun",
-    "query",
-    "pattern",
-    "origin",
-    "goal",
-    "start",
-    "end",
-    "time",
-    "date",
-    "text",
-]
+VerbKind = Literal["read", "name", "change", "edit", "set", "join", "make", "add", "remove"]
 Text = Annotated[str, Field(min_length=1)]
 Texts = Annotated[tuple[Text, ...], Field(min_length=1)]
 WordSet = Annotated[frozenset[Text], Field(min_length=1)]
@@ -51,6 +30,10 @@ _FAMILIES: Mapping[str, set[str]] = {
     **{family: set() for family in ("opener", "closer", "thanks", "greeting", "abilities")},
 }
 """The families of requests, with the slots that their forms may have."""
+_ARGUMENTS = set(
+    "in into out_of new_path owner as other without query pattern origin goal start end time date text".split()  # noqa: SIM905
+)
+"""The ways to say an argument."""
 
 
 def _check_slots(form: str, names: set[str]) -> str:
@@ -94,6 +77,7 @@ class WordSets(_Table):
     texts: WordSet
     text_verbs: WordSet
     search_terms: WordSet
+    queries: WordSet
     names: WordSet
     negations: WordSet
     containers: WordSet
@@ -103,6 +87,7 @@ class WordSets(_Table):
     kinds: WordSet
     mass_nouns: WordSet
     doubling: WordSet
+    participles: WordSet
     vowel_sounds: Texts
     consonant_sounds: Texts
 
@@ -162,15 +147,15 @@ class Sentences(_Table):
     """`sentences.toml`: the forms of requests, and the answers to them."""
 
     requests: dict[str, Texts]
-    arguments: dict[ArgumentKind, Texts]
+    arguments: dict[str, Texts]
     answers: Answers
     errands: tuple[Errand, ...]
 
     @field_validator("arguments")
     @classmethod
-    def _has_all_kinds(cls, arguments: dict[ArgumentKind, Texts]) -> dict[ArgumentKind, Texts]:
-        if missing := set(get_args(ArgumentKind)) - arguments.keys():
-            raise ValueError(f"there are no forms for {', '.join(sorted(missing))}")
+    def _has_all_kinds(cls, arguments: dict[str, Texts]) -> dict[str, Texts]:
+        if arguments.keys() != _ARGUMENTS:
+            raise ValueError(f"the ways must be {', '.join(sorted(_ARGUMENTS))}")
         for kind, forms in arguments.items():
             for form in forms:
                 if "{text}" not in _check_slots(form, {"text", "own"}):
@@ -223,6 +208,7 @@ class Verb:
         removes: Whether it removes something.
         inward: Whether it puts something into something else.
         sets: Whether it gives a property another value.
+        edits: Whether it changes what belongs to a thing.
     """
 
     phrases: tuple[str, ...]
@@ -232,6 +218,7 @@ class Verb:
     removes: bool = False
     inward: bool = False
     sets: bool = False
+    edits: bool = False
 
 
 Table = TypeVar("Table", bound=_Table)
@@ -272,6 +259,7 @@ def _verbs(lexicon: Lexicon) -> dict[str, Verb]:
                 removes=kind == "remove",
                 inward=kind in ("join", "add"),
                 sets=kind == "set",
+                edits=kind == "edit",
             )
             for name in names.split():
                 itself = tuple(phrase.format(name) for phrase in phrases)

@@ -22,7 +22,7 @@ CLOSER_SHARE = 0.15
 """Share of the requests with a closing sentence."""
 
 LONG_WORDS = 9
-"""Words of an indirect question, at most: behind more of them the verb would come too late."""
+"""Words of a question without a call, at most: more of them are told in two sentences."""
 
 _OPEN_STOP = re.compile(r"(?<!\S)(\S*[./\\@]\S*[\w/])\.( |$)")
 """A full stop that could be read as a part of the path, the address or the number before it."""
@@ -104,9 +104,8 @@ class Phraser:
             return self._fill_form(form, call), name
         families = ["do and ask"]
         words = phrase_question(question, call, whole=True, rng=self._rng)
-        if call.noun_phrase and not call.first:
-            ask = ["ask", "ask"] if len(words.wh.split()) <= LONG_WORDS or not words.thing else []
-            families = ["do and ask", *ask, *(["thing"] if words.thing else [])]
+        if call.noun_phrase and not call.first and len(words.wh.split()) <= LONG_WORDS + 4 * (not words.thing):
+            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else [])]
         family = self._rng.choice(families)
         if family == "do and ask":
             words = phrase_question(question, call, whole=False, rng=self._rng)

@@ -15,7 +15,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.lines import Line, lines
 from art_mcp.scenarios.observe import Path, at, changes_with_time, is_local, leaves, tokens
-from art_mcp.scenarios.phrasing.english import one_of, plural
+from art_mcp.scenarios.phrasing.english import is_participle, is_plural, one_of, plural
 from art_mcp.scenarios.phrasing.language import WORDS
 
 SHORT = 40
@@ -50,8 +50,11 @@ _ASSIGNMENT = re.compile(r"\+?\s*(?:export\s+)?([A-Za-z_][\w.-]{0,40})\s*=\s*([^
 _NUMBER_OR_HASH = re.compile(r"[0-9a-f]{6,64}|#?\d+")
 """A number or a hash, by which entries are known but not called."""
 
-_PARTICIPLE = re.compile(r"(?:is|has) .*|\w{2,}[^e\W]ed")
-"""A key that is no noun: reserved."""
+_SPEAKABLE = re.compile(r"[A-Za-z]+(?:[ _-][A-Za-z]+){0,2}")
+"""A key that is made of words: no path, no number, no code."""
+
+_UNNAMED = WORDS.prepositions | {"is", "has", "can"}
+"""Words that no key has that is a noun."""
 
 _PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
@@ -68,7 +71,6 @@ class Question:
         items: The noun of the entries, in the plural, where they are counted or looked through.
         item: The entry that is looked for.
         path: Where the value is in the result, if it is another one in each run.
-        attribute: Whether it is a property of what the call is about: "the price of it-77", not "in the list".
     """
 
     kind: QuestionKind
@@ -77,7 +79,6 @@ class Question:
     items: str = ""
     item: str = ""
     path: Path | None = None
-    attribute: bool = False
 
     @property
     def facts(self) -> list[str]:
@@ -111,7 +112,7 @@ def questions(
     for question in finder(first, second, noun, many, stated_texts, rng).find():
         varies = question.path is not None
         if len(question.value) <= LONG if varies else _fit(question.value, stated_texts, question.kind):
-            unique.setdefault((question.kind, question.head, question.item), question)
+            unique.setdefault((question.kind, question.head or question.items, question.item), question)
     return list(unique.values())
 
 
@@ -127,14 +128,14 @@ def _fit(value: str, stated_texts: set[str], kind: QuestionKind) -> bool:
 
 def identifying(entries: Sequence[Any]) -> str | None:
     """The key whose values tell the entries of a list apart, in words that can be said. None: there is none."""
-    best: tuple[int, str] | None = None
-    for key in entries[0] if entries and isinstance(entries[0], dict) else ():
-        values = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
-        rank = next((at for at, word in enumerate(_IDENTIFYING) if words(key)[-1:] == [word]), None)
+    keys = entries[0] if len(entries) > 1 and all(isinstance(entry, dict) for entry in entries) else {}
+    fitting = []
+    for key in keys:
+        values, last = [entry.get(key) for entry in entries], "".join(words(name_of(key))[-1:])
         usable = all(isinstance(value, str) and 1 < len(value) <= SHORT and "\n" not in value for value in values)
-        if rank is not None and usable and len({str(value).casefold() for value in values}) == len(values):
-            best = min(best, (rank, key)) if best else (rank, key)
-    return best[1] if best else None
+        if last in _IDENTIFYING and usable and len({value.casefold() for value in values}) == len(values):
+            fitting.append((_IDENTIFYING.index(last), key))
+    return min(fitting)[1] if fitting else None
 
 
 def scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -152,10 +153,11 @@ def find_part(value: Any, path: Path) -> Any:
         return None
 
 
-def name_of(path: Path) -> str:
-    """The keys of a path as words. A key that would read as another word is in quotation marks."""
-    phrase = " ".join(" ".join(words(str(key))) or str(key) for key in path)
-    return f'"{path[-1]}" value' if phrase in WORDS.prepositions or _PARTICIPLE.fullmatch(phrase) else phrase
+def name_of(key: Any) -> str:
+    """A key as a noun. Empty: no person would call it so, as it is a path, a letter, an abbreviation, or no noun."""
+    parts = words(key) if isinstance(key, str) and _SPEAKABLE.fullmatch(key) else []
+    spoken = all(len(word) > 1 and re.search("[aeiouy]", word) for word in parts) and 0 < len(parts) <= 3
+    return " ".join(parts) if spoken and not set(parts) & _UNNAMED and not is_participle(parts[-1]) else ""
 
 
 def text_of(value: Any) -> str:
@@ -163,43 +165,33 @@ def text_of(value: Any) -> str:
     return value.strip() if isinstance(value, str) else canonical(value)
 
 
+@dataclass(slots=True)
 class Finder(ABC):
-    """Finds the questions about one result.
+    """Finds the questions about one result. It has the arguments of `questions`, and the texts that the task has."""
 
-    Args:
-        first: The result of the first execution.
-        second: The result of the second execution.
-        noun: What the call gives, as a noun.
-        many: Whether the noun is a plural.
-        stated_texts: What the task says already, in small letters.
-        rng: Chooses entries.
-    """
-
-    def __init__(
-        self, first: Any, second: Any, noun: str, many: bool, stated_texts: set[str], rng: random.Random
-    ) -> None:
-        self._first = first
-        self._second = second
-        self._noun = noun
-        self._many = many
-        self._stated = stated_texts
-        self._rng = rng
+    first: Any
+    second: Any
+    noun: str
+    many: bool
+    task_texts: set[str]
+    rng: random.Random
 
     @abstractmethod
     def find(self) -> Iterator[Question]:
         """Everything that can be asked."""
 
-    def _of_values(self, values: Sequence[str], item: str, whole: bool = True) -> Iterator[Question]:
-        """Questions about a list of texts. whole: they are all that the result has."""
+    def _of_values(self, values: Sequence[str], item: str, whole: bool = True, under: str = "") -> Iterator[Question]:
+        """Questions about a list of texts. whole: they are all of the result; under: which of the items they are."""
+        items = plural(item) + under
         if whole and 1 < len(values) <= MAX_COUNT and item != "line":
-            yield Question("count", "", str(len(values)), items=plural(item))
+            yield Question("count", "", str(len(values)), items=items)
         ends: tuple[tuple[QuestionKind, str], ...] = (("first", values[0]), ("last", values[-1]))
         for kind, value in ends:
             if len(re.findall(r"\w", value)) > 2:
-                yield Question(kind, f"the {kind} {item}", value, items=plural(item))
+                yield Question(kind, f"the {kind} {item}{under}", value, items=items)
         short = [value for value in values if _NAME.fullmatch(value) and values.count(value) == 1]
         if len(short) > 2 and whole and item != "line":
-            yield Question("contains", "", "yes", items=plural(item), item=self._rng.choice(short))
+            yield Question("contains", "", "yes", items=items, item=self.rng.choice(short))
 
     def _by_name(
         self, entries: Sequence[dict[str, Any]], later: Any, item: str, where: Callable[[int, str], Path]
@@ -212,29 +204,28 @@ class Finder(ABC):
             item: Their noun in the singular.
             where: Where the result has a value of an entry, by its number and the value's key.
         """
-        key = identifying(entries)
-        if key is None or len(entries) < 2:
+        if (key := identifying(entries)) is None:
             return
-        for number in self._rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
+        for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
             entry = entries[number]
+            who = f'"{entry[key]}"' if " " in entry[key] and words(key)[-1] != "name" else entry[key]
+            if words(key)[-1] not in ("name", "title", item):
+                who = f"the {item} with the {name_of(key)} {who}"
+            elif item != "entry":
+                who = f"the {item} {who}"
             for other, leaf in scalars(entry):
-                whole = where(number, other)
-                same = canonical(leaf) == canonical(find_part(later, (number, other)))
-                if other != key and name_of((other,)) != item:
-                    name = entry[key]
-                    if words(key)[-1:] == ["name"]:
-                        who = f"the {item} {name}"
-                    else:
-                        who = f"the {item} with the {name_of((key,))} " + (f'"{name}"' if " " in name else name)
-                    yield self._leaf(f"the {name_of((other,))} of {who}", text_of(leaf), same, whole)
+                name = name_of(other).removeprefix(f"{item} ")  # not "the entity type of the entity"
+                if other != key and name not in ("", item):
+                    same = canonical(leaf) == canonical(find_part(later, (number, other)))
+                    yield self._leaf(f"the {name} of {who}", text_of(leaf), same, where(number, other))
 
     def _leaf(self, head: str, value: str, stable: bool, path: Path, kind: QuestionKind = "leaf") -> Question:
         """A question for a value. stable: both executions gave it."""
         if not stable or changes_with_time(value) or is_local(value):
-            return Question(kind, head, value, path=path)
+            return Question(kind if head else "value", head, value, path=path)
         name, address = parseaddr(value)
         person = name and value.endswith(f"<{address}>")  # who asks for an author wants no address
-        return Question(kind, head, name if person else value)
+        return Question(kind if head else "value", head, name if person else value)
 
 
 class StructuredFinder(Finder):
@@ -242,62 +233,67 @@ class StructuredFinder(Finder):
 
     def find(self) -> Iterator[Question]:
         """Questions about its leaves and its lists, or about all of a single value."""
-        if not isinstance(self._first, dict | list | tuple):
-            text = text_of(self._first)
-            same = text == text_of(self._second)
-            yield Question("value", "", text, path=None if same else ())
-            return
-        yield from self._leaves()
-        for path, entries in _lists(self._first):
-            other = find_part(self._second, path)
+        asked = list(self._leaves())
+        for path, entries in _lists(self.first):
+            other = find_part(self.second, path)
             if isinstance(other, list | tuple) and len(other) == len(entries):
-                yield from self._of_list(path, list(entries))
+                asked += self._of_list(path, list(entries))
+        if not asked and len(pairs := list(leaves(self.first))) == 1:  # its key cannot be said, but need not be
+            asked.append(self._at(pairs[0][0], "", text_of(pairs[0][1])))
+        yield from asked
+
+    def _at(self, path: Path, head: str, value: str, kind: QuestionKind = "leaf") -> Question:
+        """A question for the value at a path."""
+        same = canonical(find_part(self.first, path)) == canonical(find_part(self.second, path))
+        return self._leaf(head, value, same, path, kind)
 
     def _leaves(self) -> Iterator[Question]:
         """Questions for values by their keys."""
-        pairs = [(path, leaf) for path, leaf in leaves(self._first) if not isinstance(leaf, bool)]
-        keyed_leaves = [(path, leaf) for path, leaf in pairs if all(isinstance(key, str) for key in path)]
-        ends = Counter(name_of(path[-1:]) for path, _ in pairs)
-        twos = Counter(name_of(path[-2:]) for path, _ in pairs)
-        for path, leaf in keyed_leaves:
-            if ends[name_of(path[-1:])] == 1:
-                head = f"the {name_of(path[-1:])}"
-            elif len(path) > 1 and twos[name_of(path[-2:])] == 1:
-                head = f"the {name_of(path[-1:])} of the {name_of(path[-2:-1])}"
-            else:
+        pairs = [(path, leaf) for path, leaf in leaves(self.first) if path and not isinstance(leaf, bool)]
+        ends, twos = (Counter(path[-length:] for path, _ in pairs) for length in (1, 2))
+        for path, leaf in pairs:
+            *parents, name = map(name_of, path)
+            # Under a plural stand entries, whose keys are values: {"pages": {"home": 3}}.
+            if not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
                 continue
-            other = find_part(self._second, path)
-            found_leaf = self._leaf(head, text_of(leaf), canonical(leaf) == canonical(other), path)
-            yield replace(found_leaf, attribute=not set(self._noun.split()) & WORDS.containers)
+            if ends[path[-1:]] == 1:
+                question = self._at(path, f"the {name}", text_of(leaf))
+                if isinstance(leaf, int) and is_plural(name) and question.path is None:
+                    question = replace(question, kind="count", items=name.removeprefix("total "))
+                yield question
+            elif parents and parents[-1] and twos[path[-2:]] == 1:
+                yield self._at(path, f"the {name} of the {parents[-1]}", text_of(leaf))
 
     def _of_list(self, path: Path, entries: Sequence[Any]) -> Iterator[Question]:
-        """Questions about a list."""
-        if path and isinstance(path[-1], str):
-            item = one_of(name_of(path[-1:]))
-        else:
-            item = one_of(self._noun) if self._many else "entry"
+        """Questions about a list. A key that is no plural says which entries these are: "the first task under done"."""
+        item, under = one_of(self.noun) if self.many else "entry", ""
+        if path and isinstance(path[-1], str) and _SPEAKABLE.fullmatch(path[-1]):
+            name = name_of(path[-1])
+            item = one_of(name) if is_plural(name) else item
+            if not is_plural(name) and path[-1].casefold() not in self.task_texts:
+                under = f" under {path[-1].replace('_', ' ')}"
         if entries and all(isinstance(entry, str | int | float) for entry in entries):
-            yield from self._of_values([text_of(entry) for entry in entries], item)
+            yield from self._of_values([text_of(entry) for entry in entries], item, under=under)
             return
         if not entries or not all(isinstance(entry, dict) for entry in entries):
             return
         if 1 < len(entries) <= MAX_COUNT:
-            yield Question("count", "", str(len(entries)), items=plural(item))
+            yield Question("count", "", str(len(entries)), items=plural(item) + under)
         ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
         for number, place in ends:
             for key, leaf in scalars(entries[number]):
-                whole = (*path, number, key)
-                same = canonical(leaf) == canonical(find_part(self._second, whole))
-                name, kind = name_of((key,)), place
+                name, kind, which = name_of(key).removeprefix(f"{item} "), place, f"the {place} {item}"
+                begins = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
+                head = f"the {name} of {which}"
                 if len(entries) == 1:
-                    head, kind = f"the {name}", "leaf"
-                elif item == "entry" and key == next(iter(entries[number])) and words(key)[-1:] != ["name"]:
-                    head = f"the {place} {name}"  # the entry is a column, and has no column
-                else:
-                    head = f"the {name} of the {place} {item}"
-                yield self._leaf(head, text_of(leaf), same, whole, kind)
-        later = find_part(self._second, path)
-        yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
+                    kind, head = "leaf", f"the {name}" if item == "entry" else f"the {name} of the {item}"
+                elif name == item or begins:  # the entry is a column, and has no column
+                    head = f"the {place} {name}"
+                if name:
+                    yield self._at((*path, number, key), head + under, text_of(leaf), kind)
+        if not under:
+            later = find_part(self.second, path)
+            yield from self._by_name(entries, later, item, lambda number, key: (*path, number, key))
 
 
 def _lists(value: Any, path: Path = ()) -> Iterator[tuple[Path, Sequence[Any]]]:
@@ -314,26 +310,25 @@ class TextFinder(Finder):
 
     def find(self) -> Iterator[Question]:
         """Questions about its keys, its lines, or all of a short one."""
-        text = self._first
+        text = self.first
         text_lines = [line for line in lines(text) if not _PLACEHOLDER.fullmatch(line.value)]
-        stable = text == self._second
+        stable = text == self.second
         if len(text_lines) == 1:
             yield from self._of_line(text_lines[0], stable)
             return
         keys = Counter(line.key for line in text_lines if line.key and not line.tagged)
-        later = lines(self._second) if isinstance(self._second, str) else []
+        later = lines(self.second) if isinstance(self.second, str) else []
         for key, count in keys.items():
-            values = [line.value for line in text_lines if line.key == key]
-            again = [line.value for line in later if line.key == key]
-            name = name_of((key,))
-            if count == 1:
+            values, again = ([line.value for line in every if line.key == key] for every in (text_lines, later))
+            name = name_of(key)
+            if count == 1 and 0 < len(name.split()) <= 2:
                 yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
-            elif len(again) == count:
+            elif len(again) == count and 0 < len(name.split()) <= 2:
                 yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0), "first")
                 yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
         records, others = _records(text_lines), _records(later)
         if len(records) == len(others):
-            yield from self._by_name(records, others, self._entry_noun(records), lambda number, key: (key, number))
+            yield from self._by_name(records, others, _entry_noun(records), lambda number, key: (key, number))
         if stable:
             yield from self._of_assignments(text_lines)
             bare = [line for line in text_lines if (not line.key or line.tagged) and not line.value.endswith(":")]
@@ -344,27 +339,23 @@ class TextFinder(Finder):
         bare, key = line.value, line.key
         whole = f"{key}: {bare}" if key else bare
         if not stable:
-            if isinstance(self._second, str) and changes_with_time(bare):
+            if isinstance(self.second, str) and changes_with_time(bare):
                 yield Question("value", "", bare, path=())
             return
-        if key and bare.casefold() not in self._stated:
-            known_words = {*self._noun.split(), *self._stated}
-            if key.casefold() in known_words:  # "Debug: …" for a message of the type debug
-                yield Question("value", "", bare)
-            else:
-                yield self._leaf(f"the {' '.join(words(key)) or key}", bare, stable, (key, 0))
+        if key and bare.casefold() not in self.task_texts:
+            says = key.casefold() not in {*self.noun.split(), *self.task_texts} and name_of(key)
+            yield self._leaf(f"the {says}" if says else "", bare, stable, (key, 0))  # "Debug: …" for a type debug
             return
         pairs = _INLINE.findall(bare)
         for name, value in pairs:
-            yield self._leaf(f"the {name.casefold()}", value, not changes_with_time(value), ())
-        stated = any(stated and stated in whole.casefold() for stated in self._stated)
-        new = [token for token in tokens(bare) if token.casefold() not in self._stated and len(token) <= SHORT]
-        if len(new) == 1 and stated and not changes_with_time(new[0]):
-            yield Question("value", "", new[0])
-        elif len(whole) <= SHORT and not changes_with_time(whole):
-            yield Question("value", "", whole)
-        elif len(new) == 1 and not pairs and not changes_with_time(new[0]):
-            yield Question("value", "", new[0])
+            if name_of(name):
+                yield self._leaf(f"the {name_of(name)}", value, not changes_with_time(value), ())
+        stated = any(stated and stated in whole.casefold() for stated in self.task_texts)
+        new = [token for token in tokens(bare) if token.casefold() not in self.task_texts and len(token) <= SHORT]
+        fact = new[0] if len(new) == 1 and stated else whole if len(whole) <= SHORT else ""
+        fact = fact or (new[0] if len(new) == 1 and not pairs else "")
+        if fact and not changes_with_time(fact):
+            yield Question("value", "", fact)
 
     def _of_lines(self, text_lines: Sequence[Line], all_of_them: bool) -> Iterator[Question]:
         """Questions about the lines of a list, or of any text."""
@@ -373,35 +364,33 @@ class TextFinder(Finder):
                 yield Question("value", "", text_lines[0].value)
             return
         tags = Counter(line.key for line in text_lines if line.tagged)
-        if self._many:
-            item = one_of(self._noun)
-        else:
-            readable = set(self._noun.split()) & WORDS.readable and not tags
-            names = tags or all(len(line.value.split()) == 1 for line in text_lines)
-            item = "entry" if names and not readable else "line"
-        values = [line.value for line in text_lines]
-        yield from self._of_values(values, item, whole=all_of_them)
+        readable = set(self.noun.split()) & WORDS.readable and not tags
+        names = tags or all(len(line.value.split()) == 1 for line in text_lines)
+        item = one_of(self.noun) if self.many else "entry" if names and not readable else "line"
+        yield from self._of_values([line.value for line in text_lines], item, whole=all_of_them)
         for tag, count in tags.items():
             name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
             inside = [line.value for line in text_lines if line.key == tag]
-            if len(tags) > 1 and count <= MAX_COUNT:
-                yield Question("count", "", str(count), items=plural(name))
-            yield self._leaf(f"the first {name}", inside[0], True, (), "first")
-            yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
+            if name in WORDS.path_nouns | WORDS.containers:
+                if len(tags) > 1 and count <= MAX_COUNT:
+                    yield Question("count", "", str(count), items=plural(name))
+                yield self._leaf(f"the first {name}", inside[0], True, (), "first")
+                yield self._leaf(f"the last {name}", inside[-1], True, (), "last")
 
     def _of_assignments(self, text_lines: Sequence[Line]) -> Iterator[Question]:
         """Questions for values that lines give to names."""
         pairs = [match.groups() for line in text_lines if not line.key and (match := _ASSIGNMENT.fullmatch(line.value))]
         times = Counter(name for name, _ in pairs)
         single = [(name, value.rstrip(";").strip("'\"`")) for name, value in pairs if times[name] == 1]
-        for name, value in self._rng.sample(single, min(len(single), MAX_NAMES)):
+        for name, value in self.rng.sample(single, min(len(single), MAX_NAMES)):
             yield self._leaf(f"the value of {name}", value, True, ())
 
-    def _entry_noun(self, records: Sequence[dict[str, str]]) -> str:
-        """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
-        first = next(iter(records[0])) if records else ""
-        has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
-        return " ".join(words(first)) if has_numbers and words(first)[-1:] != ["id"] else "entry"
+
+def _entry_noun(records: Sequence[dict[str, str]]) -> str:
+    """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
+    first = next(iter(records[0])) if records else ""
+    has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
+    return (name_of(first) if has_numbers and words(first)[-1:] != ["id"] else "") or "entry"
 
 
 def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, replace
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.phrasing.english import is_plural, one_of
+from art_mcp.scenarios.phrasing.english import article, is_participle, is_plural, one_of
 from art_mcp.scenarios.phrasing.language import VERBS, WORDS, Verb
 
 COMMON = 0.7
 """A first word that this share of the tools have is the name of the server, and says nothing of a tool."""
 
 _NOUN_RUN = Verb(("run", "get"), names=True)
-_NOUN_ALONE = Verb(("get", "give me", "show me", "look at", "check"), names=True)
+NOUN_ALONE = Verb(("get", "give me", "show me"), names=True)
+"""The verb of a tool that has none in its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +82,13 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     """The sense of a tool. name_words: the words of its name; common: words that say nothing."""
     while len(name_words) > 1 and name_words[0] in common and name_words[0] not in VERBS:
         name_words = name_words[1:]
+    if name_words[0] == "is" and len(name_words) > 1:  # is_prime(n), is_leap_year(year)
+        said = " ".join(name_words[1:])
+        return Sense(Verb(("check whether",)), "", f"is {article(said) if len(name_words) > 2 else said}", acts=False)
     begin = _begin(tool, name_words)
     if begin and name_words[begin] in WORDS.verb_nouns:  # `semantic_search`
         return Sense(_NOUN_RUN, " ".join(name_words), "", acts=False)
-    verb, rest = _NOUN_ALONE, name_words
+    verb, rest = NOUN_ALONE, name_words
     if begin is not None:
         verb, rest = _verb(tool, name_words[begin:])
         rest = rest or name_words[:begin]  # `issue.create`
@@ -93,10 +97,12 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     tail, key = " ".join(rest[at:]), ""
     if rest[at : at + 1] == ["by"]:
         tail, key = "", " ".join(rest[at + 1 :])
-    if len(noun) > 1 and noun[-1].endswith("ed"):
+    if len(noun) > 1 and is_participle(noun[-1]):
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
     if set(tail.split()[1:]) and set(tail.split()[1:]) <= common:
         tail = ""  # `write_data_to_excel` of a server with this name
+    if len(noun) == 1 and not verb.reads and not tail and is_participle(noun[0]):  # propose_done(title)
+        noun, tail = [], f"as {noun[0]}"
     return Sense(verb, " ".join(noun), tail, acts=not verb.reads, key=key)
 
 

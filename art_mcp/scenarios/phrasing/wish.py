@@ -10,8 +10,11 @@ from typing import Any
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.arguments import join_phrases, render_arguments
 from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
+from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
+
+_RESULTS = (("what is the result?", "what the result is"), ("what do you get?", "what you get"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def wish(
         verb = sense.verb.phrases[0]
     do = join_phrases(verb, call.whole)
     doing = join_phrases(gerund(verb), call.whole)
-    noun_phrase = call.whole if sense.names and call.thing else ""
+    noun_phrase = call.whole if sense.names and call.thing and call.plain else ""
     # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
     many = sense.many and call.bare
     return Wish(do, doing, noun_phrase, sense.noun, many, call.where if call.bare else "", loose=call.loose)
@@ -96,42 +99,26 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
     if question.kind == "contains":
         among = f"the {_items(question, call, whole)}"
         return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
-    thing = _thing(question, call, whole, rng)
+    thing = _thing(question, call, whole)
     if question.kind == "value" and not whole:
-        direct, wh = rng.choice(
-            (
-                ("what does it say?", "what it says"),
-                ("what is the result?", "what the result is"),
-                ("what do you get?", "what you get"),
-                ("what comes back?", "what comes back"),
-            )
-        )
+        direct, wh = rng.choice(_RESULTS)
         return QuestionPhrases(direct, wh, "the result")
     many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
-    if question.kind in ("first", "last") and " of " not in question.head and rng.random() < 0.4:
-        item = question.head.removeprefix(f"the {question.kind} ")
-        which = f"which {item} comes {question.kind}{thing.removeprefix(question.head)}"
-        return QuestionPhrases(f"{which}?", which, thing)
     verb = "are" if many else "is"
     return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
 
 
-def _thing(question: Question, call: Wish, whole: bool, rng: random.Random) -> str:
+def _thing(question: Question, call: Wish, whole: bool) -> str:
     """What is asked for."""
-    if question.kind == "value":
-        return call.noun_phrase if whole and call.noun_phrase else "the result"
     if not whole or not call.noun_phrase:
-        return question.head
+        return question.head or "the result"
     last = call.noun.split()[-1]
-    if not call.many and question.head == f"the {question.kind} {one_of(last)}" and is_plural(last):
-        return f"the {question.kind} of {call.noun_phrase}"
-    if question.head.split()[-1] == last and question.kind in ("leaf", "value"):
+    if not question.head or (question.head.split()[-1] == last and question.kind == "leaf"):
         return call.noun_phrase  # not "the count of the count"
     if call.many and (question.kind in ("first", "last") or f" {one_of(last)}" in question.head):
         return join_phrases(question.head, call.where)
-    if question.attribute and call.where and rng.random() < 0.6:
-        return join_phrases(question.head, call.where)
-    return f"{question.head} {'of' if question.attribute else 'in'} {call.noun_phrase}"
+    inside = " of " in question.head or is_plural(call.noun) or set(call.noun.split()) & WORDS.containers
+    return f"{question.head} {'in' if inside else 'of'} {call.noun_phrase}"
 
 
 def _items(question: Question, call: Wish, whole: bool) -> str:
@@ -147,10 +134,7 @@ def _items(question: Question, call: Wish, whole: bool) -> str:
 def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
     items = _items(question, call, whole)
     here = items.removeprefix(question.items)  # "how many entries are there in the log?"
-    if here == items:
-        return QuestionPhrases(f"how many {items} are there?", f"how many {items} there are", f"the number of {items}")
-    return QuestionPhrases(
-        f"how many {question.items} are there{here}?",
-        f"how many {question.items} there are{here}",
-        f"the number of {items}",
-    )
+    counted = items if here == items else question.items
+    here = "" if here == items else here
+    many = f"how many {counted}"
+    return QuestionPhrases(f"{many} are there{here}?", f"{many} there are{here}", f"the number of {items}")
