@@ -343,8 +343,14 @@ def _learn_parameters(graph: ValueGraph, tool: CatalogTool, step: Step, message:
         graph.exclusions[step.tool].update(optional)
 
 
-async def look_at_tables(server: Server, sql: Sql) -> None:
-    """Looks at the tables that tools with SQL queries reach."""
+async def look_at_tables(server: Server, sql: Sql, values: Values) -> None:
+    """Looks at the tables that tools with SQL queries reach.
+
+    Args:
+        server: The server.
+        sql: Drafts the queries.
+        values: Draws the arguments that a tool needs beside the SQL.
+    """
 
     async def run(tool: CatalogTool, arguments: dict[str, Any]) -> Any:
         try:
@@ -353,6 +359,10 @@ async def look_at_tables(server: Server, sql: Sql) -> None:
             return None
         return parse_result(result.text, result.structured)
 
+    def others(tool: CatalogTool, parameter: str) -> dict[str, Any]:
+        return values.arguments(tool, base_arguments={parameter: ""}, optional=0.0, explore=True)
+
     if sql.tools:
         async with rollout_of_its_own():
-            await sql.look(run)
+            await sql.look(run, others)
+        sql.settle()
