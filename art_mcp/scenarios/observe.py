@@ -16,7 +16,7 @@ from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.lines import in_text, lines
+from art_mcp.scenarios.lines import Line, in_text, lines
 
 Path = tuple[str | int, ...]
 
@@ -57,9 +57,15 @@ _REFUSAL = re.compile(
 )
 """A line that says that something could not be done."""
 _FAILED_STATUS = re.compile(r"error|fail(?:ed|ure)?|invalid|.*not[_ -]?found|.*[_ -](?:error|failed)", re.IGNORECASE)
+_JOINED = re.compile(r"(?=[^,]*[A-Za-z])[\w./@+-]+(?:,(?=[^,]*[A-Za-z])[\w./@+-]+)+")
 _TAGS = {"file": ("file",), "dir": ("directory",), "directory": ("directory",), "folder": ("directory",)}
 """Words for the tags of lines."""
 _TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z][_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
+_NOTE = re.compile(r"[(\[{]([^()\[\]{}]*\w: [^()\[\]{}]*)[)\]}]")
+"""Keys and values in brackets: (ID: 77)."""
+_KEYED = re.compile(r"([A-Za-z][\w ]{0,30}): ([^,;]{1,80})")
+_ITEM = re.compile(r"\w[\w./@+-]*(?: [\w./@+-]+){0,2}")
+"""An item of a list in a line."""
 _FILE = re.compile(r"(?:[\w.-]+/)*[\w-][\w.-]*\.[A-Za-z]\w{0,4}")
 _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
@@ -88,6 +94,8 @@ _DAY_OR_MONTH = re.compile(rf"{_DAY}|{_MONTH}", re.IGNORECASE)
 def parse_result(text: str, structured_content: Any = None) -> Any:
     """The value of a result: its structured content, else its text parsed as JSON or a Python literal, else the text.
 
+    Names with commas between them are a list, as some languages write one: a,b,c.
+
     Args:
         text: Text of the result.
         structured_content: Its structured content. None: it has none.
@@ -98,6 +106,8 @@ def parse_result(text: str, structured_content: Any = None) -> Any:
     if structured_content is not None:
         return structured_content
     bare = text.strip()
+    if _JOINED.fullmatch(bare):
+        return bare.split(",")
     if bare[:1] in ("{", "["):
         for read in (json.loads, ast.literal_eval):
             try:
@@ -255,6 +265,21 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
             if is_file(line.value):
                 yield Finding(where, ("file",), about, line.value)
             yield Finding(where, tuple(own), about.union(tags), line.value.strip("'\"`,;:"))
+        yield from _inside(line, about)
+
+
+def _inside(line: Line, about: frozenset[str]) -> Iterator[Finding]:
+    """The values within a line: those with a key of their own, as in "The sextant (ID: 77)", what precedes them, and
+    the items of a list."""
+    if match := _NOTE.search(line.value):
+        for key, value in _KEYED.findall(match[1]):
+            yield Finding(None, tuple(meanings(key)), about, value.strip())
+        if 0 < len(head := line.value[: match.start()].strip()) <= MAX_VALUE:
+            yield Finding(None, ("name",), about, head)
+    items = [item.strip() for item in line.value.split(",")]
+    if line.key and len(items) > 1 and all(_ITEM.fullmatch(item) for item in items):
+        for item in items:
+            yield Finding(None, tuple(meanings(line.key)), about, item)
 
 
 def _names_as_keys(value: Any, parents: tuple[str, ...], about: frozenset[str]) -> Iterator[Finding]:

@@ -24,6 +24,8 @@ _GAP = "\0"
 """Stands for a quotation."""
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
+_DENIAL = re.compile(r"(?:no|not) ", re.IGNORECASE)
+"""Begins what an error says of a value, in the place of one: "not a directory"."""
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 """A word with digits: a date, a time, a reference of a cell."""
 
@@ -93,6 +95,7 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
         if candidate
         and not is_foreign(candidate)
         and not _ENDING.fullmatch(candidate)
+        and not _DENIAL.match(candidate)
         and any(character.isalnum() for character in candidate)
         and candidate not in used
         and len(candidate) <= 80

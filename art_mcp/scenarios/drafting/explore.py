@@ -53,6 +53,9 @@ SLOW_TRIES = 3
 LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
 
+DRAWS = 4
+"""Draws of a call, until it is one that was not made yet."""
+
 REFUSAL_TRIES = 8
 """Calls of a tool that worked, to find one that is refused, in a round."""
 
@@ -74,7 +77,7 @@ class Explorer:
     Tools that read are called one after another in one copy of the world, until one of them changes something there.
     Tools that change something are tried in a few other copies, one after another: a start of a server takes longer
     than many calls. A tool for which an earlier one left nothing is tried again in the next round, in another order.
-    Without copies only those tools are called that only read.
+    Without copies and without a reset what they change stays: then the tools are those that the user allows.
 
     Args:
         server: The server.
@@ -88,7 +91,7 @@ class Explorer:
         self, server: Server, tools: Sequence[CatalogTool], values: Values, *, seed: int, until: float
     ) -> None:
         self._server = server
-        self._tools = [tool for tool in tools if tool.reads or server.disposable]
+        self._tools = list(tools)
         self._values = values
         self._graph = values.graph
         self._seed = seed
@@ -167,8 +170,6 @@ class Explorer:
 
     async def _act(self, number: int) -> None:
         """A round of the tools that change something. Those that remove something come last in every other round."""
-        if not self._server.disposable:
-            return
         acting = {tool.name for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS}
         # What reads and has never worked may need something that is not there before an act.
         tools = [tool for tool in self._tools if tool.name in acting or (acting and not self._worked[tool.name])]
@@ -242,18 +243,18 @@ class Explorer:
         copy of the world alone."""
         if tool.name in self._graph.slow or self._clock() > self._until:
             return None
-        try:
-            arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
+        for _ in range(DRAWS):
+            try:
+                arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
+            except NoValue as error:
+                self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
+                return None
             step = Step(tool=tool.name, arguments=arguments)
-        except NoValue as error:
-            self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
-            return None
-        key = to_json(step)
-        if key in self._calls:
-            return None
-        self._calls.add(key)
-        self._tries[tool.name] += 1
-        return step
+            if (key := to_json(step)) not in self._calls:
+                self._calls.add(key)
+                self._tries[tool.name] += 1
+                return step
+        return None
 
     async def _try(self, step: Step, pools: Mapping[Source, Pool] | None = None) -> Any:
         """Makes a call, and learns from what it gives.

@@ -21,6 +21,11 @@ from art_mcp.scenarios.observe import Finding, at, findings, leaves, parse_resul
         ('{"a": null}', None, {"a": None}),
         ("[{'name': 'users'}]", None, [{"name": "users"}]),
         ("[FILE] a.txt", None, "[FILE] a.txt"),
+        ("ferry,granary,light-house\n", None, ["ferry", "granary", "light-house"]),
+        ("brief.md,risks.md", None, ["brief.md", "risks.md"]),
+        ("Hello, world", None, "Hello, world"),
+        ("1,234,567", None, "1,234,567"),
+        ("59.9,10.7", None, "59.9,10.7"),
         ("__import__('os')", None, "__import__('os')"),
     ],
 )
@@ -71,6 +76,20 @@ def test_a_value_fits_a_parameter_that_says_the_same() -> None:
     assert fitting("find", "in /srv/a.txt and /srv/b, not /dev/null", "path") == ["/srv/a.txt", "/srv/b"]
     assert fitting("git_log", "Commit: 'abc123'", "revision") == ["abc123"]
     assert next(findings("list", {"a": [{"b": "c"}]})) == Finding(("a", 0, "b"), ("b",), frozenset({"list", "a"}), "c")
+
+
+def test_values_within_a_line_are_read() -> None:
+    text = (
+        "Found 2 notes:\n\n1. The sextant (ID: 2026-17)\n   Tags: maps, ships\n"
+        "2. Star paths [ID: 2026-18, by: Ada Berg]\n   Summary: Of stars, which were seen from many ships on the way"
+    )
+    read = [(finding.own, finding.value) for finding in findings("search_notes", text)]
+    for expected in (
+        (("id",), "2026-17"), (("id",), "2026-18"), (("by",), "Ada Berg"), (("name",), "The sextant"),
+        (("name",), "Star paths"), (("tag",), "maps"), (("tag",), "ships"),
+    ):  # fmt: skip
+        assert expected in read
+    assert "Of stars" not in {value for _, value in read}
 
 
 def test_facts_are_stable_new_and_not_of_the_clock() -> None:

@@ -16,7 +16,7 @@ from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.verify import solved
 from art_mcp.worlds.change import Change
-from tests.support.mcp.commands import NOTES, SHOP
+from tests.support.mcp.commands import CALCULATOR, NOTES, SHOP
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest
 from trainer_server.wire import ConfigError
@@ -154,3 +154,25 @@ async def test_a_world_that_cannot_be_read_costs_one_scenario(notes: Path, monke
         monkeypatch.setattr(server, "changes", broken)
         outcome = await executed(server, Step(tool="write_note", arguments=B))
     assert outcome == "error: what it changed in its world cannot be read: the disk is gone"
+
+
+async def test_a_server_that_computes_has_an_empty_world(tmp_path: Path) -> None:
+    async with connect(CALCULATOR) as server:
+        alone = await generate_scenarios(server, 20, seconds=20, progress=False)
+    assert {name for name, count in alone.coverage.items() if count} == {"shade_list"}
+    remedies = {cover.tool: cover.remedy for cover in alone.tool_coverage}
+    assert "an empty directory if it only computes" in remedies["mean"]
+    (tmp_path / "nothing").mkdir()
+    async with connect(CALCULATOR, worlds=tmp_path / "nothing") as server:
+        found = await generate_scenarios(server, 60, seconds=40, progress=False)
+    assert {cover.status for cover in found.tool_coverage} == {"covered"}
+    asked = [one.plan for one in found.scenarios if one.plan.kind == "single"]
+    assert asked
+    assert all(plan.facts and not plan.changes for plan in asked)
+
+
+async def test_tools_that_are_allowed_are_explored() -> None:
+    """No schema says which shades there are, and no other tool: an error does, of a tool that may change something."""
+    async with connect(CALCULATOR) as server:
+        found = await generate_scenarios(server, 60, seconds=40, progress=False, allow_destructive=True)
+    assert {cover.status for cover in found.tool_coverage} == {"covered"}
