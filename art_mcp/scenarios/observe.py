@@ -47,6 +47,8 @@ MAX_VALUE = 80
 """Characters of a text that may be an argument of another tool, at most."""
 
 _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.IGNORECASE)
+_FAILED_ITEM = re.compile(r"[^:]{1,200}: error\b", re.IGNORECASE)
+"""Begins a line that says that something could not be done with an item: "a.txt: Error - no such file"."""
 _NOTHING = re.compile(
     r"\W*(none|nothing( \w+){0,2}|no( \w+){1,4}|0 (\w+ ){0,2}(found|results?|matches))\W*", re.IGNORECASE
 )
@@ -176,7 +178,7 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
         "error" or "empty", and the reason. None: the result is usable.
     """
     if isinstance(value, str):
-        if _ERROR.match(value) or _REFUSAL.fullmatch(value.strip()):
+        if _ERROR.match(value) or _REFUSAL.fullmatch(value.strip()) or _fails_throughout(value):
             return "error", value.strip()[:200]
         if not value.strip() or _NOTHING.fullmatch(value):
             return "empty", f"the result is {text.strip()[:80]!r}"
@@ -185,6 +187,12 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
     elif not any(True for _ in leaves(value)):
         return "empty", f"the result is {canonical(value)[:80]}"
     return None
+
+
+def _fails_throughout(text: str) -> bool:
+    """Whether each line of a text says that something could not be done with an item."""
+    content = [line for line in text.splitlines() if any(character.isalnum() for character in line)]
+    return bool(content) and all(_FAILED_ITEM.match(line) for line in content)
 
 
 def _reports_failure(value: dict[str, Any]) -> bool:
@@ -259,7 +267,7 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
     for number, line in enumerate(lines(value)):
         where: Path = (line.key, key_counts[line.key]) if line.key else (number,)
         key_counts[line.key] += 1
-        if len(line.value) <= MAX_VALUE:
+        if len(line.value) <= MAX_VALUE and any(character.isalnum() for character in line.value):
             own = meanings(line.key) if line.key and not line.tagged else ["name"]
             tags = _TAGS.get(line.key.casefold(), ()) if line.tagged else ()
             if is_file(line.value):

@@ -24,8 +24,6 @@ _GAP = "\0"
 """Stands for a quotation."""
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
-_DENIAL = re.compile(r"(?:no|not) ", re.IGNORECASE)
-"""Begins what an error says of a value, in the place of one: "not a directory"."""
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 """A word with digits: a date, a time, a reference of a cell."""
 
@@ -85,7 +83,8 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
     bare = _QUOTED.sub(_GAP, text)
     for items in _LIST.findall(bare):
         parts = [item.strip().removeprefix("and ").removeprefix("or ") for item in items.split(",")]
-        candidates += [part for part in parts if _GAP not in part]
+        if not any(_GAP in part for part in parts):  # else it is a sentence: "not a directory, scandir 'x'"
+            candidates += parts
     candidates += _EXAMPLE.findall(bare)
     candidates = [candidate.strip(" '\"`").rstrip(".:,;") for candidate in candidates]
     used = {str(value) for value in arguments.values()} | set(arguments)
@@ -95,7 +94,6 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
         if candidate
         and not is_foreign(candidate)
         and not _ENDING.fullmatch(candidate)
-        and not _DENIAL.match(candidate)
         and any(character.isalnum() for character in candidate)
         and candidate not in used
         and len(candidate) <= 80

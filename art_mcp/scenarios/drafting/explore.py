@@ -91,7 +91,8 @@ class Explorer:
         self, server: Server, tools: Sequence[CatalogTool], values: Values, *, seed: int, until: float
     ) -> None:
         self._server = server
-        self._tools = list(tools)
+        # Those that need nothing tell first what others may take.
+        self._tools = sorted(tools, key=lambda tool: bool(tool.input_schema.get("required")))
         self._values = values
         self._graph = values.graph
         self._seed = seed
@@ -282,8 +283,10 @@ class Explorer:
         self._worked[step.tool] += 1
         self._graph.usable.add(step.tool)
         self._graph.note(step.tool, step.arguments, 1.0 if _says_more(result, step) else EMPTY)
-        if pools is None:
+        if not pools:
             self._values.learn(step.tool, step.arguments, result)
+        elif not self._acts(self._values.tool(step.tool)):
+            self._calls.discard(to_json(step))  # what it gives where nothing was changed is not known
         return result
 
     def _learn_failure(self, step: Step, failure: StepFailed, pools: Mapping[Source, Pool] | None) -> None:

@@ -132,31 +132,31 @@ def _literal(match: re.Match[str]) -> str:
 def _of_lines(text_lines: Sequence[str]) -> Rows | None:
     """The rows of a text table: with borders, tabs, commas or spaces between the cells, or of one column."""
     content = [line for line in text_lines if not _RULE.fullmatch(line) and not _ASIDE.fullmatch(line)]
-    for rows in (_bordered(content), _separated(content, "\t"), _separated(content, ",")):
+    for rows in (_cells_with_borders(content), _cells_between(content, "\t"), _cells_between(content, ",")):
         if len(rows) > 1:
-            return _typed(rows)
+            return _with_numbers(rows)
     if any(_RULE.fullmatch(line) for line in text_lines):
         rows = [re.split(r" {2,}", line.strip()) for line in content]
-        return _typed(rows) if len(rows) > 1 and len({len(row) for row in rows}) == 1 else None
+        return _with_numbers(rows) if len(rows) > 1 and len({len(row) for row in rows}) == 1 else None
     if len(content) == 2 or (len(content) == 1 and _NUMBER.fullmatch(content[0].strip())):
-        return _typed([[line.strip()] for line in content])
+        return _with_numbers([[line.strip()] for line in content])
     return None
 
 
-def _bordered(content: Sequence[str]) -> list[list[str]]:
+def _cells_with_borders(content: Sequence[str]) -> list[list[str]]:
     """The lines whose cells have borders between them, as many as the first of these has."""
     rows = [_BORDER.split(line.strip().strip("|│┃")) for line in content if _BORDER.search(line)]
     return [[cell.strip() for cell in row] for row in rows if len(row) == len(rows[0])]
 
 
-def _separated(content: Sequence[str], separator: str) -> list[list[str]]:
+def _cells_between(content: Sequence[str], separator: str) -> list[list[str]]:
     """The lines whose cells are separated, as many as the most lines have. Empty: too few are alike."""
     rows = [row for row in csv.reader(content, delimiter=separator) if len(row) > 1]
     alike = [row for row in rows if len(row) == len(rows[0])]
     return [[cell.strip() for cell in row] for row in alike] if len(alike) >= max(2, len(content) - 2) else []
 
 
-def _typed(rows: Sequence[Sequence[str]]) -> Rows | None:
+def _with_numbers(rows: Sequence[Sequence[str]]) -> Rows | None:
     """Rows of texts, with numbers in the columns that have nothing else. The first row is a header if it has no number
     and there are others."""
     has_header = len(rows) > 1 and not any(_NUMBER.fullmatch(cell) for cell in rows[0])

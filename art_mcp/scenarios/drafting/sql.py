@@ -54,7 +54,7 @@ _ROWS = (
 MAX_DRAWS = 3
 """Draws of the other arguments of a tool, until one reaches tables."""
 
-Ask = Callable[[str], Awaitable[Any]]
+Query = Callable[[str], Awaitable[Any]]
 """Makes a query with a tool, and gives what `Run` gives."""
 
 Others = Callable[[CatalogTool, str], dict[str, Any]]
@@ -178,12 +178,12 @@ class Sql:
             except LookupError:
                 return
 
-            async def ask(query: str, drawn: dict[str, Any] = drawn) -> Any:
-                return await run(tool, {**drawn, parameter: query})
+            async def query_with(query: str, own: dict[str, Any] = drawn) -> Any:
+                return await run(tool, {**own, parameter: query})
 
             for listing in _LISTINGS:
-                for table_name in _identifiers(await ask(listing))[:TABLES]:
-                    if table := await _table(table_name, ask):
+                for table_name in _identifiers(await query_with(listing))[:TABLES]:
+                    if table := await _table(table_name, query_with):
                         self.tables.append(table)
                 if self.tables:
                     self._reading, self._others = name, drawn
@@ -367,23 +367,23 @@ def _identifiers(result: Any) -> list[str]:
     return list(dict.fromkeys(str(name) for name in names if str(name).isidentifier()))
 
 
-async def _table(name: str, ask: Ask) -> Table | None:
+async def _table(name: str, query_with: Query) -> Table | None:
     """Some rows of a table. A server that leaves out the names of the columns is asked for them.
 
     Args:
         name: Its name.
-        ask: Makes a query.
+        query_with: Makes a query.
 
     Returns:
         The table. None: it has no rows, or they cannot be read.
     """
     for query in _ROWS:
-        content = read_rows(await ask(query.format(table=name, rows=ROWS)))
+        content = read_rows(await query_with(query.format(table=name, rows=ROWS)))
         if content is None:
             continue
         if content.columns is None:
             for names_query in _COLUMNS:
-                listed = read_rows(await ask(names_query.format(table=name)))
+                listed = read_rows(await query_with(names_query.format(table=name)))
                 names = [str(row[0]) for row in listed.rows] if listed else []
                 if 0 <= len(names) - len(content.rows[0]) <= 1:  # the first may be the header of the list
                     content = content.without_header(names[-len(content.rows[0]) :])

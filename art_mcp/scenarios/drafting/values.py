@@ -324,11 +324,13 @@ class _Draw:
         return any(self._graph.evidence(slot, arm.source).hits > 0 for arm in arms)
 
     def _of_arm(self, slot: Slot, arm: Arm, refused: bool) -> Any:
-        """A value of a source. refused: whether it may be one that was refused, if all were. Raises NoValue."""
+        """A value of a source. refused: whether it may be one that this slot refused, if all were. Raises NoValue."""
         if arm.made_up:
             return self._fresh(lambda: arm.make(self._rng, self._drawn))
         values = arm.values(self._drawn)
-        values = [value for value in values if not self._graph.is_refused(slot, value)] or (values if refused else [])
+        if not refused:
+            values = [value for value in values if not self._graph.is_refused_here(slot, value)]
+        values = [value for value in values if not self._graph.is_refused(slot, value)] or values
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")
         if self._pools is None and self._rng.random() < ACCEPTED:

@@ -54,6 +54,8 @@ def test_every_leaf_is_found_where_its_path_says() -> None:
         ("0", None),
         ("No", None),
         ("There is no error: all is well", None),
+        ("a.txt: Error - ENOENT: no such file\n\n---\nb.txt: Error - EACCES\n", "error"),
+        ("a.txt: Error - ENOENT: no such file\n\n---\nb.txt:\nhello\n", None),
     ],
 )
 def test_results_that_are_of_no_use(text: str, kind: str | None) -> None:
@@ -90,6 +92,10 @@ def test_values_within_a_line_are_read() -> None:
     ):  # fmt: skip
         assert expected in read
     assert "Of stars" not in {value for _, value in read}
+
+
+def test_a_line_of_signs_is_no_value() -> None:
+    assert [finding.value for finding in findings("read_files", "---\nplain\n***")] == ["plain"]
 
 
 def test_facts_are_stable_new_and_not_of_the_clock() -> None:

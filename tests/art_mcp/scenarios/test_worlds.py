@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import shlex
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from typer.testing import CliRunner
 from art_langgraph import rollout
 from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, ScenarioSet, Server, connect, demonstration, generate_scenarios, read_catalog, verify
+from art_mcp.scenarios.drafting.explore import Explorer
+from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.verify import solved
@@ -19,6 +23,7 @@ from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import CALCULATOR, NOTES, SHOP
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest
+from tests.support.patience import PATIENCE
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -169,6 +174,17 @@ async def test_a_server_that_computes_has_an_empty_world(tmp_path: Path) -> None
     asked = [one.plan for one in found.scenarios if one.plan.kind == "single"]
     assert asked
     assert all(plan.facts and not plan.changes for plan in asked)
+
+
+async def test_tools_that_need_nothing_are_explored_first(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    async with connect(CALCULATOR, worlds=tmp_path / "nothing") as server:
+        catalog = await read_catalog(server)
+        values = Values(catalog, {}, random.Random(0))
+        until = asyncio.get_running_loop().time() + PATIENCE
+        await Explorer(server, catalog.tools, values, seed=0, until=until).explore(progress=False)
+    assert catalog.tools[-1].name == next(iter(values.graph.results)) == "shade_list"
+    assert {arguments["shade"] for arguments, _ in values.graph.results["hue"]} <= {"crimson", "teal", "ochre"}
 
 
 async def test_tools_that_are_allowed_are_explored() -> None:

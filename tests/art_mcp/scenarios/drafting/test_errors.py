@@ -35,6 +35,7 @@ def test_an_error_blames_what_it_names(message: str, blamed: set[str]) -> None:
         ("Path must be absolute, e.g. '/home/me/q1.xlsx' or 'C:\\q1.xlsx'", [], []),
         ("there is no '/world/a.txt', only '/world/b.txt'.", ["/world/a.txt", "/world/b.txt"], []),
         ("ENOTDIR: not a directory, scandir 'a.txt'", ["a.txt"], []),
+        ("EINVAL: invalid argument, rename '/a' -> '/b'", [], []),
         ("it failed", [], []),
     ],
 )
