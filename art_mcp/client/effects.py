@@ -15,8 +15,8 @@ def words(name: str) -> list[str]:
 
 READING_VERBS = frozenset(
     words(
-        "analyze analyse calculate check compare compute convert count describe detect diff echo estimate explain "
-        "fetch find get has help inspect is list lookup parse ping preview read retrieve search show "
+        "analyze analyse calculate check compare compute convert count decode describe detect diff echo encode "
+        "estimate explain fetch find get has help inspect is list lookup parse ping preview read retrieve search show "
         "summarize summarise translate validate verify view"
     )
 )
@@ -47,8 +47,8 @@ def why_changing(name: str, description: str, annotations: Mapping[str, Any]) ->
     """Why a call of a tool may change or destroy something. None: the tool only reads.
 
     `readOnlyHint` decides, and so does `destructiveHint: true`. `destructiveHint: false` does not: such a tool changes
-    something without destroying it. A tool without these hints only reads if its name begins with a reading verb, and
-    neither its name nor its description says that it does more.
+    something without destroying it. A tool without these hints only reads if its name begins with a reading verb, or
+    ends with the one that its description begins with, and neither its name nor its description says that it does more.
 
     Args:
         name: Name of the tool.
@@ -83,10 +83,24 @@ def _changing(name: str, description: str) -> str | None:
     name_words = words(name)
     if tuple(name_words[:2]) in _CHANGING_PHRASES:
         return f"{' '.join(name_words[:2])!r} changes something"
-    if not name_words or name_words[0] not in READING_VERBS:
+    if not name_words or not (name_words[0] in READING_VERBS or _ends_with_verb(name_words, description)):
         return f"{name_words[0] if name_words else name!r} is no reading verb"
     changing = next((word for word in name_words if word in CHANGING_VERBS), None)
     if changing:
         return f"it has the word {changing!r}"
     match = _CHANGING_CLAUSE.search(description.strip())
     return match and f"its description says {match[1]!r}"
+
+
+def _ends_with_verb(name_words: list[str], description: str) -> bool:
+    """Whether a name ends with the reading verb that the description begins with: `url_parse`, "Parse a URL".
+
+    Either alone does not count: `mark_read` changes something, and so may "Find the user and ban them". Nor does a verb
+    of a phrase that changes something, since its other word may come later ("Check a book out"), or a description that
+    has another word of the name as a verb: `mark_read`, "Read the message and mark it".
+    """
+    *others, last = name_words
+    if last not in READING_VERBS or not others or any(last == phrase[0] for phrase in _CHANGING_PHRASES):
+        return False
+    begins = words(description[:40])[:1] in ([last], [f"{last}s"], [f"{last}es"])
+    return begins and not re.search(rf"(?:[.,;]|\b(?:and|then|or))\s+(?:{'|'.join(others)})e?s?\b", description, re.I)

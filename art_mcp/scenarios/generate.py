@@ -17,7 +17,7 @@ from art_mcp.scenarios.catalog import REMEDY, Catalog, describe_withheld, parame
 from art_mcp.scenarios.coverage import OUT_OF_TIME, change_risk, unreadable_tool
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
-from art_mcp.scenarios.drafting.sql import Sql, sql_parameter
+from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.tables import Resources, tables_of
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.execute import Trials
@@ -140,6 +140,7 @@ class _Generation:
             self._values.learn_places(world.places)
         self._allow_destructive = options.allow_destructive or bool(live and live.disposable)
         self._tools = [tool for tool in catalog.tools if self._allow_destructive or tool.reads]
+        self._sql = Sql(self._tools, self._values.reserve, self._rng)
         self._useless: dict[str, str] = {}
 
     async def generate(self) -> ScenarioSet:
@@ -177,11 +178,14 @@ class _Generation:
     async def _explore(self) -> None:
         """Learns by trying which values the server's tools take."""
         if self._live:
+            await look_at_tables(self._live, self._sql, self._values)
             until = self._start + EXPLORATION_SHARE * self._seconds
-            plainly = [tool for tool in self._tools if sql_parameter(tool) is None]
-            explorer = Explorer(self._live, plainly, self._values, seed=self._options.seed, until=until)
+            others = [tool for tool in self._tools if tool.name not in self._sql.tools]
+            explorer = Explorer(self._live, others, self._values, seed=self._options.seed, until=until)
             await explorer.explore(self._options.progress)
             self._useless = explorer.failures()
+            if not self._sql.tables:  # now values are known for what a tool needs beside the SQL
+                await look_at_tables(self._live, self._sql, self._values)
 
     async def _from_grammar(self, quota: ScenarioQuota, paraphrase: LLM | None, model: LLM | None) -> ScenarioSet:
         """Makes scenarios from the schemas alone.
@@ -194,9 +198,7 @@ class _Generation:
         writer = model if isinstance(model, TrainerModel) and self._live else None
         end = self._end if writer is None else self._start + GRAMMAR_SHARE * self._seconds
         drafter = Drafter(self._catalog, self._tools, self._values, self._rng)
-        sql = Sql(self._tools, self._values.reserve, self._rng)
-        if self._live:
-            await look_at_tables(self._live, sql)
+        sql = self._sql
         self._values.settle()
         composer = Composer(self._catalog, drafter, Phraser(self._rng, self._options.seed), self._rng, sql.tools)
         producer = Producer(drafter, sql, composer, quota, self._options.seed)

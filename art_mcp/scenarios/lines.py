@@ -11,6 +11,8 @@ _LINE = re.compile(
     r"\s*(?:[-*•]\s+|\d{1,3}[.)]\s+)?(?:\[(?P<tag>[A-Za-z ]{1,12})\]\s+)?(?:(?P<key>[A-Za-z][\w ]{0,30}):\s+)?"
     r"(?P<value>\S.*?)\s*"
 )
+_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_MARKUP = re.compile(r"\s*</?[A-Za-z][^<>]*>")
 _QUOTES = "'\"`"
 
 
@@ -30,9 +32,11 @@ class Line:
 
 
 def lines(text: str) -> list[Line]:
-    """The lines of a text that are not blank."""
+    """The lines of a text that are not blank, without the tags of HTML and XML in those that begin with one."""
     found_lines = []
     for line in text.splitlines():
+        if _MARKUP.match(line):
+            line = " ".join(_TAG.sub(" ", line).split())
         if match := _LINE.fullmatch(line):
             key = (match["key"] or match["tag"] or "").strip()
             value = match["value"]

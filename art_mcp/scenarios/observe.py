@@ -16,7 +16,7 @@ from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.lines import in_text, lines
+from art_mcp.scenarios.lines import Line, in_text, lines
 
 Path = tuple[str | int, ...]
 
@@ -47,6 +47,8 @@ MAX_VALUE = 80
 """Characters of a text that may be an argument of another tool, at most."""
 
 _ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.IGNORECASE)
+_FAILED_ITEM = re.compile(r"[^:]{1,200}: error\b", re.IGNORECASE)
+"""Begins a line that says that something could not be done with an item: "a.txt: Error - no such file"."""
 _NOTHING = re.compile(
     r"\W*(none|nothing( \w+){0,2}|no( \w+){1,4}|0 (\w+ ){0,2}(found|results?|matches))\W*", re.IGNORECASE
 )
@@ -58,9 +60,15 @@ _REFUSAL = re.compile(
 )
 """A line that says that something could not be done."""
 _FAILED_STATUS = re.compile(r"error|fail(?:ed|ure)?|invalid|.*not[_ -]?found|.*[_ -](?:error|failed)", re.IGNORECASE)
+_JOINED = re.compile(r"(?=[^,]*[A-Za-z])[\w./@+-]+(?:,(?=[^,]*[A-Za-z])[\w./@+-]+)+")
 _TAGS = {"file": ("file",), "dir": ("directory",), "directory": ("directory",), "folder": ("directory",)}
 """Words for the tags of lines."""
 _TOKEN = re.compile(r"[\"'`]([^\"'`\n]{2,60})[\"'`]|(?<![\w.])((?:[A-Za-z][_./-]?)*-?\d[\w./:%-]*\w|\d)(?!\w)")
+_NOTE = re.compile(r"[(\[{]([^()\[\]{}]*\w: [^()\[\]{}]*)[)\]}]")
+"""Keys and values in brackets: (ID: 77)."""
+_KEYED = re.compile(r"([A-Za-z][\w ]{0,30}): ([^,;]{1,80})")
+_ITEM = re.compile(r"\w[\w./@+-]*(?: [\w./@+-]+){0,2}")
+"""An item of a list in a line."""
 _FILE = re.compile(r"(?:[\w.-]+/)*[\w-][\w.-]*\.[A-Za-z]\w{0,4}")
 _PATH = re.compile(r"(?<![\w/:])/(?:[\w.@+-]+/)*[\w.@+-]+")
 
@@ -89,6 +97,8 @@ _DAY_OR_MONTH = re.compile(rf"{_DAY}|{_MONTH}", re.IGNORECASE)
 def parse_result(text: str, structured_content: Any = None) -> Any:
     """The value of a result: its structured content, else its text parsed as JSON or a Python literal, else the text.
 
+    Names with commas between them are a list, as some languages write one: a,b,c.
+
     Args:
         text: Text of the result.
         structured_content: Its structured content. None: it has none.
@@ -99,6 +109,8 @@ def parse_result(text: str, structured_content: Any = None) -> Any:
     if structured_content is not None:
         return structured_content
     bare = text.strip()
+    if _JOINED.fullmatch(bare):
+        return bare.split(",")
     if bare[:1] in ("{", "["):
         for read in (json.loads, ast.literal_eval):
             try:
@@ -167,7 +179,7 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
         "error" or "empty", and the reason. None: the result is usable.
     """
     if isinstance(value, str):
-        if _ERROR.match(value) or _REFUSAL.fullmatch(value.strip()):
+        if _ERROR.match(value) or _REFUSAL.fullmatch(value.strip()) or _fails_throughout(value):
             return "error", value.strip()[:200]
         if not value.strip() or _NOTHING.fullmatch(value):
             return "empty", f"the result is {text.strip()[:80]!r}"
@@ -181,6 +193,12 @@ def problem(text: str, value: Any) -> tuple[str, str] | None:
 def is_nothing(text: str) -> bool:
     """Whether a short text says that there is nothing: `0`, `Total: 0`, `No results`."""
     return bool(_NOTHING.fullmatch(text) or _ZERO.fullmatch(text))
+
+
+def _fails_throughout(text: str) -> bool:
+    """Whether each line of a text says that something could not be done with an item."""
+    content = [line for line in text.splitlines() if any(character.isalnum() for character in line)]
+    return bool(content) and all(_FAILED_ITEM.match(line) for line in content)
 
 
 def _reports_failure(value: dict[str, Any]) -> bool:
@@ -255,12 +273,27 @@ def findings(tool: str, value: Any) -> Iterator[Finding]:
     for number, line in enumerate(lines(value)):
         where: Path = (line.key, key_counts[line.key]) if line.key else (number,)
         key_counts[line.key] += 1
-        if len(line.value) <= MAX_VALUE:
+        if len(line.value) <= MAX_VALUE and any(character.isalnum() for character in line.value):
             own = meanings(line.key) if line.key and not line.tagged else ["name"]
             tags = _TAGS.get(line.key.casefold(), ()) if line.tagged else ()
             if is_file(line.value):
                 yield Finding(where, ("file",), about, line.value)
             yield Finding(where, tuple(own), about.union(tags), line.value.strip("'\"`,;:"))
+        yield from _inside(line, about)
+
+
+def _inside(line: Line, about: frozenset[str]) -> Iterator[Finding]:
+    """The values within a line: those with a key of their own, as in "The sextant (ID: 77)", what precedes them, and
+    the items of a list."""
+    if match := _NOTE.search(line.value):
+        for key, value in _KEYED.findall(match[1]):
+            yield Finding(None, tuple(meanings(key)), about, value.strip())
+        if 0 < len(head := line.value[: match.start()].strip()) <= MAX_VALUE:
+            yield Finding(None, ("name",), about, head)
+    items = [item.strip() for item in line.value.split(",")]
+    if line.key and len(items) > 1 and all(_ITEM.fullmatch(item) for item in items):
+        for item in items:
+            yield Finding(None, tuple(meanings(line.key)), about, item)
 
 
 def _names_as_keys(value: Any, parents: tuple[str, ...], about: frozenset[str]) -> Iterator[Finding]:

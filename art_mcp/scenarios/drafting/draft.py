@@ -86,8 +86,8 @@ class ExecutedDraft:
 
     @property
     def acts(self) -> bool:
-        """Whether the task is to change something: its last call does not read."""
-        return not self.trial.steps[-1].reads
+        """Whether the task is to change something: its last call does not read, and is not made for its result."""
+        return not (self.trial.steps[-1].reads or self.trial.steps[-1].by_result)
 
     @property
     def is_empty(self) -> bool:

@@ -101,7 +101,8 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
     bare = _QUOTED.sub(_GAP, text)
     for items in _LIST.findall(bare):
         parts = [item.strip().removeprefix("and ").removeprefix("or ") for item in items.split(",")]
-        candidates += [part for part in parts if _GAP not in part]
+        if not any(_GAP in part for part in parts):  # else it is a sentence: "not a directory, scandir 'x'"
+            candidates += parts
     candidates += _EXAMPLE.findall(bare)
     candidates = [candidate.strip(" '\"`").rstrip(".:,;") for candidate in candidates]
     used = {str(value) for value in arguments.values()} | set(arguments)

@@ -53,6 +53,9 @@ SLOW_TRIES = 3
 LANES = os.cpu_count() or 1
 """Copies of the world in which tools that change something are tried at the same time."""
 
+DRAWS = 4
+"""Draws of a call, until it is one that was not made yet."""
+
 REFUSAL_TRIES = 8
 """Calls of a tool that worked, to find REFUSALS that are refused, in a round."""
 
@@ -76,7 +79,7 @@ class Explorer:
     Tools that read are called one after another in one copy of the world, until one of them changes something there.
     Tools that change something are tried in a few other copies, one after another: a start of a server takes longer
     than many calls. A tool for which an earlier one left nothing is tried again in the next round, in another order.
-    Without copies only those tools are called that only read.
+    Without copies and without a reset what they change stays: then the tools are those that the user allows.
 
     Args:
         server: The server.
@@ -90,7 +93,8 @@ class Explorer:
         self, server: Server, tools: Sequence[CatalogTool], values: Values, *, seed: int, until: float
     ) -> None:
         self._server = server
-        self._tools = [tool for tool in tools if tool.reads or server.disposable]
+        # Those that need nothing tell first what others may take.
+        self._tools = sorted(tools, key=lambda tool: bool(tool.input_schema.get("required")))
         self._values = values
         self._graph = values.graph
         self._seed = seed
@@ -169,8 +173,6 @@ class Explorer:
 
     async def _act(self, number: int) -> None:
         """A round of the tools that change something. Those that remove something come last in every other round."""
-        if not self._server.disposable:
-            return
         acting = {tool.name for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS}
         # What reads and has never worked may need something that is not there before an act.
         tools = [tool for tool in self._tools if tool.name in acting or (acting and not self._worked[tool.name])]
@@ -244,18 +246,18 @@ class Explorer:
         copy of the world alone."""
         if tool.name in self._graph.slow or self._clock() > self._until:
             return None
-        try:
-            arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
+        for _ in range(DRAWS):
+            try:
+                arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
+            except NoValue as error:
+                self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
+                return None
             step = Step(tool=tool.name, arguments=arguments)
-        except NoValue as error:
-            self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
-            return None
-        key = to_json(step)
-        if key in self._calls:
-            return None
-        self._calls.add(key)
-        self._tries[tool.name] += 1
-        return step
+            if (key := to_json(step)) not in self._calls:
+                self._calls.add(key)
+                self._tries[tool.name] += 1
+                return step
+        return None
 
     async def _try(self, step: Step, pools: Mapping[Source, Pool] | None = None) -> Any:
         """Makes a call, and learns from what it gives.
@@ -287,8 +289,10 @@ class Explorer:
             self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
         self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
-        if pools is None:
+        if not pools:
             self._values.learn(step.tool, step.arguments, result)
+        elif not self._acts(self._values.tool(step.tool)):
+            self._calls.discard(to_json(step))  # what it gives where nothing was changed is not known
         return result
 
     def _learn_failure(self, step: Step, failure: StepFailed, pools: Mapping[Source, Pool] | None) -> None:
@@ -347,8 +351,14 @@ def _learn_parameters(graph: ValueGraph, tool: CatalogTool, step: Step, message:
         graph.exclusions[step.tool].update(optional)
 
 
-async def look_at_tables(server: Server, sql: Sql) -> None:
-    """Looks at the tables that tools with SQL queries reach."""
+async def look_at_tables(server: Server, sql: Sql, values: Values) -> None:
+    """Looks at the tables that tools with SQL queries reach.
+
+    Args:
+        server: The server.
+        sql: Drafts the queries.
+        values: Draws the arguments that a tool needs beside the SQL.
+    """
 
     async def run(tool: CatalogTool, arguments: dict[str, Any]) -> Any:
         try:
@@ -357,6 +367,10 @@ async def look_at_tables(server: Server, sql: Sql) -> None:
             return None
         return parse_result(result.text, result.structured)
 
+    def others(tool: CatalogTool, parameter: str) -> dict[str, Any]:
+        return values.arguments(tool, base_arguments={parameter: ""}, optional=0.0, explore=True)
+
     if sql.tools:
         async with rollout_of_its_own():
-            await sql.look(run)
+            await sql.look(run, others)
+        sql.settle()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.gazetteer import known_by, new_name
 from art_mcp.scenarios.drafting.reserve import Reserve
-from art_mcp.scenarios.observe import leaves
+from art_mcp.scenarios.drafting.rows import cells, read_rows
 from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import gerund, join_items
 from art_mcp.scenarios.phrasing.language import VERBS
@@ -35,6 +36,29 @@ _LISTINGS = (
     "SHOW TABLES",
 )
 """Queries for the names of the tables, in the dialects of SQL."""
+
+_COLUMNS = (
+    "SELECT column_name FROM information_schema.columns WHERE table_name = '{table}' ORDER BY ordinal_position",
+    "SELECT name FROM pragma_table_info('{table}')",
+    "DESCRIBE {table}",
+)
+"""Queries whose rows begin with the names of a table's columns, in the dialects of SQL."""
+
+_ROWS = (
+    "SELECT * FROM {table} LIMIT {rows}",
+    "SELECT TOP {rows} * FROM {table}",
+    "SELECT * FROM {table} FETCH FIRST {rows} ROWS ONLY",
+)
+"""Queries for some rows of a table, in the dialects of SQL."""
+
+MAX_DRAWS = 3
+"""Draws of the other arguments of a tool, until one reaches tables."""
+
+Query = Callable[[str], Awaitable[Any]]
+"""Makes a query with a tool, and gives what `Run` gives."""
+
+Others = Callable[[CatalogTool, str], dict[str, Any]]
+"""Draws the required arguments of a tool but the SQL, in the parameter of this name. Raises LookupError."""
 
 Run = Callable[[CatalogTool, dict[str, Any]], Awaitable[Any]]
 """Calls a tool, and gives its result as `parse_result` returns it, or None if the call failed."""
@@ -78,25 +102,26 @@ class Table:
         return [column for column in self.columns if all(_short(row[column], str) for row in self.rows)]
 
 
-def _table(name: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """A table of rows as a server gave them. Some servers leave out nulls, so that a row has some of the columns."""
-    columns = list(dict.fromkeys(column for row in rows for column in row))
-    return Table(name, columns, [{column: row.get(column) for column in columns} for row in rows])
-
-
 def _short(value: Any, kind: Any = str | int) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool) and 0 < len(str(value)) <= SHORT
 
 
 def sql_parameter(tool: CatalogTool) -> str | None:
-    """The parameter of a tool that takes SQL. None: there is none."""
-    for name, schema in properties_of(tool).items():
-        inner = plain(schema, tool.input_schema)
-        about = words(f"{name} {inner.get('description', '')} {tool.description}")
-        if inner.get("type") == "string" and name.casefold() in ("query", "sql", "statement") and "sql" in about:
-            others = [other for other in tool.input_schema.get("required", ()) if other != name]
-            return None if others else name
-    return None
+    """The parameter of a tool that seems to take SQL: by its name, or else by its description. None: there is none."""
+    texts = {
+        name: inner
+        for name, schema in properties_of(tool).items()
+        if (inner := plain(schema, tool.input_schema)).get("type") == "string" and "enum" not in inner
+    }
+    if by_name := next((name for name in texts if _is_named_sql(tool, name, texts[name])), None):
+        return by_name
+    return next((name for name, inner in texts.items() if "sql" in words(inner.get("description", ""))), None)
+
+
+def _is_named_sql(tool: CatalogTool, name: str, schema: Mapping[str, Any]) -> bool:
+    """Whether the name of a parameter says that it takes SQL, if it is about SQL."""
+    about = words(f"{name} {schema.get('description', '')} {tool.description}")
+    return "sql" in words(name) or (name.casefold() in ("query", "sql", "statement") and "sql" in about)
 
 
 class Sql:
@@ -113,30 +138,56 @@ class Sql:
         self._by_name = {tool.name: tool for tool in tools}
         self._reserve = reserve
         self._rng = rng
+        self._reading = ""
+        self._others: dict[str, Any] = {}
         self.tables: list[Table] = []
 
-    async def look(self, run: Run) -> None:
+    async def look(self, run: Run, others: Others = lambda *_: {}) -> None:
         """Looks at the tables with the first tool that lets us.
 
         Args:
             run: Calls a tool.
+            others: Draws the arguments that a tool needs beside the SQL.
         """
-        for name, parameter in self.tools.items():
-            if self._writes(name) or self.tables:
-                continue
-            tool = self._by_name[name]
-            for listing in _LISTINGS:
-                result = await run(tool, {parameter: listing})
-                names = [leaf for _, leaf in leaves(result)] if isinstance(result, list | dict) else []
-                for table_name in [str(each) for each in names if str(each).isidentifier()][:TABLES]:
-                    rows = await run(tool, {parameter: f"SELECT * FROM {table_name} LIMIT {ROWS}"})
-                    if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
-                        self.tables.append(_table(table_name, rows))
-                if self.tables:
-                    break
+        for name in sorted(self.tools, key=self._writes):
+            await self._look_with(name, run, others)
+            if self.tables:
+                break
         for table in self.tables:
             for column in table.identifying():
                 self._reserve.domain([row[column] for row in table.rows])
+
+    def settle(self) -> None:
+        """Leaves out of `tools` those that are called like any other: there are no tables, or they need what is not
+        known. One that needs other arguments stays as long as there are no tables: another look may find them."""
+        self.tools = {name: parameter for name, parameter in self.tools.items() if self._is_usable(name, parameter)}
+
+    def _is_usable(self, name: str, parameter: str) -> bool:
+        tool = self._by_name[name]
+        needs = set(tool.input_schema.get("required", ())) - {parameter}
+        is_named = _is_named_sql(tool, parameter, plain(properties_of(tool)[parameter], tool.input_schema))
+        return name == self._reading or (is_named and (needs <= set(self._others) if self.tables else bool(needs)))
+
+    async def _look_with(self, name: str, run: Run, others: Others) -> None:
+        """Looks at the tables with a tool. Where it needs other arguments too, the first ones that work are kept."""
+        tool, parameter = self._by_name[name], self.tools[name]
+        needs_others = set(tool.input_schema.get("required", ())) - {parameter}
+        for _ in range(MAX_DRAWS if needs_others else 1):
+            try:
+                drawn = others(tool, parameter) if needs_others else {}
+            except LookupError:
+                return
+
+            async def query_with(query: str, own: dict[str, Any] = drawn) -> Any:
+                return await run(tool, {**own, parameter: query})
+
+            for listing in _LISTINGS:
+                for table_name in _identifiers(await query_with(listing))[:TABLES]:
+                    if table := await _table(table_name, query_with):
+                        self.tables.append(table)
+                if self.tables:
+                    self._reading, self._others = name, drawn
+                    return
 
     def draft(self, name: str, held: bool | None) -> Draft | None:
         """A task for a tool. None: none could be drafted.
@@ -154,8 +205,9 @@ class Sql:
 
     def _draft(self, name: str, held: bool | None) -> Draft | None:
         table = self._rng.choice(self.tables)
-        creates = "create" in self._by_name[name].words
-        kinds: Sequence[Any] = [self._create] if creates else self._changes() if self._writes(name) else self._reads()
+        creates, reads = "create" in self._by_name[name].words, not self._writes(name)
+        kinds: list[Any] = [self._create] if creates else self._reads() if reads or name == self._reading else []
+        kinds += [] if creates or reads else self._changes()
         task = self._rng.choice(kinds)(table)
         if task is None:
             return None
@@ -163,22 +215,26 @@ class Sql:
         held_out = frozenset().union(*(self._reserve.held_out(value) for value in literals))
         if held is not None and bool(held_out) is not held:
             return None
-        step = Step(tool=name, arguments={self.tools[name]: query}, by_result=question is not None)
-        where = f"in the table {table.name}"
-        table_phrase = f"the table {table.name}"
+        others = {other: value for other, value in self._others.items() if other in properties_of(self._by_name[name])}
+        step = Step(tool=name, arguments={**others, self.tools[name]: query}, by_result=question is not None)
+        notes = [f"{' '.join(words(other))} {render_value(value, self._rng)}" for other, value in others.items()]
+        table_phrase = f"the table {table.name}" + (f" ({', '.join(notes)})" if notes else "")
+        where = f"in {table_phrase}"
 
         def render_call(rng: random.Random) -> Wish:
             if question is None:
-                request = rng.choice(do)
+                request = rng.choice(do) + (f" ({', '.join(notes)})" if notes else "")
                 return Wish(request, gerund(request))
             verb = rng.choice(("query", "look into", "look at", "go through"))
             return Wish(f"{verb} {table_phrase}", f"{gerund(verb)} {table_phrase}", table_phrase, "table", False, where)
 
         def find_questions(result: Any, again: Any, rng: random.Random) -> list[Question]:
-            values = [leaf for _, leaf in leaves(result)]
+            values = cells(result)
             if question is None or len(values) != 1 or result != again:
                 return []
             text = str(values[0])
+            if isinstance(result, str) and text not in result:  # an agent would have to know how a date is written
+                return []
             return [question(text)] if len(text) <= SHORT else []
 
         return Draft("single", [step], render_call, find_questions, held_out)
@@ -303,6 +359,40 @@ class Sql:
             return self._rng.choice(few)
         listed_values = known_by("person" if column == "name" else column)
         return self._rng.choice(listed_values) if listed_values else new_name(self._rng)
+
+
+def _identifiers(result: Any) -> list[str]:
+    """The names in a result, each once: the values of its rows, or else the words of a text."""
+    names = re.findall(r"\w+", result) if isinstance(result, str) and read_rows(result) is None else cells(result)
+    return list(dict.fromkeys(str(name) for name in names if str(name).isidentifier()))
+
+
+async def _table(name: str, query_with: Query) -> Table | None:
+    """Some rows of a table. A server that leaves out the names of the columns is asked for them.
+
+    Args:
+        name: Its name.
+        query_with: Makes a query.
+
+    Returns:
+        The table. None: it has no rows, or they cannot be read.
+    """
+    for query in _ROWS:
+        content = read_rows(await query_with(query.format(table=name, rows=ROWS)))
+        if content is None:
+            continue
+        if content.columns is None:
+            for names_query in _COLUMNS:
+                listed = read_rows(await query_with(names_query.format(table=name)))
+                names = [str(row[0]) for row in listed.rows] if listed else []
+                if 0 <= len(names) - len(content.rows[0]) <= 1:  # the first may be the header of the list
+                    content = content.without_header(names[-len(content.rows[0]) :])
+                    break
+        rows = [dict(zip(content.columns or (), row, strict=False)) for row in content.rows]
+        columns = [column for column in content.columns or () if column.isidentifier()]
+        if rows and columns:
+            return Table(name, columns, [{column: row[column] for column in columns} for row in rows])
+    return None
 
 
 def literal(value: Any) -> str:

@@ -294,6 +294,11 @@ class ValueGraph:
         count = self._count_of(slot, value)
         return count is not None and count.failures > count.successes
 
+    def is_refused_here(self, slot: Slot, value: Any) -> bool:
+        """The same, but only by calls with the value in this very slot."""
+        count = self._values.get((slot, canonical(value)))
+        return count is not None and count.failures > count.successes
+
     def is_accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked; if there was none, one of another tool, as in `is_refused`."""
         count = self._count_of(slot, value)

@@ -293,9 +293,11 @@ class _Draw:
                 if self._graph.evidence(slot, arm.source).hits > 0
                 or (arm.prior >= (0.5 if arm.made_up else 0.3) if self._pools is not None else arm.prior >= 0.75)
             ]
-        for arm in self._order(slot, arms):
+        order = self._order(slot, arms)
+        # Exploring, a source of which all values were refused comes after all others.
+        for arm, refused in [(arm, False) for arm in order] + [(arm, True) for arm in order]:
             try:
-                value = self._of_arm(slot, arm)
+                value = self._of_arm(slot, arm, refused or self._pools is None)
             except NoValue:
                 continue
             self._graph.note_source(slot, value, arm.source)
@@ -320,11 +322,13 @@ class _Draw:
     def _proven(self, slot: Slot, arms: Iterable[Arm]) -> bool:
         return any(self._graph.evidence(slot, arm.source).hits > 0 for arm in arms)
 
-    def _of_arm(self, slot: Slot, arm: Arm) -> Any:
-        """A value of a source. Raises NoValue."""
+    def _of_arm(self, slot: Slot, arm: Arm, refused: bool) -> Any:
+        """A value of a source. refused: whether it may be one that this slot refused, if all were. Raises NoValue."""
         if arm.made_up:
             return self._fresh(lambda: arm.make(self._rng, self._drawn))
         values = arm.values(self._drawn)
+        if not refused:
+            values = [value for value in values if not self._graph.is_refused_here(slot, value)]
         values = [value for value in values if not self._graph.is_refused(slot, value)] or values
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")

@@ -17,6 +17,7 @@ from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed, Trials
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.language import VERBS
+from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import HELD_OUT
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter
@@ -139,7 +140,7 @@ class Producer:
         begin = min(FIRST, self._enough())
         usable = self._drafter.values.graph.usable
         reading, acting = (
-            sorted(self._open(acting=acts), key=lambda name: name not in usable) for acts in (False, True)
+            sorted(self._open(acting=acting), key=lambda name: name not in usable) for acting in (False, True)
         )
         turns = max(-(-len(reading) // FIRST_READING), -(-len(acting) // FIRST_ACTING))
         for turn in range(turns):
@@ -249,8 +250,9 @@ class Producer:
         return True
 
     def _acts(self, name: str) -> bool:
-        """Whether a tool changes something: it was seen to, or its verb says so."""
-        return name in self._drafter.values.graph.changing or self._drafter.senses[name].acts
+        """Whether a tool changes something: it was seen to, or its verb says so. One of which nothing is known but that
+        its name has no such verb is executed as `Trials` does, together with those that read."""
+        return name in self._drafter.values.graph.changing or acts(name)
 
     def _open(self, acting: bool) -> list[str]:
         """The tools of which more calls are wanted. acting: those that change something."""

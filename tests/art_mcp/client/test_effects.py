@@ -64,6 +64,26 @@ def test_a_description_may_say_that_a_tool_does_more_than_read(description: str,
     assert why_changing("get_item", description, {"readOnlyHint": True}) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "description", "changes"),
+    [
+        ("url_parse", "Parse a URL into its parts", False),
+        ("issue.list", "Lists the issues.", False),
+        ("mark_read", "Mark a message as read", True),
+        ("mark_read", "Read the message, and mark it", True),
+        ("book_check", "Check a book out", True),
+        ("cache_list", "List the cache, and purge it", True),
+        ("purge_list", "List what is purged", True),
+        ("mean", "Calculate the mean", True),
+        ("url_parse", "", True),
+    ],
+)
+def test_a_verb_at_the_end_of_a_name_counts_if_the_description_begins_with_it(
+    name: str, description: str, changes: bool
+) -> None:
+    assert (why_changing(name, description, {}) is not None) is changes
+
+
 def test_readers_are_found_in_what_a_server_lists() -> None:
     tools = [{"name": "get_x"}, {"name": "zork", "annotations": {"readOnlyHint": True}}, {"name": "zork_two"}]
     assert readers(tools) == {"get_x", "zork"}

@@ -22,6 +22,12 @@ def test_keys_tags_bullets_and_quotes() -> None:
     ]
 
 
+def test_tags_of_html_are_no_part_of_a_line() -> None:
+    table = "<h2>Pupils</h2>\n<table>\n<tr><th>1</th><td>Grace Hopper</td></tr>\n</table>\nAda <ada@example.com> 1 < 2"
+    assert [line.value for line in lines(table)] == ["Pupils", "1 Grace Hopper", "Ada <ada@example.com> 1 < 2"]
+    assert in_text(table, [1]) == "1 Grace Hopper"
+
+
 def test_paths_lead_into_texts() -> None:
     assert in_text(LOG, ["Commit", 1]) == "def"
     assert in_text(LOG, [4]) == "main"

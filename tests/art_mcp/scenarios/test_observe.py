@@ -21,6 +21,11 @@ from art_mcp.scenarios.observe import Finding, at, findings, is_nothing, leaves,
         ('{"a": null}', None, {"a": None}),
         ("[{'name': 'users'}]", None, [{"name": "users"}]),
         ("[FILE] a.txt", None, "[FILE] a.txt"),
+        ("ferry,granary,light-house\n", None, ["ferry", "granary", "light-house"]),
+        ("brief.md,risks.md", None, ["brief.md", "risks.md"]),
+        ("Hello, world", None, "Hello, world"),
+        ("1,234,567", None, "1,234,567"),
+        ("59.9,10.7", None, "59.9,10.7"),
         ("__import__('os')", None, "__import__('os')"),
     ],
 )
@@ -49,6 +54,8 @@ def test_every_leaf_is_found_where_its_path_says() -> None:
         ("0", None),
         ("No", None),
         ("There is no error: all is well", None),
+        ("a.txt: Error - ENOENT: no such file\n\n---\nb.txt: Error - EACCES\n", "error"),
+        ("a.txt: Error - ENOENT: no such file\n\n---\nb.txt:\nhello\n", None),
     ],
 )
 def test_results_that_are_of_no_use(text: str, kind: str | None) -> None:
@@ -71,6 +78,24 @@ def test_a_value_fits_a_parameter_that_says_the_same() -> None:
     assert fitting("find", "in /srv/a.txt and /srv/b, not /dev/null", "path") == ["/srv/a.txt", "/srv/b"]
     assert fitting("git_log", "Commit: 'abc123'", "revision") == ["abc123"]
     assert next(findings("list", {"a": [{"b": "c"}]})) == Finding(("a", 0, "b"), ("b",), frozenset({"list", "a"}), "c")
+
+
+def test_values_within_a_line_are_read() -> None:
+    text = (
+        "Found 2 notes:\n\n1. The sextant (ID: 2026-17)\n   Tags: maps, ships\n"
+        "2. Star paths [ID: 2026-18, by: Ada Berg]\n   Summary: Of stars, which were seen from many ships on the way"
+    )
+    read = [(finding.own, finding.value) for finding in findings("search_notes", text)]
+    for expected in (
+        (("id",), "2026-17"), (("id",), "2026-18"), (("by",), "Ada Berg"), (("name",), "The sextant"),
+        (("name",), "Star paths"), (("tag",), "maps"), (("tag",), "ships"),
+    ):  # fmt: skip
+        assert expected in read
+    assert "Of stars" not in {value for _, value in read}
+
+
+def test_a_line_of_signs_is_no_value() -> None:
+    assert [finding.value for finding in findings("read_files", "---\nplain\n***")] == ["plain"]
 
 
 def test_facts_are_stable_new_and_not_of_the_clock() -> None:

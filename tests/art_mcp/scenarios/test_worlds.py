@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import random
 import shlex
 from pathlib import Path
 
@@ -12,13 +14,16 @@ from typer.testing import CliRunner
 from art_langgraph import rollout
 from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, ScenarioSet, Server, connect, demonstration, generate_scenarios, read_catalog, verify
+from art_mcp.scenarios.drafting.explore import Explorer
+from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.specialization.verify import solved
 from art_mcp.worlds.change import Change
-from tests.support.mcp.commands import NOTES, SHOP
+from tests.support.mcp.commands import CALCULATOR, NOTES, SHOP
 from tests.support.mcp.graphs import calling
 from tests.support.mcp.originals import digest
+from tests.support.patience import PATIENCE
 from trainer_server.wire import ConfigError
 
 pytestmark = pytest.mark.slow
@@ -154,3 +159,36 @@ async def test_a_world_that_cannot_be_read_costs_one_scenario(notes: Path, monke
         monkeypatch.setattr(server, "changes", broken)
         outcome = await executed(server, Step(tool="write_note", arguments=B))
     assert outcome == "error: what it changed in its world cannot be read: the disk is gone"
+
+
+async def test_a_server_that_computes_has_an_empty_world(tmp_path: Path) -> None:
+    async with connect(CALCULATOR) as server:
+        alone = await generate_scenarios(server, 20, seconds=20, progress=False)
+    assert {name for name, count in alone.coverage.items() if count} == {"shade_list"}
+    remedies = {cover.tool: cover.remedy for cover in alone.tool_coverage}
+    assert "an empty directory if it only computes" in remedies["mean"]
+    (tmp_path / "nothing").mkdir()
+    async with connect(CALCULATOR, worlds=tmp_path / "nothing") as server:
+        found = await generate_scenarios(server, 60, seconds=40, progress=False)
+    assert {cover.status for cover in found.tool_coverage} == {"covered"}
+    asked = [one.plan for one in found.scenarios if one.plan.kind == "single"]
+    assert asked
+    assert all(plan.facts and not plan.changes for plan in asked)
+
+
+async def test_tools_that_need_nothing_are_explored_first(tmp_path: Path) -> None:
+    (tmp_path / "nothing").mkdir()
+    async with connect(CALCULATOR, worlds=tmp_path / "nothing") as server:
+        catalog = await read_catalog(server)
+        values = Values(catalog, {}, random.Random(0))
+        until = asyncio.get_running_loop().time() + PATIENCE
+        await Explorer(server, catalog.tools, values, seed=0, until=until).explore(progress=False)
+    assert catalog.tools[-1].name == next(iter(values.graph.results)) == "shade_list"
+    assert {arguments["shade"] for arguments, _ in values.graph.results["hue"]} <= {"crimson", "teal", "ochre"}
+
+
+async def test_tools_that_are_allowed_are_explored() -> None:
+    """No schema says which shades there are, and no other tool: an error does, of a tool that may change something."""
+    async with connect(CALCULATOR) as server:
+        found = await generate_scenarios(server, 60, seconds=40, progress=False, allow_destructive=True)
+    assert {cover.status for cover in found.tool_coverage} == {"covered"}

@@ -23,6 +23,8 @@ MOODY = [sys.executable, str(SUPPORT / "mcp" / "moody_server.py")]
 """Is slow, refuses calls, remembers words by session."""
 ROWS = [sys.executable, str(SUPPORT / "mcp" / "sql_server.py")]
 """SQL on a database, which its argument names."""
+CALCULATOR = [sys.executable, str(SUPPORT / "mcp" / "calc_server.py")]
+"""Computes, and works on nothing."""
 HIDING = [sys.executable, str(SUPPORT / "mcp" / "hiding_server.py")]
 """Keeps its exceptions to itself and to its stderr. The files of a directory, which its argument names."""
 

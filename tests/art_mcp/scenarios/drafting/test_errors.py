@@ -43,6 +43,8 @@ def test_the_items_of_a_list_are_blamed_by_its_name(message: str, blamed: set[st
         ("expected a date such as 2026-01-31", ["2026-01-31"], []),
         ("Path must be absolute, e.g. '/home/me/q1.xlsx' or 'C:\\q1.xlsx'", [], []),
         ("there is no '/world/a.txt', only '/world/b.txt'.", ["/world/a.txt", "/world/b.txt"], []),
+        ("ENOTDIR: not a directory, scandir 'a.txt'", ["a.txt"], []),
+        ("EINVAL: invalid argument, rename '/a' -> '/b'", [], []),
         ("it failed", [], []),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from art_langgraph import rollout
 from art_mcp import MCPScenario, connect, generate_scenarios, verify
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.drafting.reserve import Reserve
+from art_mcp.scenarios.drafting.rows import cells, read_rows
 from art_mcp.scenarios.drafting.sql import Sql, Table, literal, sql_parameter
+from art_mcp.scenarios.observe import parse_result
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.specialization.verify import solved
 from tests.support.mcp.commands import ROWS
@@ -133,3 +136,137 @@ async def test_rows_that_leave_out_nulls_have_all_columns() -> None:
 def test_a_column_without_values_gets_any_new_one() -> None:
     sql = Sql([WRITE], Reserve(), random.Random(0))
     assert sql._fresh(Table("people", ["note"], [{"note": None}] * 2), "note") not in (None, "None")
+
+
+def as_text(columns: list[str], rows: list[tuple[Any, ...]]) -> list[list[str]]:
+    return [columns, *([str(cell) for cell in row] for row in rows)]
+
+
+FORMS: dict[str, Callable[[list[str], list[tuple[Any, ...]]], Any]] = {
+    "objects": lambda columns, rows: [dict(zip(columns, row, strict=True)) for row in rows],
+    "lists": lambda columns, rows: [list(row) for row in rows],
+    "lists below a header": lambda columns, rows: [columns, *map(list, rows)],
+    "tuples": lambda columns, rows: parse_result(str(rows)),
+    "tuples below a heading": lambda columns, rows: f"Query results:\n{rows}",
+    "columns beside rows": lambda columns, rows: {"columns": columns, "rows": rows, "row_count": len(rows)},
+    "columns with types": lambda columns, rows: {"columns": [{"name": each} for each in columns], "data": rows},
+    "an object in an object": lambda columns, rows: {"success": True, "result": {"columns": columns, "rows": rows}},
+    "CSV": lambda columns, rows: "\n".join(map(",".join, as_text(columns, rows))),
+    "tabs": lambda columns, rows: "\n".join(map("\t".join, as_text(columns, rows))),
+    "Markdown": lambda columns, rows: "\n".join(
+        "| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *as_text(columns, rows)[1:]]
+    ),
+    "psql": lambda columns, rows: (
+        "\n".join([" | ".join(columns), "---+---", *map(" | ".join, as_text(columns, rows)[1:])])
+        + f"\n({len(rows)} rows)"
+    ),
+    "a box": lambda columns, rows: "\n".join(
+        ["┌────┬────┐", *("│ " + " │ ".join(row) + " │" for row in as_text(columns, rows)), "└────┴────┘"]
+    ),
+    "spaces": lambda columns, rows: "\n".join(
+        ["   ".join(columns), "-----  -----", *map("   ".join, as_text(columns, rows)[1:])]
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_rows_are_read_in_every_form(form: str, tmp_path: Path) -> None:
+    with closing(fill(tmp_path / "x.db")) as database:
+
+        def result_of(query: str) -> Any:
+            cursor = database.execute(query)
+            return FORMS[form]([column[0] for column in cursor.description], cursor.fetchall())
+
+        async def run(_: CatalogTool, arguments: dict[str, Any]) -> Any:
+            try:
+                return result_of(arguments["query"])
+            except sqlite3.Error:
+                return None
+
+        sql = Sql([READ], Reserve(), random.Random(0))
+        await sql.look(run)
+        (table,) = sql.tables
+        assert table.columns == ["id", "name", "town", "age"]
+        assert table.rows[0] == {"id": 1, "name": "Ada", "town": "Oslo", "age": 30}
+        assert len(table.rows) == 8
+        for draft in [sql.draft("read_query", held=None) for _ in range(20)]:
+            assert draft is not None
+            query = draft.steps[0].arguments["query"]
+            ((value,),) = database.execute(query).fetchall()
+            result = result_of(query)
+            if form == "lists below a header":  # the header may be a value as well
+                assert len(cells(result)) == 2
+                continue
+            (question,) = draft.find_questions(result, result, random.Random(0))
+            assert question.value == str(value)
+
+
+def test_values_of_python_are_read_as_they_are_asked_for() -> None:
+    result = "[(1, datetime.date(2026, 3, 9), Decimal('1.50'), datetime.datetime(2026, 3, 9, 8, 30)), (2, None, 3, '')]"
+    rows = read_rows(result)
+    assert rows is not None
+    assert rows.rows == [[1, "2026-03-09", 1.5, "2026-03-09 08:30:00"], [2, None, 3, ""]]
+
+
+@pytest.mark.parametrize(
+    "result", ["The query was executed.", "", None, [], {}, "One line\nand another\nand a third", True]
+)
+def test_what_is_no_table_has_no_rows(result: Any) -> None:
+    assert not cells(result) or result is True
+
+
+async def test_other_arguments_of_a_tool_are_drawn_until_they_reach_tables(tmp_path: Path) -> None:
+    execute = CatalogTool.model_validate(
+        {
+            "name": "execute_sql",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"database": STRING, "rawSql": STRING},
+                "required": ["database", "rawSql"],
+            },
+        }
+    )
+    search = tool("search_pages", query={"type": "string", "description": "words, not SQL"})
+    databases = iter(["old", "shop", "new"])
+    with closing(fill(tmp_path / "x.db")) as database:
+
+        async def run(tool: CatalogTool, arguments: dict[str, Any]) -> Any:
+            if tool.name != "execute_sql" or arguments["database"] != "shop":
+                return None
+            try:
+                return [list(row) for row in database.execute(arguments["rawSql"]).fetchall()]
+            except sqlite3.Error:
+                return None
+
+        sql = Sql([search, execute], Reserve(), random.Random(0))
+        await sql.look(run, lambda *_: {"database": next(databases)})
+        sql.settle()
+        assert sql.tools == {"execute_sql": "rawSql", "search_pages": "query"}
+        kinds = set()
+        for draft in [sql.draft("execute_sql", held=None) for _ in range(40)]:
+            assert draft is not None
+            assert draft.steps[0].arguments["database"] == "shop"
+            wish = draft.render_call(random.Random(0))
+            assert "database shop" in wish.do
+            kinds.add(draft.steps[0].arguments["rawSql"].split()[0])
+        assert kinds == {"SELECT", "INSERT", "UPDATE", "DELETE"}
+
+
+async def test_a_tool_without_tables_is_called_like_any_other() -> None:
+    async def run(_: CatalogTool, arguments: dict[str, Any]) -> Any:
+        return None
+
+    other = CatalogTool.model_validate(
+        {
+            "name": "query_database",
+            "inputSchema": {
+                "type": "object",
+                "properties": {"database": STRING, "sql": STRING},
+                "required": ["database", "sql"],
+            },
+        }
+    )
+    sql = Sql([READ, other], Reserve(), random.Random(0))
+    await sql.look(run)
+    sql.settle()
+    assert sql.tools == {"query_database": "sql"}, "another look may find a value for the database"

@@ -78,6 +78,21 @@ def test_kinds_of_values_that_never_work_are_not_tried_again() -> None:
     assert {values.arguments(reads)["thing_id"] for _ in range(20)} == {"a1"}
 
 
+def test_a_source_of_which_all_values_were_refused_is_tried_last() -> None:
+    reads = tool("read_thing", thing_id=STRING)
+    values = values_of(tool("list_things"), tool("list_parts"), reads)
+    values.learn("list_things", {}, [{"thing_id": "a1"}])
+    values.learn("list_parts", {}, [{"id": "b1"}])
+
+    def explored() -> str:
+        return str(values.arguments(reads, explore=True)["thing_id"])
+
+    assert {explored() for _ in range(20)} == {"a1"}
+    for _ in range(2):
+        values.graph.note("read_thing", {"thing_id": "a1"}, 0.0)
+    assert "a1" not in {explored() for _ in range(20)}
+
+
 def test_objects_to_remove_are_ones_that_are_there() -> None:
     pair = {"type": "object", "properties": {"itemName": STRING, "remarks": {"type": "array", "items": STRING}},
             "required": ["itemName", "remarks"]}  # fmt: skip
