@@ -44,7 +44,7 @@ MAX_ASKED = 64
 """Characters of a value that a written task asks for, at most."""
 
 RESULT = "its result"
-"""Stands for what a step that reads gave, where two executions differ."""
+"""Stands for what a tool gave, where two executions differ."""
 
 Outcomes = dict[int, Execution | StepFailed]
 """By the positions of plans, what an execution gave."""
@@ -229,6 +229,8 @@ class Trials:
         self, steps: Sequence[Step], fail: bool, first: Execution | StepFailed, second: Execution | StepFailed
     ) -> Trial | StepFailed:
         """What two executions make. Where sharing a copy may have made a difference, others in copies of their own."""
+        if _is_shared(first) and isinstance(second, Execution) and not second.shared:
+            first, second = second, first  # what a scenario shows is of a server that did nothing else
         trial = self._trial(first, second)
         tools = {step.tool for step in steps}
         late = isinstance(trial, StepFailed) and trial.kind == "surplus"
@@ -239,7 +241,8 @@ class Trials:
         if isinstance(trial, Trial) and not new:
             self._same |= tools
             return trial
-        own = second if not _is_shared(second) else await self._perform(steps, fail)
+        alone = next((each for each in (second, first) if not _is_shared(each)), None)
+        own = alone or await self._perform(steps, fail)
         await asyncio.sleep(APART)
         others = self._trial(own, await self._perform(steps, fail) if isinstance(own, Execution) else None)
         if _differences(others) == differences:
@@ -275,13 +278,13 @@ def _is_shared(outcome: Execution | StepFailed) -> bool:
 
 
 def _differences(trial: Trial | StepFailed) -> set[tuple[str, str]]:
-    """Where two executions differ: results of steps that read, and what was changed. Empty: nowhere."""
+    """Where two executions differ: results of steps, and what was changed. Empty: nowhere."""
     if isinstance(trial, StepFailed):
         return {("", trial.kind)}
     again = trial.second.results if trial.second else trial.first.results
     results = zip(trial.steps, trial.first.results, again, strict=True)
     return {
-        *((step.tool, RESULT) for step, first, second in results if step.reads and first.text != second.text),
+        *((step.tool, RESULT) for step, first, second in results if first.text != second.text),
         *(change.key for change in trial.changes or () if change.varies or change.digits_vary),
     }
 

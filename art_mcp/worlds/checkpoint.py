@@ -24,16 +24,16 @@ class Checkpoint:
 
     Args:
         directory: The directory.
-        kept: Where its files are kept. It must not exist.
+        backup: Where its files are kept. It must not exist.
 
     Raises:
         OSError: Something cannot be read or written.
     """
 
-    def __init__(self, directory: Path, kept: Path) -> None:
+    def __init__(self, directory: Path, backup: Path) -> None:
         self._directory = directory
-        self._kept = kept
-        Copier().tree(directory, kept)
+        self._backup = backup
+        Copier().tree(directory, backup)
         self._signatures = self._signatures_now()
 
     def restore(self) -> None:
@@ -53,14 +53,14 @@ class Checkpoint:
         for name in written:
             self._restore(name)
         for name in reversed([*self._signatures, "."]):  # after its entries, which change its time
-            if (self._kept / name).is_dir() and not (self._kept / name).is_symlink():
-                shutil.copystat(self._kept / name, self._directory / name)
+            if (self._backup / name).is_dir() and not (self._backup / name).is_symlink():
+                shutil.copystat(self._backup / name, self._directory / name)
         for name in written:
             self._signatures[name] = _signature(self._directory / name)
 
     def _restore(self, name: str) -> None:
         """Puts an entry back; of a directory, that it is there."""
-        source, target = self._kept / name, self._directory / name
+        source, target = self._backup / name, self._directory / name
         if not os.path.lexists(source):  # neither file nor directory nor link: none was kept
             return
         kind = stat.S_IFMT(os.lstat(source).st_mode)
