@@ -158,6 +158,9 @@ class _TapedSource:
     async def changes(self) -> None:
         return None
 
+    async def rewind(self) -> bool:
+        return False
+
     async def close(self) -> None:
         await self._live.close()
 

@@ -135,6 +135,11 @@ class Server:
         """What the current rollout has changed in its world so far. None: there is no world."""
         return await self._source.changes()
 
+    async def rewind(self) -> bool:
+        """Notes what the world of the current rollout has, the first time, and later puts that back. The server runs
+        on, and keeps what it has in its memory. False: there is no world, or it cannot be put back."""
+        return await self._source.rewind()
+
     async def tools(self) -> list[BaseTool]:
         """Lists the server's tools as LangChain tools, with their complete input schemas.
 

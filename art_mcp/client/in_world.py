@@ -78,6 +78,16 @@ class InWorld:
         """What was changed in the copy so far."""
         return await asyncio.to_thread(self._ready.copy.changes) if self._ready else []
 
+    async def rewind(self) -> bool:
+        """Notes what the copy has, the first time, and later puts that back. False: it still differs, or cannot be put
+        back, or no server can be started there."""
+        try:
+            ready = await self._ensure_ready()
+            await asyncio.to_thread(ready.copy.rewind)
+        except (OSError, MCPError):
+            return False
+        return not await self.changes()
+
     async def close(self) -> None:
         """Notes what the rollout changed, and gives the copy back."""
         self._closed = True

@@ -26,6 +26,11 @@ class Source(Protocol):
         """What the calls of the current rollout have changed so far. None: nobody knows."""
         ...
 
+    async def rewind(self) -> bool:
+        """Notes what the world of the current rollout has, the first time, and later puts that back, while the server
+        runs on. False: that is not possible."""
+        ...
+
     async def close(self) -> None:
         """Ends what the source has opened."""
         ...
@@ -52,6 +57,10 @@ class Live:
     async def changes(self) -> list[Change] | None:
         """What the current rollout has changed so far, or the calls outside of rollouts. None: nobody knows."""
         return await self._connection().changes()
+
+    async def rewind(self) -> bool:
+        """Puts the world of the current rollout back. False: that is not possible."""
+        return await self._connection().rewind()
 
     async def close(self) -> None:
         """Ends all connections."""

@@ -252,6 +252,10 @@ class MaskedSource:
         """See Source."""
         return await self._source.changes()
 
+    async def rewind(self) -> bool:
+        """See Source."""
+        return await self._source.rewind()
+
     async def close(self) -> None:
         """Closes the source."""
         await self._source.close()

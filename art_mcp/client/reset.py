@@ -148,6 +148,10 @@ class AfterReset:
         """Nobody sees what is behind the server."""
         return None
 
+    async def rewind(self) -> bool:
+        """Only a reset puts back what is behind the server."""
+        return False
+
     async def close(self) -> None:
         """Ends the session, and then the turn."""
         self._closed = True

@@ -20,7 +20,6 @@ from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.tables import Resources, tables_of
 from art_mcp.scenarios.drafting.values import Values
-from art_mcp.scenarios.execute import Trials
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.production.composer import Composer
@@ -28,6 +27,7 @@ from art_mcp.scenarios.production.producer import SPARE, Producer
 from art_mcp.scenarios.production.quotas import ScenarioQuota
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.scenarios.summary import GRAM, find_copied_words
+from art_mcp.scenarios.trials import Trials
 from art_mcp.scenarios.writing.generation import WritingOptions, write_scenarios
 from art_mcp.scenarios.writing.paraphrase import paraphrase_scenarios
 from art_mcp.scenarios.writing.wordings import Wordings

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from art_mcp.worlds.alias import WORLD, Aliases, Translation
 from art_mcp.worlds.change import Change
+from art_mcp.worlds.checkpoint import Checkpoint
 from art_mcp.worlds.copying import Copier
 from art_mcp.worlds.files import remove_tree, walk
 from art_mcp.worlds.git.environment import git_environment, older_than_needed
@@ -249,6 +250,7 @@ class Copy:
         self.translation = Translation(str(root), world.aliases)
         self._state = state
         self._world = world
+        self._checkpoint: Checkpoint | None = None
 
     @property
     def reader(self) -> StateReader:
@@ -263,6 +265,17 @@ class Copy:
     def changes(self) -> list[Change]:
         """What differs from the state that `begin` noted."""
         return changes(self._state, self.reader.state(self._state))
+
+    def rewind(self) -> None:
+        """Notes at the first time what the copy has, and puts it back later. A server may run in it, but must be idle.
+
+        Raises:
+            OSError: It cannot be read, or not be put back.
+        """
+        if self._checkpoint is None:
+            self._checkpoint = Checkpoint(self.directory, self.root / "checkpoint")
+        else:
+            self._checkpoint.restore()
 
     @property
     def home(self) -> Path:

@@ -17,11 +17,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from art_langgraph import Trajectory
 from art_mcp import MCPScenario, Measurement, ScenarioSet, read_catalog
 from art_mcp.client.connect import Server
-from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.answers import refuses
 from art_mcp.scenarios.plan import Kind, Plan, Reading, Reply, Step
 from art_mcp.scenarios.scenario_set import DroppedTask, drop
+from art_mcp.scenarios.trials import execute
 from art_mcp.scenarios.writing.proposals import AskedValue, ProposedCall
 from benchmarks.servers.registry import SERVERS
 from testbed import library

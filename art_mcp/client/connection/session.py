@@ -215,6 +215,10 @@ class Reopening:
         """Nobody knows what was changed."""
         return None
 
+    async def rewind(self) -> bool:
+        """Nor can it be put back."""
+        return False
+
     async def _ensure_session(self) -> Session:
         async with self._lock:
             if self._session is None or self._session.ended:

@@ -14,7 +14,7 @@ from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import EMPTY, learn_failure
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
-from art_mcp.scenarios.execute import StepFailed, Trials
+from art_mcp.scenarios.execute import StepFailed
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.sense import acts
@@ -24,6 +24,7 @@ from art_mcp.scenarios.production.emitter import Emitter
 from art_mcp.scenarios.production.pool import Pool
 from art_mcp.scenarios.production.quotas import ScenarioQuota
 from art_mcp.scenarios.scenario_set import DroppedTask
+from art_mcp.scenarios.trials import Trials
 
 FIRST = 3
 """Calls of a tool that are executed first, at most."""

@@ -12,11 +12,11 @@ from art_mcp.client.connect import Server
 from art_mcp.options import SetOptions
 from art_mcp.scenarios.catalog import Catalog
 from art_mcp.scenarios.drafting.explore import COLUMNS
-from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.answers import answer_of
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import DroppedTask, ScenarioSet, balance_scenarios, drop
+from art_mcp.scenarios.trials import execute
 from art_mcp.scenarios.writing.writer import NO_ANSWER, Writer
 from trainer_server.wire import LLMError
 

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableLambda
 from art_langgraph import Trajectory, rollout
 from art_mcp import Cassette, Server, connect
 from art_mcp.client.copies.pool import AHEAD
+from art_mcp.scenarios.execute import rollout_of_its_own
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import NOTES
 from tests.support.mcp.graphs import calling
@@ -117,6 +118,21 @@ async def test_a_server_that_ends_is_started_again_in_the_same_copy(notes: Path)
         assert run.tool_calls[1].failure == "closed"
         assert run.tool_calls[2].structured["text"] == "kept"
         assert changes(run) == ["/world/notes/b: content is new: kept"]
+
+
+async def test_a_world_is_put_back_while_its_server_runs_on(notes: Path) -> None:
+    async with connected(notes) as server, rollout_of_its_own() as scope:
+        assert await server.rewind(), "the first time it notes what is there"
+        before = await server.call(*PROCESS)
+        for _ in range(2):
+            await server.call("sign_note", {"path": A})
+            await server.call("write_note", {"path": "/world/notes/b", "text": "new"})
+            assert [change.where for change in await server.changes() or []] == [A, "/world/notes/b"]
+            assert await server.rewind()
+            assert await server.changes() == []
+            assert (await server.call(*READ)).structured == {"path": A, "text": "first\n"}
+        assert (await server.call(*PROCESS)).structured == before.structured
+    assert scope.metadata["world"]["changes"] == []
 
 
 async def test_the_server_starts_in_the_copy_and_gets_its_path(notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,11 +27,11 @@ from art_mcp import (
     read_catalog,
     verify,
 )
-from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.scenarios.split import combination, values_of
 from art_mcp.scenarios.summary import skeleton
+from art_mcp.scenarios.trials import execute
 from art_mcp.specialization.verify import solved
 from tests.support.mcp.commands import SHOP
 from tests.support.servers.judge_app import endpoint

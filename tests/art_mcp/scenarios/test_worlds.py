@@ -16,8 +16,8 @@ from art_langgraph.cli.main import build
 from art_mcp import MCPScenario, ScenarioSet, Server, connect, demonstration, generate_scenarios, read_catalog, verify
 from art_mcp.scenarios.drafting.explore import Explorer
 from art_mcp.scenarios.drafting.values import Values
-from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.scenarios.trials import execute
 from art_mcp.specialization.verify import solved
 from art_mcp.worlds.change import Change
 from tests.support.mcp.commands import CALCULATOR, NOTES, SHOP

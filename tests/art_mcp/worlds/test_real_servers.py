@@ -14,8 +14,8 @@ import pytest
 
 from art_langgraph import Trajectory, rollout
 from art_mcp import MCPScenario, Server, connect, generate_scenarios, read_catalog, verify
-from art_mcp.scenarios.execute import execute
 from art_mcp.scenarios.plan import Plan, Step
+from art_mcp.scenarios.trials import execute
 from art_mcp.specialization.verify import solved
 from art_mcp.worlds.change import Change
 from testbed.environments import environment

@@ -19,6 +19,8 @@ SHELF = [sys.executable, str(SUPPORT / "mcp" / "shelf_server.py")]
 """Books."""
 NOTES = [sys.executable, str(SUPPORT / "mcp" / "notes_server.py")]
 """Notes in a directory, which its argument names."""
+MEMORY = [sys.executable, str(SUPPORT / "mcp" / "memory_server.py")]
+"""Keeps in memory what it read when it started."""
 MOODY = [sys.executable, str(SUPPORT / "mcp" / "moody_server.py")]
 """Is slow, refuses calls, remembers words by session."""
 ROWS = [sys.executable, str(SUPPORT / "mcp" / "sql_server.py")]
