@@ -43,7 +43,10 @@ def test_a_seed_makes_the_same_world(make: MakeWorld, tmp_path: Path) -> None:
 INSTALLED = "mcp-server-duckdb"
 """The server whose world is made with its own packages."""
 
-WORLDS = [name for name, server in SERVERS.items() if server.world and name != INSTALLED]
+EMPTY = "calc-mcp"
+"""The server that keeps nothing, so that its world is an empty directory."""
+
+WORLDS = [name for name, server in SERVERS.items() if server.world and name not in (INSTALLED, EMPTY)]
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -58,6 +61,12 @@ def test_each_server_has_a_world_that_its_seed_makes(name: str, tmp_path: Path) 
         assert files
         digests.append(content(tmp_path / folder))
     assert digests[0] == digests[1] != digests[2]
+
+
+def test_a_server_that_keeps_nothing_has_an_empty_world(tmp_path: Path) -> None:
+    make = SERVERS[EMPTY].world
+    assert make is not None
+    assert list(make(tmp_path, 0).iterdir()) == []
 
 
 def test_a_database_has_rows_that_fit_together(tmp_path: Path) -> None:
