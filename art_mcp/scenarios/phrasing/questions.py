@@ -56,6 +56,12 @@ _SPEAKABLE = re.compile(r"[A-Za-z]+(?:[ _-][A-Za-z]+){0,2}")
 _UNNAMED = WORDS.prepositions | {"is", "has", "can"}
 """Words that no key has that is a noun."""
 
+_MOMENTS = {
+    "date": re.compile(r"\d{4}-\d\d-\d\d"),
+    "time": re.compile(r"(?:\d{4}-\d\d-\d\d[T ])?\d\d?:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?"),
+}
+"""Values that people name by what happened then: the date created."""
+
 _PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
 
@@ -160,6 +166,13 @@ def name_of(key: Any) -> str:
     return " ".join(parts) if spoken and not set(parts) & _UNNAMED and not is_participle(parts[-1]) else ""
 
 
+def moment_of(key: Any, value: Any) -> str:
+    """A participle that is the key of a date or a time, as a noun: "time shown". Empty: it is none."""
+    parts = words(key) if isinstance(key, str) else []
+    moment = next((noun for noun, form in _MOMENTS.items() if form.fullmatch(text_of(value))), "")
+    return f"{moment} {parts[0]}" if moment and len(parts) == 1 and is_participle(parts[0]) else ""
+
+
 def text_of(value: Any) -> str:
     """A value as text."""
     return value.strip() if isinstance(value, str) else canonical(value)
@@ -253,6 +266,7 @@ class StructuredFinder(Finder):
         ends, twos = (Counter(path[-length:] for path, _ in pairs) for length in (1, 2))
         for path, leaf in pairs:
             *parents, name = map(name_of, path)
+            name = name or moment_of(path[-1], leaf)
             # Under a plural stand entries, whose keys are values: {"pages": {"home": 3}}.
             if not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
                 continue

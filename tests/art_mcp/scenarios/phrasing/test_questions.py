@@ -31,6 +31,11 @@ def test_a_leaf_is_asked_by_its_key_and_only_where_the_key_is_unambiguous() -> N
     }
 
 
+def test_a_moment_is_asked_for_by_what_happened_then() -> None:
+    asked = heads(found({"shown": "09:41:07", "created": "2026-03-04", "closed": "Porto", "day": "Monday"}))
+    assert asked == {"the time shown": "09:41:07", "the date created": "2026-03-04", "the day": "Monday"}
+
+
 def test_entries_are_asked_by_their_names_by_their_place_and_counted() -> None:
     listed = [{"name": "lamp", "price": 20}, {"name": "chair", "price": 45}]
     asked = heads(found({"items": listed}))
