@@ -165,12 +165,16 @@ class Drafter:
             if about := next((text for text in texts if len(text) > 1 and mentions(reason, text)), None):
                 yield replace(self.of_call(tool, arguments, kind="impossible"), obstacle=Obstacle(about))
 
-    def sequence(self, name: str) -> Draft | None:
+    def sequence(self, name: str, fresh: bool = True) -> Draft | None:
         """A task with a call that works after another one has made something, as in the exploration. None: no sequence
         of it is known, or an argument of the first call is not.
 
-        The first call has new arguments most of the time. The second one takes what it takes from them, or from the
-        result, wherever the values were equal.
+        The second call takes what it takes from the arguments of the first one, or from its result, wherever the values
+        were equal. What it takes from the result is not said: "open the table of lamps.csv, then count its rows".
+
+        Args:
+            name: Name of the tool of the second call.
+            fresh: Whether the first call gets new arguments most of the time.
         """
         sequences = [sequence for sequence in self.values.graph.sequences[name] if sequence.first[0] in self.tools]
         if not sequences:
@@ -178,27 +182,27 @@ class Drafter:
         sequence = self.rng.choice(sequences)
         first, second = self.tools[sequence.first[0]], self.tools[name]
         before, arguments = sequence.first[1], dict(sequence.second[1])
-        if self.rng.random() < NEW_ARGUMENTS:
+        if fresh and self.rng.random() < NEW_ARGUMENTS:
             try:
                 before = {**before, **self.values.arguments(first, optional=0.0)}
             except NoValue:
                 return None
-        wordings = {}
+        unsaid = []
         for key, value in arguments.items():
             source = next((name for name, old in sequence.first[1].items() if canonical(old) == canonical(value)), None)
             if source is not None:
                 arguments[key] = before[source]
             elif (path := _path_of(sequence.result, value)) is not None:
                 arguments[key] = {"$step": 0, "path": list(path)}
-                wordings[key] = "it"
+                unsaid.append(key)
         call = wish(first, self.senses[first.name], before, self.rng)
         return self.of_call(
             second,
             arguments,
             kind="chain",
             before=[Step(tool=first.name, arguments=before)],
-            wordings=wordings,
             first=call.do,
+            unsaid=unsaid,
             held_values=frozenset(self.values.held_out(first, before)),
         )
 
@@ -212,10 +216,11 @@ class Drafter:
 
 
 def _path_of(result: Any, value: Any) -> Path | None:
-    """Where a result has a value, if that is no switch and no small number."""
+    """Where a result has a value that is no entry of a list, if that is no switch and no small number."""
     if isinstance(result, str) or isinstance(value, bool | list | dict):
         return None
-    return next((path for path, leaf in leaves(result) if path and canonical(leaf) == canonical(value)), None)
+    places = (path for path, leaf in leaves(result) if path and canonical(leaf) == canonical(value))
+    return next((path for path in places if all(isinstance(key, str) for key in path)), None)
 
 
 def _lists(results: Sequence[tuple[Any, Any]]) -> bool:

@@ -19,8 +19,9 @@ from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
 from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, offers, parameters_in
+from art_mcp.scenarios.drafting.sequences import note_sequences
 from art_mcp.scenarios.drafting.sql import Sql
-from art_mcp.scenarios.drafting.value_graph import CallSequence, Pool, Source, ValueGraph, slot_values
+from art_mcp.scenarios.drafting.value_graph import Pool, Source, ValueGraph, slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
 from art_mcp.scenarios.observe import findings, is_nothing, leaves, parse_result
@@ -60,9 +61,6 @@ REFUSAL_TRIES = 8
 """Calls of a tool that worked, to find REFUSALS that are refused, in a round."""
 
 REFUSALS = 3
-
-MAX_SEQUENCES = 4
-"""Sequences of a tool that are kept, at most."""
 
 MAX_REFUSALS = 24
 """The last calls of a tool that failed that are kept: some are tasks that cannot be done."""
@@ -191,19 +189,19 @@ class Explorer:
         async with rollout_of_its_own():
             changes: Any = []
             pools: dict[Source, Pool] = {}
-            acts: list[tuple[Step, Any]] = []
+            calls: list[tuple[Step, Any]] = []
             for tool in tools:
                 rng = random.Random(f"act-{self._seed}-{tool.name}-{number}")
                 for _ in range(TRIES):
                     step = self._draw(tool, rng, pools)
                     if step is None or (result := await self._try(step, pools)) is None:
                         continue
-                    self._note_sequence(acts, step)
+                    note_sequences(self._graph, step, calls)
+                    calls.append((step, result))
                     before, changes = changes, await self._server.changes()
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
                         self._graph.note(tool.name, step.arguments, 1.0)
-                        acts.append((step, result))
                         for value in (result, step.arguments):
                             self._graph.add(tool.name, findings(tool.name, value), pools)
                     break
@@ -220,22 +218,6 @@ class Explorer:
                 step = self._draw(tool, rng)
                 if step is not None:
                     await self._try(step, pools)
-
-    def _note_sequence(self, acts: Sequence[tuple[Step, Any]], step: Step) -> None:
-        """Notes that a call worked after another one that has the most of its values, the latest of them."""
-        values = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
-
-        def overlap(act: tuple[Step, Any]) -> int:
-            earlier = {canonical(leaf) for part in (act[0].arguments, act[1]) for _, leaf in leaves(part)}
-            return len(values & earlier)
-
-        sequences = self._graph.sequences[step.tool]
-        best = max(reversed(acts), key=overlap, default=None)
-        if best is not None and overlap(best) and best[0].tool != step.tool and len(sequences) < MAX_SEQUENCES:
-            first, result = best
-            sequences.append(
-                CallSequence((first.tool, dict(first.arguments)), result, (step.tool, dict(step.arguments)))
-            )
 
     async def _has_changed(self) -> bool:
         """Whether the world has changed, as far as it shows."""

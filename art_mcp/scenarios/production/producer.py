@@ -12,13 +12,14 @@ from art_mcp.scenarios.drafting.chains import Chains
 from art_mcp.scenarios.drafting.draft import Draft, ExecutedDraft, pair_drafts, split_pair, to_executed
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import EMPTY, learn_failure
+from art_mcp.scenarios.drafting.sequences import note_sequences
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
 from art_mcp.scenarios.execute import StepFailed
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.sense import acts
-from art_mcp.scenarios.plan import HELD_OUT
+from art_mcp.scenarios.plan import HELD_OUT, Step
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter
 from art_mcp.scenarios.production.pool import Pool
@@ -178,6 +179,8 @@ class Producer:
             wrong = None
             if isinstance(outcome, StepFailed):
                 wrong = (outcome.kind, str(outcome))
+                if draft.kind == "single" and outcome.kind in ("error", "unstable"):
+                    self._look_for_earlier(draft.steps[0], outcome.message)
                 if draft.call is not None and outcome.kind == "error":
                     learn_failure(self._drafter.values, draft.call, outcome.message)
             else:
@@ -202,6 +205,13 @@ class Producer:
                     DroppedTask.model_validate({"task": calls, "tools": tools, "kind": wrong[0], "reason": wrong[1]})
                 )
         return bool(drafts)
+
+    def _look_for_earlier(self, step: Step, message: str) -> None:
+        """Notes which calls of the exploration a failed one may need before it."""
+        graph = self._drafter.values.graph
+        if not self._pool.singles[step.tool]:
+            calls = [(Step(tool=name, arguments=each[0]), each[1]) for name, of in graph.results.items() for each in of]
+            note_sequences(graph, step, calls, message)
 
     def _useless(self, executed_draft: ExecutedDraft) -> tuple[str, str] | None:
         """Why no task can be made of executed calls. None: one can."""
@@ -304,7 +314,9 @@ class Producer:
         pairs = [
             pair
             for pair in self._chains.pairs
-            if len(self._pool.chains[pair]) < self._enough() and not self._is_hopeless(pair)
+            if len(self._pool.chains[pair]) < self._enough()
+            and not self._is_hopeless(pair)
+            and not self._needs_sequence(pair[1])
         ]
         self._rng.shuffle(pairs)
         drafts = []
@@ -336,16 +348,22 @@ class Producer:
 
     def _more_sequences(self) -> list[Draft]:
         """Drafts of tools that work after another call alone."""
-        names = [name for name in self._names if not self._pool.singles[name]]
+        names = [name for name in self._names if self._needs_sequence(name)]
         drafts: list[Draft] = []
+        acting = 0
         for name in self._rng.sample(names, len(names)) * 2:
             have = sum(len(executed) for (_, last), executed in self._pool.chains.items() if last == name)
-            draft = self._drafter.sequence(name) if have < max(2, self._enough() // 4) else None
-            if draft is None or len(drafts) >= MAX_ACTING or self._is_hopeless((draft.steps[0].tool, name)):
+            draft = self._drafter.sequence(name, have > 0) if have < max(2, self._enough() // 4) else None
+            if draft is None or self._is_hopeless((draft.steps[0].tool, name)) or not self._is_new(draft):
                 continue
-            if self._is_new(draft):
+            acting += any(self._acts(step.tool) for step in draft.steps)
+            if acting <= MAX_ACTING:
                 drafts.append(draft)
         return drafts
+
+    def _needs_sequence(self, name: str) -> bool:
+        """Whether a tool works after other calls, and no call of it alone has worked."""
+        return bool(self._drafter.values.graph.sequences[name]) and not self._pool.singles[name]
 
     def _is_hopeless(self, pair: tuple[str, str]) -> bool:
         """Whether so many chains of two tools failed, and none worked: the first call may need others before it."""

@@ -27,6 +27,8 @@ ROWS = [sys.executable, str(SUPPORT / "mcp" / "sql_server.py")]
 """SQL on a database, which its argument names."""
 CALCULATOR = [sys.executable, str(SUPPORT / "mcp" / "calc_server.py")]
 """Computes, and works on nothing."""
+SESSIONS = [sys.executable, str(SUPPORT / "mcp" / "session_server.py")]
+"""Keeps in memory which tables of a directory, which its argument names, are open."""
 HIDING = [sys.executable, str(SUPPORT / "mcp" / "hiding_server.py")]
 """Keeps its exceptions to itself and to its stderr. The files of a directory, which its argument names."""
 
