@@ -43,10 +43,10 @@ def test_a_seed_makes_the_same_world(make: MakeWorld, tmp_path: Path) -> None:
 INSTALLED = "mcp-server-duckdb"
 """The server whose world is made with its own packages."""
 
-EMPTY = "calc-mcp"
-"""The server that keeps nothing, so that its world is an empty directory."""
+EMPTY = ("calc-mcp", "clinical-calc-mcp")
+"""Servers that keep nothing, so that their world is an empty directory."""
 
-WORLDS = [name for name, server in SERVERS.items() if server.world and name not in (INSTALLED, EMPTY)]
+WORLDS = [name for name, server in SERVERS.items() if server.world and name not in (INSTALLED, *EMPTY)]
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -63,8 +63,9 @@ def test_each_server_has_a_world_that_its_seed_makes(name: str, tmp_path: Path) 
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_a_server_that_keeps_nothing_has_an_empty_world(tmp_path: Path) -> None:
-    make = SERVERS[EMPTY].world
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_server_that_keeps_nothing_has_an_empty_world(name: str, tmp_path: Path) -> None:
+    make = SERVERS[name].world
     assert make is not None
     assert list(make(tmp_path, 0).iterdir()) == []
 
