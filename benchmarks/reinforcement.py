@@ -31,30 +31,23 @@ from art_examples.quickstart.server_process import trainer_server
 
 from art_langgraph import TrainerClient
 from art_langgraph.loop.evaluate import evaluate
-from art_langgraph.loop.hints import Hints
 from art_langgraph.loop.train import train
 from art_langgraph.loop.watch.record import StepRecord
 from art_mcp import (
-    GenerationSettings,
     Measurement,
     PairedGain,
     RunSettings,
     Specialization,
     TrainingSettings,
-    specialize,
     verify,
 )
 from art_mcp.client.connect import Server
 from art_mcp.specialization.agent import Toolbox
-from art_mcp.specialization.calls import schema_hints
 from art_mcp.specialization.settings import TEMPERATURE
-from art_mcp.specialization.stages.reinforcement import settings_of
+from art_mcp.specialization.stages.reinforcement import hints_of, settings_of
 from art_mcp.specialization.verify import solved
 from benchmarks.servers.registry import SERVERS
-from benchmarks.specialize import connected, tell
-
-FULL = 0.999
-"""A run with this reward has done everything right, as in `specialize`."""
+from benchmarks.specialize import connected, specialize_for, tell
 
 PATIENCE = 600.0
 """Seconds for a run: nothing else that this machine does may make it a failure."""
@@ -147,19 +140,8 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, curv
     server, training = SERVERS[options.server], TrainingSettings()
     runs = RunSettings(rank=options.rank, timeout=PATIENCE)
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
-        made = await specialize(
-            opened,
-            policy=options.server,
-            client=client,
-            minutes=options.minutes,
-            generation=GenerationSettings(resources=dict(server.tables) or None),
-            training=TrainingSettings(steps=0),
-            runs=runs,
-            seed=options.seed,
-            output=options.output and options.output / "specialize",
-            progress=False,
-            on_stage=tell,
-        )
+        output = options.output and options.output / "specialize"
+        made = await specialize_for(opened, client, options, TrainingSettings(steps=0), runs, output)
         for stage in ("before", "after_sft"):
             if stage in made.measurements:
                 curve.add(0, made.measurements[stage], 0.0)
@@ -201,7 +183,7 @@ async def reinforce(
         config=settings_of(training),
         sampler="learnable",
         dynamic_sampling=training.dynamic_sampling,
-        hints=Hints(schema_hints(made.schemas), success=FULL),
+        hints=hints_of(made.schemas),
         temperature=TEMPERATURE,
         max_concurrency=count,
         timeout=runs.timeout,

@@ -184,19 +184,44 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, outp
     server = SERVERS[options.server]
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
         foreign = await foreign_file(opened, options.server, world.parent) if options.seed == SEED else None
-        return await specialize(
-            opened,
-            policy=options.server,
-            client=client,
-            minutes=options.minutes,
-            generation=GenerationSettings(resources=dict(server.tables) or None, foreign=foreign),
-            training=TrainingSettings(steps=options.steps),
-            runs=RunSettings(rank=options.rank),
-            seed=options.seed,
-            output=output,
-            progress=False,
-            on_stage=tell,
-        )
+        training, runs = TrainingSettings(steps=options.steps), RunSettings(rank=options.rank)
+        return await specialize_for(opened, client, options, training, runs, output, foreign)
+
+
+async def specialize_for(
+    opened: Server,
+    client: TrainerClient,
+    options: argparse.Namespace,
+    training: TrainingSettings,
+    runs: RunSettings,
+    output: Path | None,
+    foreign: Path | None = None,
+) -> Specialization:
+    """Runs `specialize` as the options of a command line say.
+
+    Args:
+        opened: The server.
+        client: The trainer server.
+        options: Options of the command line: `server`, `minutes`, `seed`.
+        training: How the policy is trained.
+        runs: How the agent is run.
+        output: Directory of the run. None: there is none.
+        foreign: A file of requests that the generator did not write. None: there is none.
+    """
+    tables = dict(SERVERS[options.server].tables) or None
+    return await specialize(
+        opened,
+        policy=options.server,
+        client=client,
+        minutes=options.minutes,
+        generation=GenerationSettings(resources=tables, foreign=foreign),
+        training=training,
+        runs=runs,
+        seed=options.seed,
+        output=output,
+        progress=False,
+        on_stage=tell,
+    )
 
 
 def tell(text: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,19 +29,19 @@ def note_sequences(graph: ValueGraph, step: Step, earlier: Iterable[tuple[Step, 
         message: The error of the call where nothing came before it. Empty: it worked.
     """
     values = {canonical(value) for _, value in slot_values(step.tool, step.arguments)}
-    said = [word.casefold() for word in re.findall("[A-Za-z]+", message)]
+    message_words = words(message)
     best: dict[str, tuple[tuple[int, ...], CallSequence]] = {}
     for call, result in earlier:
         if call.tool == step.tool:
             continue
-        taken, given = ({canonical(leaf) for _, leaf in leaves(part)} for part in (call.arguments, result))
+        inputs, outputs = ({canonical(leaf) for _, leaf in leaves(part)} for part in (call.arguments, result))
         parts = words(call.tool)
-        is_named = bool(parts) and all(any(word.startswith(part) for word in said) for part in parts)
-        rank = len(values & given - taken), len(values & (given | taken)), int(is_named)
+        is_named = bool(parts) and all(any(word.startswith(part) for word in message_words) for part in parts)
+        rank = len(values & outputs - inputs), len(values & (outputs | inputs)), int(is_named)
         if any(rank) and rank >= best.get(call.tool, (rank,))[0]:
             first = (call.tool, dict(call.arguments))
             best[call.tool] = rank, CallSequence(first, result, (step.tool, dict(step.arguments)))
-    known = graph.sequences[step.tool]
+    sequences = graph.sequences[step.tool]
     for _, sequence in sorted(best.values(), key=lambda each: each[0], reverse=True)[:MOST_LIKELY]:
-        if len(known) < MAX_SEQUENCES and sequence not in known:
-            known.append(sequence)
+        if len(sequences) < MAX_SEQUENCES and sequence not in sequences:
+            sequences.append(sequence)

@@ -11,10 +11,18 @@ from typing import Any
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import leaves, meanings, singular
-from art_mcp.scenarios.phrasing import objects
 from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
 from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS
-from art_mcp.scenarios.phrasing.objects import IDENTIFIERS, has_objects, label, lead_of, object_of
+from art_mcp.scenarios.phrasing.objects import (
+    IDENTIFIERS,
+    has_objects,
+    is_nested,
+    is_result,
+    label,
+    lead_of,
+    object_of,
+    origin_goal_pairs,
+)
 from art_mcp.scenarios.phrasing.sense import NOUN_ALONE, Sense
 
 LONG_TEXT = 80
@@ -148,7 +156,7 @@ class _Writer:
 
     def _where(self) -> tuple[str, bool]:
         """All that is said beside the thing, and whether a sentence goes on behind it after a comma."""
-        told = [self._tail, *(phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0]))]
+        phrases = [self._tail, *(phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0]))]
         notes, reads = [" ".join(note) for note in self._notes], self._verb.reads
         styles = ["commas", "commas", "brackets"]
         if not self._as_list and (reads or self._makes):
@@ -157,9 +165,9 @@ class _Writer:
         clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in self._notes]
         clause = {"with": f"with {join_items(notes)}", "where": f"where {join_items(clauses)}"}.get(style, "")
         inside = {"commas": [f", {listed}"], "brackets": [f"({listed})"]}
-        told += inside.get(style, [join_items(self._wishes), clause])
-        told += [f", {'; '.join(self._ends)}"] if self._ends else []
-        return join_phrases(*told), bool(self._ends or style == "commas")
+        phrases += inside.get(style, [join_items(self._wishes), clause])
+        phrases += [f", {'; '.join(self._ends)}"] if self._ends else []
+        return join_phrases(*phrases), bool(self._ends or style == "commas")
 
     def _value(self, name: str, value: Any, quote: bool = False) -> str:
         return self._wordings.get(name) or render_value(value, self._rng, quote)
@@ -198,10 +206,10 @@ class _Writer:
         if not noun:
             kind = " ".join(word for word in label(name).split() if word not in WORDS.names | {"path", "id"})
             kind = one_of(kind) if isinstance(value, list) and len(value) == 1 else kind
-            told = f"{kind} {text}" if kind.isascii() and len(kind) > 1 else text
+            phrase = f"{kind} {text}" if kind.isascii() and len(kind) > 1 else text
             if self._sense.key:  # filter_by_project(project)
-                return f"by {told}"
-            return text if last == "id" or told == text else self._rng.choice((f"the {told}", text, *_alone(text)))
+                return f"by {phrase}"
+            return text if last == "id" or phrase == text else self._rng.choice((f"the {phrase}", text, *_alone(text)))
         if name in WORDS.amounts or isinstance(value, list):  # insert_rows(count), delete_entities(names)
             counted = one_of(noun) if value == 1 or (isinstance(value, list) and len(value) == 1) else plural(noun)
             return f"the {counted} {text}" if isinstance(value, list) else f"{text} {counted}"
@@ -235,23 +243,23 @@ class _Writer:
 
     def _letters(self, rest: dict[str, Any], least: int, sole: bool) -> str:
         """Takes at least so many arguments that are letters out of `rest`, as the object: 3 and 4, x 3 and y 4."""
-        said = {name for name in rest if name in WORDS.search_terms or isinstance(rest[name], bool)}
-        letters = [name for name in rest if len(name) == 1 and name.isalpha() and name not in said]
+        others = {name for name in rest if name in WORDS.search_terms or isinstance(rest[name], bool)}
+        letters = [name for name in rest if len(name) == 1 and name.isalpha() and name not in others]
         if len(letters) < least:
             return ""
         first = sole or "".join(sorted(letters)) == "abcdefgh"[: len(letters)]
         self._bare = False
-        told = join_items([f"{'' if first else f'{name} '}{self._value(name, rest.pop(name))}" for name in letters])
-        return told if first else f"at {told}"
+        phrase = join_items([f"{'' if first else f'{name} '}{self._value(name, rest.pop(name))}" for name in letters])
+        return phrase if first else f"at {phrase}"
 
     def _pairs(self, rest: dict[str, Any]) -> None:
         """Says an origin and its goal, from A1 to C3, and to what a property is set: `set_status(status)`."""
-        pairs = objects.origin_goal_pairs(list(rest))
+        pairs = origin_goal_pairs(list(rest))
         for origin, goal, own in pairs:
             if origin in rest and goal in rest:
                 self._phrases.append((2, self._fill("origin", origin, rest.pop(origin), own if len(pairs) > 1 else "")))
                 self._phrases.append((3, self._fill("goal", goal, rest.pop(goal))))
-        for name in [name for name in rest if objects.is_result(self._sense, name, rest)]:
+        for name in [name for name in rest if is_result(self._sense, name, rest)]:
             self._phrases.append((5, self._fill("goal", name, rest.pop(name))))
 
     def _place(self, rest: Mapping[str, Any]) -> str | None:
@@ -285,7 +293,7 @@ class _Writer:
     def _is_long(self, name: str, value: Any) -> bool:
         """Whether a value is too long for the middle of a sentence."""
         long_text = isinstance(value, str) and (len(value) > LONG_TEXT or "\n" in value)
-        return name not in self._wordings and (long_text or objects.is_nested(value))
+        return name not in self._wordings and (long_text or is_nested(value))
 
     def _add_argument(self, name: str, value: Any) -> None:
         """Adds an argument to what is said."""

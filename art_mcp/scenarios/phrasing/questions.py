@@ -246,14 +246,14 @@ class StructuredFinder(Finder):
 
     def find(self) -> Iterator[Question]:
         """Questions about its leaves and its lists, or about all of a single value."""
-        asked = list(self._leaves())
+        candidates = list(self._leaves())
         for path, entries in _lists(self.first):
             other = find_part(self.second, path)
             if isinstance(other, list | tuple) and len(other) == len(entries):
-                asked += self._of_list(path, list(entries))
-        if not asked and len(pairs := list(leaves(self.first))) == 1:  # its key cannot be said, but need not be
-            asked.append(self._at(pairs[0][0], "", text_of(pairs[0][1])))
-        yield from asked
+                candidates += self._of_list(path, list(entries))
+        if not candidates and len(pairs := list(leaves(self.first))) == 1:  # its key cannot be said, but need not be
+            candidates.append(self._at(pairs[0][0], "", text_of(pairs[0][1])))
+        yield from candidates
 
     def _at(self, path: Path, head: str, value: str, kind: QuestionKind = "leaf") -> Question:
         """A question for the value at a path."""

@@ -19,7 +19,7 @@ from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.stopping import Plateau, StopRule
 from art_langgraph.rewards import group_sum
 from art_mcp.scenarios.plan import MCPScenario
-from art_mcp.specialization.calls import schema_hints
+from art_mcp.specialization.calls import Schema, schema_hints
 from art_mcp.specialization.context import RunContext
 from art_mcp.specialization.demonstrations import to_train_on
 from art_mcp.specialization.settings import STEPS, TEMPERATURE, TrainingSettings
@@ -248,6 +248,15 @@ class Reinforcement(Stage):
         record.facts |= {"version": outcome.version, "steps": len(steps), "tokens": tokens.summary()}
 
 
+def hints_of(schemas: Mapping[str, Schema]) -> Hints:
+    """The hints of the steps: what the server's errors say, or what its schemas ask for.
+
+    Args:
+        schemas: The input schemas of the tools, by their names.
+    """
+    return Hints(schema_hints(schemas), success=_FULL, patience=_HINTS_IN_VAIN)
+
+
 def reinforce(
     context: RunContext, scenarios: Sequence[MCPScenario], seconds: float | None, *, first_step: int
 ) -> AsyncIterator[StepRecord]:
@@ -266,7 +275,6 @@ def reinforce(
     rules: list[StopRule] = [TrainingTime(seconds).is_over, nothing_left]
     if training.patience is not None and selection:
         rules.append(Plateau(training.patience))
-    hints = Hints(schema_hints(context.outcome.schemas), success=_FULL, patience=_HINTS_IN_VAIN)
     return train(
         context.agent,
         scenarios,
@@ -282,7 +290,7 @@ def reinforce(
         measured=() if ruler else context.difficulty_groups,
         explore=training.explore,
         dynamic_sampling=training.dynamic_sampling,
-        hints=hints if training.hints and not ruler else None,
+        hints=hints_of(context.outcome.schemas) if training.hints and not ruler else None,
         temperature=TEMPERATURE,
         max_concurrency=runs.max_concurrency,
         timeout=runs.timeout,
