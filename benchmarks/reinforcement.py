@@ -146,9 +146,8 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, curv
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
         output = options.output and options.output / "specialize"
         made = await specialize_for(opened, client, options, TrainingSettings(steps=0), runs, output)
-        for stage in ("before", "after_sft"):
-            if stage in made.measurements:
-                curve.add(0, made.measurements[stage], 0.0)
+        if "before" in made.measurements:
+            curve.add(0, made.measurements["before"], 0.0)
         await reinforce(opened, client, made, training, runs, options, curve)
 
 
@@ -174,6 +173,21 @@ async def reinforce(
     """
     agent = (await Toolbox.of(opened, made.scenarios, False)).agent(client, made.policy, runs)
     count = 1 if opened.serial else runs.max_concurrency
+
+    async def measure(stage: str, version: int) -> Measurement:
+        evaluation = await evaluate(
+            agent,
+            made.scenarios.held_out,
+            verify(),
+            version=version,
+            success=solved,
+            max_concurrency=count,
+            timeout=runs.timeout,
+            progress=False,
+        )
+        return Measurement(stage, evaluation)
+
+    curve.add(0, await measure("after_sft", made.version), 0.0)  # on all of them, which those minutes may not allow
     start, measuring = time.monotonic(), 0.0
     records = train(
         agent,
@@ -199,18 +213,9 @@ async def reinforce(
         if record.step % options.every and record.step < options.steps:
             continue
         began = time.monotonic()
-        evaluation = await evaluate(
-            agent,
-            made.scenarios.held_out,
-            verify(),
-            version=record.result.version,
-            success=solved,
-            max_concurrency=count,
-            timeout=runs.timeout,
-            progress=False,
-        )
+        measurement = await measure("after", record.result.version)
         measuring += time.monotonic() - began
-        curve.add(record.step, Measurement("after", evaluation), time.monotonic() - start - measuring)
+        curve.add(record.step, measurement, time.monotonic() - start - measuring)
 
 
 def main() -> None:
