@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, Self
 
+import orjson
+
 from trainer_server.gateway.body import MOST_CHAT_VALUES
 from trainer_server.gateway.errors import APIError
 from trainer_server.wire import Completion
@@ -99,7 +101,11 @@ def sse(data: Mapping[str, Any], *, name: str | None = None) -> bytes:
         name: Its name; None: it has none.
     """
     head = f"event: {name}\n".encode() if name else b""
-    return head + b"data: " + json.dumps(data).encode() + b"\n\n"
+    try:
+        text = orjson.dumps(data)
+    except orjson.JSONEncodeError:  # half of a character, which JSON can escape
+        text = json.dumps(data).encode()
+    return head + b"data: " + text + b"\n\n"
 
 
 def refuse(where: str, problem: str, *, unsupported: bool = False) -> NoReturn:

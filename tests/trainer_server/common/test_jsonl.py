@@ -93,7 +93,7 @@ def test_lines_of_a_stream_do_not_depend_on_its_chunks(lines: list[str], size: i
             yield data[at : at + size]
 
     async def collected() -> list[str]:
-        return [line async for line in lines_of(chunks(), most_bytes=2**20)]
+        return [line.decode() async for together in lines_of(chunks(), most_bytes=2**20) for line in together]
 
     assert asyncio.run(collected()) == lines
 

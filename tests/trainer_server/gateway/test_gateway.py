@@ -81,7 +81,7 @@ def test_the_row_is_there_before_the_last_byte(server: TrainerServer) -> None:
         body = {"model": "agent", "messages": [{"role": "user", "content": "say hello"}], "stream": True}
         with http.stream("POST", "/v1/chat/completions", json=body) as answer:
             for line in answer.iter_lines():
-                if '"finish_reason": "stop"' in line:
+                if '"finish_reason":"stop"' in line:
                     assert row(server, json.loads(line[6:])["id"])["status"] == "complete"
                     return
     pytest.fail("no finish_reason was streamed")
@@ -162,7 +162,7 @@ def test_without_max_tokens_a_default_applies_and_is_recorded(server: TrainerSer
 
 def test_answers_without_tokens_are_refused_and_recorded_as_failed(server: TrainerServer) -> None:
     assert chat(server, "no tokens").json()["error"]["code"] == "missing_tokens"
-    assert '"code": "missing_tokens"' in chat(server, "no tokens", stream=True).text
+    assert '"code":"missing_tokens"' in chat(server, "no tokens", stream=True).text
 
 
 def recorded(server: TrainerServer, rollout: str) -> list[dict[str, Any]]:
@@ -251,9 +251,9 @@ def test_streams_end_when_the_server_stops(server: TrainerServer, monkeypatch: p
     headers = {"X-ART-Rollout": "stopped"}
     with server.http() as http, http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as answer:
         lines = (line for line in answer.iter_lines() if line)
-        assert '"role": "assistant"' in next(lines)
+        assert '"role":"assistant"' in next(lines)
         stopping.set()
-        assert '"code": "server_stopping"' in list(lines)[-1]
+        assert '"code":"server_stopping"' in list(lines)[-1]
     assert [found["status"] for found in recorded(server, "stopped")] == ["failed"]
     refused = chat(server, "say hi", stream=True)
     assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
