@@ -310,7 +310,8 @@ class Engine(Protocol):
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
         `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started
         here. A parser is None if there is none, and `unknown` where the engine does not say. An engine of patched
-        parts may add `missing`: by feature that it goes without, what it lacks for it; `unknown` as above."""
+        parts may add `missing`: by feature that it goes without, what it lacks for it; `unknown` as above. An engine
+        may add `max_num_seqs`, the requests that it computes at once: clients run as many rollouts."""
         ...
 
 

@@ -237,10 +237,13 @@ class Models(_Form):
     data: Items[_Model]
 
 
-class LeftOut(_Form):
-    """What plugins have left out in a vLLM, by feature, with what is missing for it."""
+class PluginReport(_Form):
+    """What the plugins in a vLLM answer."""
 
     missing: dict[str, list[str]]
+    """By feature that they left out: what is missing for it."""
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    """Requests that vLLM computes at once; None: this vLLM does not say."""
 
 
 def read(raw: bytes | str, form: type[BaseModel], most_values: int = MOST_VALUES) -> dict[str, Any]:
