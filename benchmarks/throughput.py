@@ -248,8 +248,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for row in rows_of(Home(server.home).ledger):
             rows += 1
             lost.discard(row.id)
-            number = numbers.get(row.id)
-            differing += number is None or differs(row, answer_of(number, options.tokens, options.prompt))
+            if (number := numbers.get(row.id)) is not None:
+                differing += differs(row, answer_of(number, options.tokens, options.prompt))
     return {"cases": cases, "rows": rows, "lost": len(lost), "differing": differing}
 
 

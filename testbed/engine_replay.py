@@ -202,7 +202,7 @@ def main() -> None:
     options = parser.parse_args()
     small = make_app("engine", options.base, options.key)
     app = ReplayEngine(small, options.base, tokens=options.tokens, prompt=options.prompt, step=options.step)
-    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="error", backlog=4096)
+    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="error", backlog=4096, timeout_keep_alive=600)
 
 
 if __name__ == "__main__":

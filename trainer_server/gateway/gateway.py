@@ -163,14 +163,16 @@ class _Call:
 
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on come when the answer is recorded."""
-        answer, token_count, end, is_finished = Answer(), None, [], False
+        answer, token_count, is_finished = Answer(), None, False
+        end: list[bytes] = []
         stream = self._chat.exchange.stream
         async with self._admit([answer]):
             async with aclosing(self._batches()) as batches:
                 async for batch in batches:
                     if self._gateway.stopping.is_set():
                         raise stopping()
-                    writer, events = self._writer(), []
+                    writer = self._writer()
+                    events: list[bytes] = []
                     for chunk in batch:
                         for choice in chunk.get("choices") or []:
                             if choice["index"]:

@@ -289,8 +289,8 @@ class VLLMEngine:
     async def check(self) -> None:
         self.max_model_len = await self.client.check(sleeps=self._shares)
         report = await self.client.plugin_report()
-        self._max_num_seqs = report and report.max_num_seqs
-        self._note_missing_parts(report and report.missing)
+        self._max_num_seqs = None if report is None else report.max_num_seqs
+        self._note_missing_parts(None if report is None else report.missing)
 
     def _note_missing_parts(self, missing: dict[str, list[str]] | None) -> None:
         """Keeps what plugins left out in this vLLM. The same is logged once.

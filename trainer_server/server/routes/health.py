@@ -52,8 +52,9 @@ async def ready(server: ServerDep, request: Request, response: Response) -> dict
 
 
 def _concurrency(server: Server) -> int | None:
-    counts = [engine.describe().get("max_num_seqs") for engine in server.engines]
-    return None if None in counts else min(sum(counts), server.admission.most)
+    counts: list[int | None] = [engine.describe().get("max_num_seqs") for engine in server.engines]
+    known_counts = [count for count in counts if count is not None]
+    return min(sum(known_counts), server.admission.most) if len(known_counts) == len(counts) else None
 
 
 def _parsers(server: Server) -> dict[str, object]:
