@@ -12,9 +12,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from art_langgraph import HeldOut, TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.runs.chat_models import Answering
+from tests.support.servers.serving import serving
 from trainer_server.common import Connection
 from trainer_server.wire import ConfigError, Job, JobStatus, Policy, PolicySpec, StepResult
 
@@ -127,6 +132,30 @@ async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
     assert also == ["answer to ['and which?']"] * 2, "both wait at once, and each gets its own answer"
     runs = [run for record in records for group in record.groups for run in group.trajectories]
     assert [run.metadata for run in runs] == [{"who": "me"}] * 2
+
+
+@pytest.mark.parametrize(("concurrency", "runs"), [(5, 5), (None, 32)])
+async def test_by_default_as_many_runs_go_on_as_the_engines_compute(concurrency: int | None, runs: int) -> None:
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"concurrency": concurrency})
+
+    running, most = 0, 0
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        running -= 1
+        return {"messages": [await Answering(policy="agent@0").ainvoke(state["messages"])]}
+
+    counting = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+    client = Client()
+    with serving(Starlette(routes=[Route("/health", health)])) as url:
+        client.connection = Connection(url, "key")
+        assert await versions(client, graph=counting, steps=1, n=40) == [8]
+    assert most == runs
 
 
 async def test_training_and_evaluation_together_run_no_more_than_max_concurrency() -> None:
