@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.arguments import join_phrases, render_arguments
-from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
+from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of, plural
 from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
 
-_RESULTS = (("what is the result?", "what the result is"), ("what do you get?", "what you get"))
+_CLAUSE = 0.4
+"""How often a short thing is asked for in a clause: "tell me what the price of it-77 is"."""
+
+_CLAUSE_WORDS = 6
+"""Words of such a thing, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +71,10 @@ def wish(
     doing = join_phrases(gerund(verb), call.whole)
     noun_phrase = call.whole if sense.names and call.thing and call.plain else ""
     # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
-    many = sense.many and call.bare
-    return Wish(do, doing, noun_phrase, sense.noun, many, call.where if call.bare else "", loose=call.loose)
+    many, noun = sense.many and call.bare, sense.noun
+    if noun_phrase.startswith(call.thing) and call.thing.endswith(f" {plural(noun)}"):  # the local branches
+        noun = plural(noun)
+    return Wish(do, doing, noun_phrase, noun, many, call.where if call.bare else "", loose=call.loose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +83,7 @@ class QuestionPhrases:
 
     Args:
         question: The question: "what is the price of it-77?"
-        wh: The indirect question: "what the price of it-77 is".
+        wh: What somebody can tell: "what the price of it-77 is", or "the price of it-77".
         thing: What is asked for: "the price of it-77". Empty: no noun phrase names it.
     """
 
@@ -100,25 +107,31 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
         among = f"the {_items(question, call, whole)}"
         return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
     thing = _thing(question, call, whole)
-    if question.kind == "value" and not whole:
-        direct, wh = rng.choice(_RESULTS)
-        return QuestionPhrases(direct, wh, "the result")
-    many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
+    many = call.many if not question.head and whole else is_plural(thing)
     verb = "are" if many else "is"
-    return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
+    clause = len(thing.split()) <= _CLAUSE_WORDS and rng.random() < _CLAUSE
+    return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}" if clause else thing, thing)
 
 
 def _thing(question: Question, call: Wish, whole: bool) -> str:
     """What is asked for."""
+    head, last = question.head, one_of(call.noun.rpartition(" ")[2])
     if not whole or not call.noun_phrase:
-        return question.head or "the result"
-    last = call.noun.split()[-1]
-    if not question.head or (question.head.split()[-1] == last and question.kind == "leaf"):
-        return call.noun_phrase  # not "the count of the count"
-    if call.many and (question.kind in ("first", "last") or f" {one_of(last)}" in question.head):
-        return join_phrases(question.head, call.where)
-    inside = " of " in question.head or is_plural(call.noun) or set(call.noun.split()) & WORDS.containers
-    return f"{question.head} {'in' if inside else 'of'} {call.noun_phrase}"
+        head = re.sub(rf"(?<=\bthe (?:first|.last)) {re.escape(last or '-')}$", " one", head)
+        simple = head.startswith("the ") and len(head.split()) <= 3 and not set(head.split()) & {"first", "last", "it"}
+        named = call.noun_phrase not in ("", f"the {call.noun}") and not (call.many or call.where)
+        inside = set(call.noun.split()) & WORDS.containers
+        return f"its {head[4:]}" if simple and named and not inside else head or "the result"
+    if not head or (question.kind == "leaf" and head.endswith(last)):
+        return call.noun_phrase  # not "the count of the count", nor "the datetime of the current time"
+    if " it " in head:
+        return head.replace(" it ", f" {call.noun_phrase} ")
+    if call.many and (question.kind in ("first", "last") or f" {last}" in head):
+        return join_phrases(head, call.where)
+    if f"{call.noun} " in call.noun_phrase and is_plural(call.noun) and question.kind in ("first", "last") and head.endswith(f" {last}"):
+        return f"{head.removesuffix(f' {last}')} of {call.noun_phrase}"
+    inside = " of " in head or is_plural(call.noun) or set(call.noun.split()) & WORDS.containers
+    return f"{head} {'in' if inside else 'of'} {call.noun_phrase}"
 
 
 def _items(question: Question, call: Wish, whole: bool) -> str:
@@ -133,8 +146,8 @@ def _items(question: Question, call: Wish, whole: bool) -> str:
 
 def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
     items = _items(question, call, whole)
-    here = items.removeprefix(question.items)  # "how many entries are there in the log?"
-    counted = items if here == items else question.items
-    here = "" if here == items else here
-    many = f"how many {counted}"
+    some = question.items.partition(" under ")[0]
+    here = items.removeprefix(some)  # "how many entries are there in the log?"
+    counted, here = (items, "") if here == items or here.startswith(" of ") else (some, here)
+    many, here = f"how many {counted.removeprefix('all ')}", f"{here} in all" if counted.startswith("all ") else here
     return QuestionPhrases(f"{many} are there{here}?", f"{many} there are{here}", f"the number of {items}")
