@@ -33,7 +33,7 @@ _PATH = re.compile(r"(?:~|\.{0,2})/\S*|[\w./-]*\w\.[A-Za-z]\w{0,4}")
 
 _DATED = re.compile(r"\d{4}-\d\d|\d\d?:\d\d")
 
-_MARKS = "\"'“"
+_MARKS = tuple("\"'“")
 _QUOTES = ('"{}"', '"{}"', "'{}'", "“{}”")
 
 
@@ -125,13 +125,14 @@ class _Writer:
         self._noun = sense.noun.split()
         self._nouns = {singular(word) for word in self._noun}
         self._phrases: list[tuple[int, str]] = []  # with its rank in the sentence
-        self._notes: list[tuple[str, str]] = []  # a name and its value: priority, high
-        self._measures: list[tuple[str, str]] = []  # a name and a number that is one of it: weight, 24 kg
+        self._notes: list[
+            tuple[str, str, str]
+        ] = []  # a name, its value, and both: "weight", "24 kg", "a weight of 24 kg"
         self._wishes: list[str] = []
         self._ends: list[str] = []  # long values
         self._makes = sense.verb.makes and "copy" not in sense.verb.phrases  # what is copied is there
-        if self._verb.edits and len(self._noun) > 1 and self._noun[-1] in arguments:  # update_deal_stage(deal_id, stage)
-            self._noun.pop()
+        if self._verb.edits and len(self._noun) > 1 and self._noun[-1] in arguments:
+            self._noun.pop()  # update_deal_stage(deal_id, stage)
         self._tail = sense.tail if " " in sense.tail else ""
         self._bare = True  # whether the object has no value
 
@@ -147,13 +148,12 @@ class _Writer:
         for name in [name for name in rest if name != place]:
             self._add_argument(name, rest[name])
         if place is not None:
-            form = self._place_form(rest[place])
+            form = self._place_form(rest[place], thing)
             self._phrases.append((0 if form == "owner" else 6, self._fill(form, place, rest[place])))
-        notes = [*self._notes, *self._measures]
-        if self._verb.edits and thing and notes:  # change the price of it-7 to 20
-            (own, text), *others = notes
-            changes = [f"to {text}", *(f"the {own} to {text}" for own, text in others)]
-            thing, self._notes, self._measures = f"the {own} of {thing}", [], []
+        if self._verb.edits and thing and self._notes:  # change the price of it-7 to 20
+            (own, text, _), *others = self._notes
+            changes = [f"to {text}", *(f"the {own} to {text}" for own, text, _ in others)]
+            thing, self._notes = f"the {own} of {thing}", []
             self._phrases.append((5, join_items(changes)))
         plain = not (self._tail or self._wishes or self._ends)
         return RenderedCall(thing or letters, self._where(), self._bare, bool(self._ends), plain)
@@ -163,7 +163,9 @@ class _Writer:
         _, key, *where = wording.split(" ", 2) if " " in wording else ("", "")
         own = " ".join(word for word in label(name).split() if word not in IDENTIFIERS) or one_of(self._sense.noun)
         if key not in IDENTIFIERS or not own:
-            return f"that {own}" if wording == f"the {own}" else wording
+            return (
+                f"that {own}" if wording == f"the {own}" else wording.replace(f"the {own} in the", f"the {own} of the")
+            )
         return f"the {own} {where[0]}" if where else f"that {own}"
 
     def _where(self) -> str:
@@ -171,18 +173,14 @@ class _Writer:
         phrases = [self._tail, *(phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0]))]
         parts = [wish.removeprefix("with ") for wish in self._wishes if wish.startswith("with ")]
         wishes = join_items([wish for wish in self._wishes if not wish.startswith(("with ", ","))])
-        asides = [wish for wish in self._wishes if wish.startswith(",")]
-        if self._verb.reads and self._sense.many and not parts and self._rng.random() < 0.7:
-            notes = [*self._notes, *self._measures]
-            clauses = join_items([f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in notes])
-            phrases.append(f"where {clauses}" if notes else "")
-            wishes = f", {wishes}" if notes and wishes else wishes
+        if self._verb.reads and self._sense.many and self._notes and not parts and self._rng.random() < 0.7:
+            clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text, _ in self._notes]
+            phrases += [f"where {join_items(clauses)}", wishes and f", {wishes}"]
         else:
-            notes = [f"{'the ' if text[0] in _MARKS else ''}{own} {text}" for own, text in self._notes]
-            parts = [*notes, *(f"{own if is_plural(own) else article(own)} of {text}" for own, text in self._measures), *parts]
-            phrases.append(f"with {join_items(parts)}" if parts else "")
-        phrases += [wishes, *asides, f", {'; '.join(self._ends)}" if self._ends else ""]
-        return join_phrases(*phrases)
+            parts = [*(phrase for _, _, phrase in self._notes), *parts]
+            phrases += [f"with {join_items(parts)}" if parts else "", wishes]
+        phrases += [wish for wish in self._wishes if wish.startswith(",")]
+        return join_phrases(*phrases, f", {'; '.join(self._ends)}" if self._ends else "")
 
     def _value(self, name: str, value: Any, quote: bool = False) -> str:
         return self._wordings.get(name) or render_value(value, self._rng, quote)
@@ -230,7 +228,7 @@ class _Writer:
             counted = one_of(noun) if value == 1 or (isinstance(value, list) and len(value) == 1) else plural(noun)
             return f"the {counted} {text}" if isinstance(value, list) else f"{text} {counted}"
         if self._makes and last in WORDS.names - {"name", "title"}:
-            self._notes.append((last, text))
+            self._notes.append((last, text, f"the {last} {text}"))
             return article(noun)
         if self._makes and last in {"name", "title", "path", "file"}:
             return f"{article(noun)} {'titled' if last == 'title' else self._rng.choice(('named', 'called'))} {text}"
@@ -293,14 +291,14 @@ class _Writer:
         named = [name for name in rest if set(words(name)[-1:]) & WORDS.places and label(name) != self._sense.key]
         return next((name for name in paths or named if not lead_of(words(name))), None)
 
-    def _place_form(self, place: Any) -> str:
+    def _place_form(self, place: Any, thing: str) -> str:
         """How a place is said: a key of the table `arguments`."""
         texts = [phrase for rank, phrase in self._phrases if rank != 0]
         if self._bare and self._makes and not texts and not self._notes:
             return "new_path"
         has_goal = any(rank == 4 and phrase.startswith(("to ", "from ")) for rank, phrase in self._phrases)
         if has_goal or not (self._verb.removes or self._verb.inward):
-            owned = self._sense.names and not self._sense.many and _PATH.fullmatch(str(place))
+            owned = self._sense.names and not is_plural(thing) and _PATH.fullmatch(str(place))
             return "owner" if owned else "in"  # the log of /world/site, the weather in Oslo
         return "out_of" if self._verb.removes else "into"
 
@@ -348,18 +346,18 @@ class _Writer:
         *own, last = parts[bool(bound) :]
         unit = UNITS.get(last) if own or bound else None
         if value == 1:
-            forms = [re.sub(r"(?<=\{\} )\w+", lambda match: one_of(match[0]), form) for form in forms or ()]
+            forms = tuple(re.sub(r"(?<=\{\} )\w+", lambda match: one_of(match[0]), form) for form in forms or ())
             last = last if last.endswith("ms") else one_of(last)
         amount = f"{bound} {unit.format(number, last) if unit else number}".strip()
         if forms:
             self._wishes.append(self._rng.choice(forms).format(number))
         elif unit:  # a weight of 24 kg, at most 3 days
-            self._measures += [(" ".join(own), amount)] if own else []
             self._wishes += [] if own else [f"with {amount}"]
+            self._notes += [_measure(" ".join(own), amount)] if own else []
         elif is_plural(parts[-1]):  # at least 3 pages
             self._wishes.append(f"with {amount} {' '.join([*own, last])}")
         elif bound or isinstance(value, float):
-            self._measures.append((" ".join([*own, last]), amount))
+            self._notes.append(_measure(" ".join([*own, last]), amount))
         else:
             return False
         return True
@@ -409,11 +407,13 @@ class _Writer:
             self._phrases.append((4, f"{spot or 'with'} {text}"))
             return
         if kind is None and (is_participle(parts[-1]) or (spot and self._verb.reads and not isinstance(value, list))):
-            self._phrases.append((2, f"{spot} {own} {text}") if spot else (7, f", {own} {text}"))  # on shelf F2, due May 1
+            own = f"{own} {text}"  # on shelf F2, due May 1
+            self._phrases.append((2, f"{spot} {own}") if spot else (7, f", {own}"))
             return
         if kind is None:
             own = one_of(own) if isinstance(value, list) and len(value) == 1 else own
-            self._notes.append((own, self._value(name, value, quote=parts[-1] in WORDS.texts)))
+            text = self._value(name, value, quote=parts[-1] in WORDS.texts)
+            self._notes.append((own, text, f"{'the ' if text[:1] in _MARKS else ''}{own} {text}"))
             return
         if kind in ("start", "end") and _DATED.match(text):
             rest = ""  # starting at 2025-01-01, not at timestamp
@@ -463,6 +463,11 @@ class _Writer:
         return next((way for way, fits in ways.items() if fits), None)
 
 
+def _measure(own: str, amount: str) -> tuple[str, str, str]:
+    """A note of a number that is one of what its name says."""
+    return own, amount, f"{own if is_plural(own) else article(own)} of {amount}"
+
+
 def _change_of(item: Any) -> str:
     """An object with an old text and a new one in words. Empty: it has more, or less."""
     pairs = origin_goal_pairs(list(item)) if isinstance(item, dict) and len(item) == 2 else []
@@ -470,7 +475,7 @@ def _change_of(item: Any) -> str:
     if not texts or not all(isinstance(text, str) and text and "\n" not in text for text in texts):
         return ""
     old, new = (text if '"' in text else f'"{text}"' for text in texts)
-    return f"changing {old} to {new}"
+    return f"replacing {old} with {new}"
 
 
 def _alone(text: str) -> tuple[str, ...]:

@@ -152,10 +152,14 @@ def identifying(entries: Sequence[Any]) -> str | None:
     return min(fitting)[1] if fitting else None
 
 
-def scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of an entry that are neither lists nor objects, nor empty, by their keys."""
-    for key, leaf in entry.items():
-        if isinstance(leaf, str | int | float) and not isinstance(leaf, bool) and leaf != "":
+def scalars(entries: Sequence[Any], number: int) -> Iterator[tuple[str, Any]]:
+    """The values of an entry that are neither lists nor objects, nor empty, by their keys.
+
+    Numbers that are 0 or 1 in all of several entries say yes or no, and are left out.
+    """
+    for key, leaf in entries[number].items():
+        is_flag = leaf in (0, 1) and len(entries) > 1 and all(entry.get(key) in (0, 1) for entry in entries)
+        if isinstance(leaf, str | int | float) and not (isinstance(leaf, bool) or is_flag) and leaf != "":
             yield str(key), leaf
 
 
@@ -253,7 +257,7 @@ class Finder(ABC):
                 who = f"the {item} with the {name_of(key)} {who}"
             elif item != "entry":
                 who = f"the {item} {who}"
-            for other, leaf in scalars(entry):
+            for other, leaf in scalars(entries, number):
                 name = name_of(other).removeprefix(f"{item} ")  # not "the entity type of the entity"
                 if other != key and name not in ("", item):
                     same = canonical(leaf) == canonical(find_part(later, (number, other)))
@@ -297,11 +301,14 @@ class StructuredFinder(Finder):
             # Under a plural stand entries, whose keys are values: {"pages": {"home": 3}}.
             if not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
                 continue
-            is_number, beside = isinstance(leaf, int | float), words(path[-2])[-1:] if len(path) > 1 else []
-            if name in WORDS.outcomes or (set(beside) & WORDS.goals and not is_number and is_moment(leaf)):
-                yield self._at(path, "", text_of(leaf))
-            elif set(beside) & WORDS.origins and is_moment(leaf):
+            is_number, beside = (
+                isinstance(leaf, int | float),
+                set(words(str(path[-2]))[-1:]) if len(path) > 1 else set(),
+            )
+            if beside & WORDS.origins and is_moment(leaf):
                 continue  # nobody asks for what goes in
+            if name in WORDS.outcomes or (beside & WORDS.goals and is_moment(leaf)):
+                yield self._at(path, "", text_of(leaf))
             elif ends[path[-1:]] == 1:
                 question = self._at(path, f"the {name}", text_of(leaf))
                 items = self.noun if self.many and name in ("count", "total", "total count") else name
@@ -309,10 +316,8 @@ class StructuredFinder(Finder):
                     question = replace(question, kind="count", items=items.removeprefix("total "))
                 yield question
             elif parents and parents[-1] and twos[path[-2:]] == 1:
-                parts = words(path[-1])
-                whole, part = (name, parents[-1])
-                if is_number and (is_plural(name) or is_measured(parts)):  # the median of the seats
-                    whole, part = part, name
+                swap = is_number and (is_plural(name) or is_measured(words(str(path[-1]))))  # the median of the seats
+                whole, part = (parents[-1], name) if swap else (name, parents[-1])
                 yield self._at(path, f"the {whole} of the {part}", text_of(leaf))
 
     def _of_list(self, path: Path, entries: Sequence[Any]) -> Iterator[Question]:
@@ -332,7 +337,7 @@ class StructuredFinder(Finder):
             yield Question("count", "", str(len(entries)), items=plural(item) + under)
         ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
         for number, place in ends[: len(entries)]:
-            for key, leaf in scalars(entries[number]):
+            for key, leaf in scalars(entries, number):
                 name, kind, which = name_of(key).removeprefix(f"{item} "), place, f"the {place} {item}"
                 begins = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
                 head = f"the {name} of {which}"
@@ -381,10 +386,10 @@ class TextFinder(Finder):
                 head = f"the value for {name}" if number else f"the {name}"
                 yield self._leaf(head, values[0], again[:1] == values[:1], (key, 0))
             elif len(again) == count:
-                first, last = (f"the {end} {name}" if name == entry or not records else f"the {name} of the {end} {entry}"
-                               for end in ("first", "last"))
-                yield self._leaf(first, values[0], again[0] == values[0], (key, 0), "first")
-                yield self._leaf(last, values[-1], again[-1] == values[-1], (key, count - 1), "last")
+                head = "the {} " + (name if name == entry or not records else entry)
+                head = head if head.endswith(name) else f"the {name} of {head}"
+                yield self._leaf(head.format("first"), values[0], again[0] == values[0], (key, 0), "first")
+                yield self._leaf(head.format("last"), values[-1], again[-1] == values[-1], (key, count - 1), "last")
         if len(records) == len(others):
             yield from self._by_name(records, others, entry, lambda number, key: (key, number))
         if stable:

@@ -68,10 +68,10 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
         for sense in every.values()
         if sense.many or sense.verb.makes or sense.verb.removes or sense.verb is VERBS["rename"]
     )
-    plurals = Counter(sense.noun for sense in every.values() if sense.many).most_common(1)
-    return {
-        name: replace(sense, things=things, noun=plurals[0][0] if sense.key and not sense.noun and plurals else sense.noun)
-        for name, sense in every.items()  # filter_by_project: the tasks that the others are about
+    plurals = [noun for noun, _ in Counter(sense.noun for sense in every.values() if sense.many).most_common(1)]
+    return {  # filter_by_project filters what most tools are about
+        name: replace(sense, things=things, noun=sense.noun or (plurals[0] if sense.key and plurals else ""))
+        for name, sense in every.items()
     }
 
 
@@ -114,7 +114,7 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     if len(noun) == 1 and not verb.reads and not tail and is_participle(noun[0]):  # propose_done(title)
         noun, tail = [], f"as {noun[0]}"
         if verb.phrases[0] not in WORDS.judgements:
-            verb = replace(verb, phrases=tuple(f"{phrase} marking" for phrase in verb.phrases))
+            verb = replace(verb, phrases=tuple(f"{phrase} to mark" for phrase in verb.phrases))
     return Sense(verb, " ".join(noun), tail, acts=not verb.reads, key=key)
 
 

@@ -15,6 +15,9 @@ from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
 
+_ABOUT = {"info", "information", "detail", "metadata"}
+"""Nouns of results that tell what a thing is like."""
+
 _CLAUSE = 0.4
 """How often a short thing is asked for in a clause: "tell me what the price of it-77 is"."""
 
@@ -104,12 +107,13 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
     if question.kind == "count":
         return _count(question, call, whole)
     if question.kind == "contains":
-        among = f"the {_items(question, call, whole)}"
+        items = _items(question, call, whole)
+        among = items if items.startswith("all ") else f"the {items}"
         return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
     thing = _thing(question, call, whole)
     many = call.many if not question.head and whole else is_plural(thing)
     verb = "are" if many else "is"
-    clause = len(thing.split()) <= _CLAUSE_WORDS and rng.random() < _CLAUSE
+    clause = len(thing.split()) <= _CLAUSE_WORDS and " it " not in thing and rng.random() < _CLAUSE
     return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}" if clause else thing, thing)
 
 
@@ -117,21 +121,27 @@ def _thing(question: Question, call: Wish, whole: bool) -> str:
     """What is asked for."""
     head, last = question.head, one_of(call.noun.rpartition(" ")[2])
     if not whole or not call.noun_phrase:
-        head = re.sub(rf"(?<=\bthe (?:first|.last)) {re.escape(last or '-')}$", " one", head)
+        if is_plural(call.noun):
+            head = re.sub(rf"\b(the (?:first|last)) {re.escape(last)}$", r"\1 one", head)
         simple = head.startswith("the ") and len(head.split()) <= 3 and not set(head.split()) & {"first", "last", "it"}
         named = call.noun_phrase not in ("", f"the {call.noun}") and not (call.many or call.where)
-        inside = set(call.noun.split()) & WORDS.containers
-        return f"its {head[4:]}" if simple and named and not inside else head or "the result"
+        owns = named and not set(call.noun.split()) & WORDS.containers
+        return f"its {head[4:]}" if simple and owns else head or "the result"
     if not head or (question.kind == "leaf" and head.endswith(last)):
         return call.noun_phrase  # not "the count of the count", nor "the datetime of the current time"
     if " it " in head:
         return head.replace(" it ", f" {call.noun_phrase} ")
     if call.many and (question.kind in ("first", "last") or f" {last}" in head):
         return join_phrases(head, call.where)
-    if f"{call.noun} " in call.noun_phrase and is_plural(call.noun) and question.kind in ("first", "last") and head.endswith(f" {last}"):
-        return f"{head.removesuffix(f' {last}')} of {call.noun_phrase}"
+    if head in (f"the first {last}", f"the last {last}") and call.noun != last and f" {call.noun} " in call.noun_phrase:
+        return f"{head.removesuffix(f' {last}')} of {call.noun_phrase}"  # the last of the local branches
+    if last in _ABOUT and call.where.startswith("of "):  # the size of a.txt, not in the file info of it
+        return f"{head} {call.where}"
+    thing = call.noun_phrase
+    if last in head.split():  # the first directory in /w, not in the directory /w
+        thing = re.sub(rf"^the {re.escape(call.noun)} (?=\S*[/.])", "", thing)
     inside = " of " in head or is_plural(call.noun) or set(call.noun.split()) & WORDS.containers
-    return f"{head} {'in' if inside else 'of'} {call.noun_phrase}"
+    return f"{head} {'in' if inside else 'of'} {thing}"
 
 
 def _items(question: Question, call: Wish, whole: bool) -> str:

@@ -87,7 +87,11 @@ def test_requests_say_all_and_nothing_that_nobody_would_write(
         ("members_in", {"city": "Oslo"}, "get the members in Oslo"),
         ("check_out", {"title": "Dune", "member": "Ada Berg"}, "check out Dune for member Ada Berg"),
         ("assignNurse", {"nurseId": 12, "shiftId": 88}, "assign nurse 12 to shift 88"),
-        ("list_items", {"min_price": 10, "max_pages": 9}, "list the items with a price of at least 10 and at most 9 pages"),
+        (
+            "list_items",
+            {"min_price": 10, "max_pages": 9},
+            "list the items with a price of at least 10 and at most 9 pages",
+        ),
         ("ticket.comment", {"ticket_id": 3, "is_internal": True}, "comment on ticket 3 marked as internal"),
         ("set_priority", {"ticket_id": 3, "priority": "low"}, "set the priority of ticket 3 to low"),
         ("create_chart", {"filepath": "/w/b.xlsx", "chart_type": "bar"}, "create a bar chart in /w/b.xlsx"),
