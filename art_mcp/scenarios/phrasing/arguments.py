@@ -187,7 +187,8 @@ class _Writer:
 
     def _fill(self, kind: str, name: str, value: Any, own: str = "") -> str:
         """A value in a form of the table `arguments`. own: its name in words."""
-        own = "" if name in self._wordings and kind != "as" else own
+        said = name in self._wordings or (own and str(value).casefold().startswith(own))  # not "task task-7"
+        own = "" if said and kind != "as" else own
         form = self._rng.choice(SENTENCES.arguments[kind])
         return form.replace("{own} ", f"{own} " if own else "").format(text=self._value(name, value), own=own)
 
@@ -233,6 +234,8 @@ class _Writer:
         if self._makes and last in {"name", "title", "path", "file"}:
             return f"{article(noun)} {'titled' if last == 'title' else self._rng.choice(('named', 'called'))} {text}"
         noun = one_of(noun)
+        if text.casefold().startswith(noun.split()[-1]):  # not "the task task-7"
+            return text
         return f"{noun} {text}" if text.isdigit() else self._rng.choice((f"the {noun} {text}", *_alone(text)))
 
     def _moved_thing(self, rest: dict[str, Any]) -> str:
@@ -305,15 +308,15 @@ class _Writer:
     def _render_item(self, item: Mapping[str, Any], noun: str) -> str:
         """An object with its keys: "the entity Ada with type person"."""
         rest, thing = dict(item), article(noun) if self._makes else f"the {noun}"
-        for key, value in item.items():
-            last = meanings(key)[-1:]
-            if last == ["name"] and isinstance(value, str) and meanings(key)[0] in {"name", *meanings(noun)}:
-                thing = join_phrases(thing, "named" if self._makes else "", render_value(rest.pop(key), self._rng))
-                break
-            if set(last) & (WORDS.texts | {*meanings(noun)}) and not has_objects(value):
-                many = isinstance(value, list) and len(value) > 1
-                thing = f"the {plural(noun) if many else noun} {render_value(rest.pop(key), self._rng, quote=True)}"
-                break
+        own, kinds = {"name", "title", *meanings(noun)}, WORDS.texts | {*meanings(noun)}
+        names = [key for key in item if {*meanings(key)[-1:]} & {"name", "title"} and meanings(key)[0] in own]
+        texts = [key for key, value in item.items() if {*meanings(key)[-1:]} & kinds and not has_objects(value)]
+        if names and isinstance(item[names[0]], str):
+            thing = join_phrases(thing, "named" if self._makes else "", render_value(rest.pop(names[0]), self._rng))
+        elif texts:
+            many = isinstance(item[texts[0]], list) and len(item[texts[0]]) > 1
+            text = render_value(rest.pop(texts[0]), self._rng, quote=True)
+            thing = f"the {plural(noun) if many else noun} {text}"
         inner = _Writer(Sense(self._verb, noun, "", acts=True), self._rng, {})
         inner._pairs(rest)
         for name in rest:
@@ -372,9 +375,10 @@ class _Writer:
         if of_words and ("{}" in of_words[0]) is bool(rest):
             ones = " ones" if rest and is_participle(parts[-1]) else ""
             self._wishes.append(of_words[not value].format(f"{rest}{ones}"))
-        elif (parts[0] == "is" and rest) or is_participle(parts[-1]):
+        elif (parts[0] == "is" and rest) or (is_participle(parts[-1]) and not rest):
             self._wishes.append(f"{'' if value else 'not '}marked as {rest if parts[0] == 'is' else ' '.join(parts)}")
         else:
+            parts = parts[:-1] if parts[1:] and parts[-1] in WORDS.prepositions else parts
             self._wishes.append(f"{'with' if value else 'without'} {' '.join(parts)}")
 
     def _add_phrase(self, name: str, parts: list[str], value: Any) -> None:
@@ -395,9 +399,9 @@ class _Writer:
         if label(name) == self._sense.key and self._sense.many and not self._verb.names:  # filter_by_project
             self._phrases.append((1, f"by {self._sense.key} {text}"))
             return
-        if tail and (of in (parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
-            self._tail = ""
-            self._phrases.append((0, f"{tail} {text}"))
+        if tail and (of in (parts[0], parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
+            self._tail, own = "", f"{of} " if of and parts[-1] in ("id", "name") and not described else ""
+            self._phrases.append((0, f"{tail} {own}{text}"))
             return
         entity = self._entity(parts, value)
         kind = self._form(parts, value) or self._thing_form(entity, described)

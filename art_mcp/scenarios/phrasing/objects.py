@@ -47,9 +47,9 @@ def object_of(sense: Sense, arguments: Mapping[str, Any], every: Collection[str]
         lambda name: bool(sense.key) and not sense.many and label(name) == sense.key,
         lambda name: sense.many and not verb.reads and name in WORDS.amounts,
         lambda name: not is_result(sense, name, every) and _is_named(sense, name, arguments[name]),
-        lambda name: (verb.makes or not sense.many) and name in own,
+        lambda name: (verb.makes or not sense.many) and (name in own or meanings(name) == ["id"]),
         lambda name: not verb.sets and one_of(label(name)) == one_of(sense.noun),
-        lambda name: makes and meanings(name)[-1] in WORDS.texts and isinstance(arguments[name], str),
+        lambda name: makes and bool({*meanings(name)[-1:]} & WORDS.texts) and isinstance(arguments[name], str),
         lambda name: len(names) == 1 and sense.acts and has_objects(arguments[name]),
     )
     return next((name for fits in ways for name in names if fits(name)), None)
@@ -75,9 +75,9 @@ def is_result(sense: Sense, name: str, every: Collection[str]) -> bool:
 
 def _is_named(sense: Sense, name: str, value: Any) -> bool:
     """Whether an argument is the name of what the noun says."""
-    noun, parts = meanings(sense.noun), meanings(label(name)) or [""]
+    noun, parts = meanings(sense.noun) or sense.noun.split(), meanings(label(name)) or [""]
     whole, naming = isinstance(value, list) or not sense.many, parts[-1] in _NAMING
-    if parts == [noun[-1]] or (parts[0] in noun and naming and not sense.names):
+    if parts == [noun[-1]] or (parts[0] in noun and naming and not sense.names and (whole or sense.acts)):
         return True  # create_branch(branch_name), delete_entities(entityNames)
     if (parts[0] == noun[-1] and naming and whole) or (
         parts == ["name"] and isinstance(value, list) and not sense.verb.makes

@@ -127,7 +127,7 @@ def questions(
             unique.setdefault((question.kind, question.head or question.items, question.item), question)
     every = list(unique.values())
     exact = [question for question in every if not _VAGUE.fullmatch(question.head or question.items)]
-    return every if is_readable(noun) else exact or every
+    return every if is_readable(noun) and not many else exact or every
 
 
 def _fit(value: str, stated_texts: set[str], kind: QuestionKind) -> bool:
@@ -184,6 +184,11 @@ def name_of(key: Any) -> str:
 def is_measured(parts: Sequence[str]) -> bool:
     """Whether the last word of a key says what its number is measured in: delay_minutes."""
     return len(parts) > 1 and parts[-1] in UNITS and "percent" not in parts[-1]
+
+
+def number_of(name: str, value: Any) -> str:
+    """The name of a value. That of a number of things says so: the number of connections."""
+    return f"number of {name.removeprefix('total ')}" if is_plural(name) and text_of(value).isdecimal() else name
 
 
 def moment_of(key: Any, value: Any) -> str:
@@ -253,12 +258,14 @@ class Finder(ABC):
         for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
             entry = entries[number]
             who = f'"{entry[key]}"' if " " in entry[key] and words(key)[-1] != "name" else entry[key]
-            if words(key)[-1] not in ("name", "title", item):
+            if words(key)[-1] == "id" and item != "entry":
+                who = f"{item} {who}" if who.isdigit() else f"the {item} {who}"
+            elif words(key)[-1] not in ("name", "title", item):
                 who = f"the {item} with the {name_of(key)} {who}"
             elif item != "entry":
                 who = f"the {item} {who}"
             for other, leaf in scalars(entries, number):
-                name = name_of(other).removeprefix(f"{item} ")  # not "the entity type of the entity"
+                name = number_of(name_of(other), leaf).removeprefix(f"{item} ")  # not "the entity type of the entity"
                 if other != key and name not in ("", item):
                     same = canonical(leaf) == canonical(find_part(later, (number, other)))
                     yield self._leaf(f"the {name} of {who}", text_of(leaf), same, where(number, other))
@@ -338,7 +345,7 @@ class StructuredFinder(Finder):
         ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
         for number, place in ends[: len(entries)]:
             for key, leaf in scalars(entries, number):
-                name, kind, which = name_of(key).removeprefix(f"{item} "), place, f"the {place} {item}"
+                name, kind, which = number_of(name_of(key), leaf).removeprefix(f"{item} "), place, f"the {place} {item}"
                 begins = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
                 head = f"the {name} of {which}"
                 if len(entries) == 1 and item == "entry":
@@ -375,18 +382,19 @@ class TextFinder(Finder):
         keys = Counter(line.key for line in text_lines if line.key and not line.tagged)
         later = lines(self.second) if isinstance(self.second, str) else []
         records, others = _records(text_lines), _records(later)
-        entry = _entry_noun(records)
+        entry = _entry_noun(records) or (one_of(self.noun) if self.many else "entry")
         for key, count in keys.items():
             values, again = ([line.value for line in every if line.key == key] for every in (text_lines, later))
             name = name_of(key)
             if not 0 < len(name.split()) <= 2:
                 continue
             if len(set(values)) == 1:
-                number = is_readable(self.noun) and re.fullmatch(r"[\d.]+", values[0])
-                head = f"the value for {name}" if number else f"the {name}"
+                number = is_readable(self.noun) and not self.many and re.fullmatch(r"[\d.]+", values[0])
+                head = f"the value for {name}" if number else f"the {number_of(name, values[0])}"
                 yield self._leaf(head, values[0], again[:1] == values[:1], (key, 0))
             elif len(again) == count:
-                head = "the {} " + (name if name == entry or not records else entry)
+                name = number_of(name, values[0])
+                head = "the {} " + (entry if name != entry and (records or is_plural(name) or " of " in name) else name)
                 head = head if head.endswith(name) else f"the {name} of {head}"
                 yield self._leaf(head.format("first"), values[0], again[0] == values[0], (key, 0), "first")
                 yield self._leaf(head.format("last"), values[-1], again[-1] == values[-1], (key, count - 1), "last")
@@ -454,8 +462,8 @@ class TextFinder(Finder):
 def _entry_noun(records: Sequence[dict[str, str]]) -> str:
     """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
     first = next(iter(records[0])) if records else ""
-    has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
-    return (name_of(first) if has_numbers and words(first)[-1:] != ["id"] else "") or "entry"
+    has_numbers = first and not is_plural(first) and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
+    return name_of(first) if has_numbers and words(first)[-1:] != ["id"] else ""
 
 
 def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:

@@ -107,7 +107,9 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     tail, key = " ".join(rest[at:]), ""
     if rest[at : at + 1] == ["by"]:
         tail, key = "", " ".join(rest[at + 1 :])
-    if len(noun) > 1 and is_participle(noun[-1]):
+    if len(noun) > 1 and is_participle(noun[-1]) and verb.phrases[0] in WORDS.judgements:
+        noun, tail = noun[:-1], f"as {noun[-1]}"  # mark_task_done(task_id)
+    elif len(noun) > 1 and is_participle(noun[-1]):
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
     if set(tail.split()[1:]) and set(tail.split()[1:]) <= common:
         tail = ""  # `write_data_to_excel` of a server with this name

@@ -122,7 +122,7 @@ def _thing(question: Question, call: Wish, whole: bool) -> str:
     head, last = question.head, one_of(call.noun.rpartition(" ")[2])
     if not whole or not call.noun_phrase:
         if is_plural(call.noun):
-            head = re.sub(rf"\b(the (?:first|last)) {re.escape(last)}$", r"\1 one", head)
+            head = re.sub(rf"\b(the (?:first|last)) (?:{re.escape(one_of(call.noun))}|{last})$", r"\1 one", head)
         simple = head.startswith("the ") and len(head.split()) <= 3 and not set(head.split()) & {"first", "last", "it"}
         named = call.noun_phrase not in ("", f"the {call.noun}") and not (call.many or call.where)
         owns = named and not set(call.noun.split()) & WORDS.containers

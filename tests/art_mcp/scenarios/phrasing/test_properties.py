@@ -58,7 +58,9 @@ ARGUMENTS = st.dictionaries(st.sampled_from(PARAMETERS), VALUES, max_size=4).map
 )
 
 TWICE = re.compile(r"\b([a-z]+) \1\b", re.IGNORECASE)
-OF_THE_OF = re.compile(r"\b(?:of|in|the|a|an|with|to|from|for) (?:of|in|by|with)\b|  | [,.?]|\bthe (?:a|an|the|that)\b")
+OF_THE_OF = re.compile(
+    r"\b(?<!fill )(?:of|in|the|a|an|with|to|from|for) (?:of|in|by|with)\b|  | [,.?]|\bthe (?:a|an|the|that)\b"
+)
 ARTICLE = re.compile(r"\b(an?) ([a-z]\w+)")
 AGREEMENT = re.compile(r"\bwhat (is|are) (?:the|its) (?!result)([a-z]\w*(?: [a-z]\w*)*)", re.IGNORECASE)
 UNIT_FIRST = re.compile(r"\b(?:kg|percentage|minutes) (?:of )?§")

@@ -38,6 +38,32 @@ def test_a_moment_is_asked_for_by_what_happened_then() -> None:
     }  # fmt: skip
 
 
+def test_a_table_of_figures_is_asked_by_figure_and_column() -> None:
+    asked = heads(
+        found({figure: {"seats": at, "delay_minutes": at + 0.5} for at, figure in enumerate(("mean", "median"), 3)})
+    )
+    assert set(asked) == {
+        f"the {figure} of the {what}" for figure in ("mean", "median") for what in ("seats", "delay in minutes")
+    }
+
+
+def test_a_number_of_things_is_asked_for_as_one() -> None:
+    rows = [{"name": name, "pages": at, "since": 2010 + at} for at, name in enumerate(("lamp", "chair", "vase"), 20)]
+    every = found({"items": rows, "total": 21}, noun="items", many=True)
+    asked = heads(every)
+    assert asked["the number of pages of the first item"] == "20"
+    assert asked["the number of pages of the item vase"] == "22"
+    assert ("count", "items", "21") in {(question.kind, question.items, question.value) for question in every}
+
+
+def test_what_has_a_name_is_asked_for_instead_of_lines_and_flags() -> None:
+    text = "On branch main\nThree files\nOwner: Ada"
+    assert heads(found(text, noun="status")) == {"the owner": "Ada"}
+    assert "the first line" in heads(found(text, noun="note"))
+    flags = [{"name": name, "hidden_flag": at % 2, "rank": at} for at, name in enumerate(("lamp", "chair", "vase"))]
+    assert not any("flag" in head for head in heads(found(flags)))
+
+
 def test_entries_are_asked_by_their_names_by_their_place_and_counted() -> None:
     listed = [{"name": "lamp", "price": 20}, {"name": "chair", "price": 45}]
     asked = heads(found({"items": listed}))
