@@ -397,7 +397,7 @@ class _Writer:
             self._phrases.append((5, f"{' '.join(parts[:-1])}{ending} {parts[-1]} {text}"))
             return
         if label(name) == self._sense.key and self._sense.many and not self._verb.names:  # filter_by_project
-            self._phrases.append((1, f"by {self._sense.key} {text}"))
+            self._phrases.append((1, f"by {text}" if described else f"by {self._sense.key} {text}"))
             return
         if tail and (of in (parts[0], parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
             self._tail, own = "", f"{of} " if of and parts[-1] in ("id", "name") and not described else ""

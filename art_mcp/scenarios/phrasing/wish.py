@@ -111,6 +111,8 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
         among = items if items.startswith("all ") else f"the {items}"
         return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
     thing = _thing(question, call, whole)
+    if re.match(r"the (first|last) line\b", thing):
+        return QuestionPhrases(f"what does {thing} say?", f"what {thing} says", thing)
     many = call.many if not question.head and whole else is_plural(thing)
     verb = "are" if many else "is"
     clause = len(thing.split()) <= _CLAUSE_WORDS and " it " not in thing and rng.random() < _CLAUSE
