@@ -390,7 +390,7 @@ class TextFinder(Finder):
                 continue
             if len(set(values)) == 1:
                 number = is_readable(self.noun) and not self.many and re.fullmatch(r"[\d.]+", values[0])
-                head = f"the value for {name}" if number else f"the {number_of(name, values[0])}"
+                head = f"the value for {name}" if number else f"the {name}"
                 yield self._leaf(head, values[0], again[:1] == values[:1], (key, 0))
             elif len(again) == count:
                 name = number_of(name, values[0])

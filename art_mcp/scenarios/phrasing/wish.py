@@ -133,7 +133,7 @@ def _thing(question: Question, call: Wish, whole: bool) -> str:
         return call.noun_phrase  # not "the count of the count", nor "the datetime of the current time"
     if " it " in head:
         return head.replace(" it ", f" {call.noun_phrase} ")
-    if call.many and (question.kind in ("first", "last") or f" {last}" in head):
+    if call.many and f" {last}" in head:
         return join_phrases(head, call.where)
     if head in (f"the first {last}", f"the last {last}") and call.noun != last and f" {call.noun} " in call.noun_phrase:
         return f"{head.removesuffix(f' {last}')} of {call.noun_phrase}"  # the last of the local branches
