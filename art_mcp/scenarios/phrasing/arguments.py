@@ -410,7 +410,7 @@ class _Writer:
         if described and not entity and kind in ("as", "other") and own in text:  # on that shelf, with that priority
             self._phrases.append((4, f"{spot or 'with'} {text}"))
             return
-        if kind is None and (is_participle(parts[-1]) or (spot and self._verb.reads and not isinstance(value, list))):
+        if kind is None and (is_participle(parts[-1]) or (spot and not (self._verb.edits or isinstance(value, list)))):
             own = f"{own} {text}"  # on shelf F2, due May 1
             self._phrases.append((2, f"{spot} {own}") if spot else (7, f", {own}"))
             return
