@@ -13,19 +13,11 @@ from typing import Any
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
+from art_mcp.scenarios.drafting.digests import is_digest, is_short_digest
 from art_mcp.scenarios.drafting.errors import is_foreign, offers
 from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
-from art_mcp.scenarios.drafting.value_graph import (
-    Origin,
-    Pool,
-    Slot,
-    Source,
-    ValueGraph,
-    alike,
-    is_digest,
-    is_short_digest,
-    parameter_name,
-)
+from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, alike, parameter_name
+from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.observe import Finding, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
 from art_mcp.validation import fits_pattern
@@ -182,7 +174,7 @@ class Arms:
             return
         wanted = _KINDS.get(str(schema.get("type")), (str,))
         short = any(
-            is_short_digest(pool) and self._graph.evidence(slot, source).hits > 0
+            is_short_digest(pool.finding) and self._graph.evidence(slot, source).hits > 0
             for source, pool in self._graph.pools.items()
         )
         description_words = frozenset(meanings(str(schema.get("description", ""))))

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from itertools import islice
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
 from typing import Any
 
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.catalog import Catalog, CatalogTool, properties_of
+from art_mcp.scenarios.catalog import Catalog, properties_of
+from art_mcp.scenarios.drafting.digests import short_digests
+from art_mcp.scenarios.drafting.pools import Count, Origin, Pool, Slot, Source, parameter_name, slot_values
+from art_mcp.scenarios.drafting.stock_answers import StockAnswers
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings, singular
+from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -31,72 +33,8 @@ MAX_POOLS = 2_000
 MAX_NEIGHBOURS = 200
 """Records and calls that are noted of a value, at most."""
 
-_SHORT = "{short}"
-"""Marks the beginning of a digest, by which people name what has it. No name has such a word."""
-
-_DIGEST = re.compile(r"[0-9a-f]{32,}")
 _NAME = re.compile(r"[\w.@+-]+(?: [\w.@+-]+)*")
 _WORD = re.compile(r"[A-Za-z]{3,}")
-
-Slot = tuple[str, str]
-"""A place in a call that takes a value: the tool, and the keys that lead there, as in `entities.*.name`."""
-
-Source = Hashable
-"""Where a value comes from: the origin and the words of a finding, or the name of what makes it up."""
-
-
-class Origin(Enum):
-    """Where values come from that no tool gave: the files of a world, an error, or schemas and resources."""
-
-    WORLD = auto()
-    ERROR = auto()
-    SCHEMA = auto()
-
-
-def parameter_name(path: str) -> str:
-    """The name of what a slot takes: its last key; of the items of a list the singular of the list's key.
-
-    Args:
-        path: The keys of the slot: `tags.*` → tag, `entities.*.name` → name.
-    """
-    whole = path.rstrip(".*")
-    name = whole.rpartition(".")[2]
-    return name if whole == path else singular(name)
-
-
-@dataclass(slots=True)
-class Count:
-    """Calls that worked and that failed. A call that gave nothing counts as a part of each.
-
-    Args:
-        successes: Calls that worked.
-        failures: Calls that failed.
-        hits: Calls that worked and gave something.
-    """
-
-    successes: float = 0.0
-    failures: float = 0.0
-    hits: int = 0
-
-    def rate(self, prior: float) -> float:
-        """The share of calls that may work. prior: what it seems to be before any call, from 0 to 1."""
-        return (prior + self.successes) / (1.0 + self.successes + self.failures)
-
-
-@dataclass(slots=True)
-class Pool:
-    """The values of one source.
-
-    Args:
-        source: The source.
-        finding: The first of them, whose words all have.
-        origin: The tool that gave them, or what else did.
-    """
-
-    source: Source
-    finding: Finding
-    origin: str | Origin
-    values: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,10 +80,12 @@ class ValueGraph:
         self._values: defaultdict[tuple[Slot, str], Count] = defaultdict(Count)
         self._draws: dict[tuple[Slot, str], Source] = {}
         self._contexts: defaultdict[str, list[int]] = defaultdict(list)
-        self._groups: set[frozenset[str]] = set()
+        self._groups: dict[frozenset[str], int] = {}
+        self._numbers = count()
         self._names: defaultdict[tuple[str, str], Count] = defaultdict(Count)
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
+        self._stock_answers = StockAnswers()
         self.messages: dict[Slot, str] = {}
         self.necessary: dict[str, tuple[list[str], bool]] = {}
         self.exclusions: defaultdict[str, set[str]] = defaultdict(set)
@@ -162,9 +102,26 @@ class ValueGraph:
         """
         self.results.setdefault(tool, []).append((dict(arguments), value))
         self.learn_records(_records(value))
+        self._stock_answers.learn(tool, arguments, value)
         new = list(islice(findings(tool, value), MAX_NEW))
-        self._connect([*(leaf for _, leaf in leaves(dict(arguments))), *(finding.value for finding in new)])
-        self.add(tool, [*new, *_below(tool, arguments, new), *_short_digests(new)])
+        self._connect(_together(arguments, new))
+        self.add(tool, [*new, *_below(tool, arguments, new), *short_digests(new)])
+
+    def is_stock(self, tool: str, arguments: Mapping[str, Any], value: Any) -> bool:
+        """Whether what a call gave says only that there is nothing, as other calls of the tool show."""
+        return tool not in self.changing and self._stock_answers.has(tool, arguments, value)
+
+    def retract(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
+        """Forgets that a call worked, and that its values belong together."""
+        self.results[tool].remove((dict(arguments), value))
+        number = self._groups.pop(_keys(_together(arguments, islice(findings(tool, value), MAX_NEW))), None)
+        for slot, argument in slot_values(tool, arguments):
+            key = canonical(argument)
+            if number in self._contexts[key]:
+                self._contexts[key].remove(number)
+            for tally in self._counts(slot, key):
+                tally.successes -= 1
+                tally.hits -= 1
 
     def learn_records(self, records: Iterable[dict[str, Any]]) -> None:
         """Keeps objects, whose values belong together."""
@@ -211,13 +168,13 @@ class ValueGraph:
 
     def _connect(self, values: Iterable[Any]) -> None:
         """Makes values neighbours."""
-        keys = frozenset(canonical(value) for value in values if not isinstance(value, bool))
+        keys = _keys(values)
         if len(keys) < 2 or keys in self._groups:
             return
-        self._groups.add(keys)
+        self._groups[keys] = number = next(self._numbers)
         for key in keys:
             if len(self._contexts[key]) < MAX_NEIGHBOURS:
-                self._contexts[key].append(len(self._groups))
+                self._contexts[key].append(number)
 
     def neighbours(self, candidates: Sequence[Any], others: Iterable[Any]) -> list[Any]:
         """The candidates that were seen together with the most of some other values. Empty: none was with any."""
@@ -227,7 +184,7 @@ class ValueGraph:
             for value in candidates
         ]
         most = max(counts, default=0)
-        return [value for value, count in zip(candidates, counts, strict=True) if count == most] if most else []
+        return [value for value, shared in zip(candidates, counts, strict=True) if shared == most] if most else []
 
     def note_source(self, slot: Slot, value: Any, source: Source) -> None:
         """Notes where the value of a slot was taken from."""
@@ -256,17 +213,25 @@ class ValueGraph:
         for slot, value in values.items():
             key = canonical(value)
             share = (1 - success) * shares.get(slot, 0.0)
-            sources, name = self._of(slot, key), parameter_name(slot[1])
-            if offer:
-                sources = [source for source in sources if offer.isdisjoint(self._values_of(source))]
-            counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
-            elsewhere = [self._by_name[name, source] for source in sources]
-            if success < 1.0 or tool not in self.changing:  # what an act takes may be what it makes
-                elsewhere.append(self._names[name, key])
-            for count in [*counts, *elsewhere]:
-                count.successes += success
-                count.failures += share
-                count.hits += success == 1.0
+            # What an act takes may be what it makes.
+            for tally in self._counts(slot, key, offer, named=success < 1.0 or tool not in self.changing):
+                tally.successes += success
+                tally.failures += share
+                tally.hits += success == 1.0
+
+    def _counts(self, slot: Slot, key: str, offer: Container[str] = (), named: bool = True) -> list[Count]:
+        """What is counted of a value in a slot: the value, and its sources that have nothing of an offer. named:
+        whether it counts for other slots of this name too."""
+        name = parameter_name(slot[1])
+        sources = [
+            source for source in self._of(slot, key) if not any(value in offer for value in self._values_of(source))
+        ]
+        return [
+            self._values[slot, key],
+            *(self._sources[slot, source] for source in sources),
+            *(self._by_name[name, source] for source in sources),
+            *([self._names[name, key]] if named else []),
+        ]
 
     def _of(self, slot: Slot, key: str) -> list[Source]:
         """Where the value of a slot was taken from; if that is not known, where it could be taken from."""
@@ -291,18 +256,18 @@ class ValueGraph:
     def is_refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked; if there were none, those of other tools
         with the value in a parameter of this name."""
-        count = self._count_of(slot, value)
-        return count is not None and count.failures > count.successes
+        tally = self._count_of(slot, value)
+        return tally is not None and tally.failures > tally.successes
 
     def is_refused_here(self, slot: Slot, value: Any) -> bool:
         """The same, but only by calls with the value in this very slot."""
-        count = self._values.get((slot, canonical(value)))
-        return count is not None and count.failures > count.successes
+        tally = self._values.get((slot, canonical(value)))
+        return tally is not None and tally.failures > tally.successes
 
     def is_accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked; if there was none, one of another tool, as in `is_refused`."""
-        count = self._count_of(slot, value)
-        return count is not None and count.hits > 0
+        tally = self._count_of(slot, value)
+        return tally is not None and tally.hits > 0
 
     def refused_calls(self, tool: str) -> list[tuple[dict[str, Any], str]]:
         """The calls of a tool that failed although all of their values seem to be there, each with its error: what they
@@ -438,31 +403,14 @@ class ValueGraph:
         return sorted({path.rpartition("/")[0] for path in files if path.count("/") > 2})
 
 
-def slot_values(tool: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Slot, Any]]:
-    """The scalar values of a call with their slots. Of a list each item is in the same slot, and the last one counts.
-
-    Args:
-        tool: Name of the tool.
-        arguments: Its arguments.
-    """
-    for path, leaf in leaves(dict(arguments)):
-        if not isinstance(leaf, bool):
-            yield (tool, ".".join("*" if isinstance(key, int) else key for key in path)), leaf
+def _together(arguments: Mapping[str, Any], new: Iterable[Finding]) -> list[Any]:
+    """The values of a call and of its result."""
+    return [*(leaf for _, leaf in leaves(dict(arguments))), *(finding.value for finding in new)]
 
 
-def is_digest(value: Any) -> bool:
-    """Whether a value is a hash, which people shorten."""
-    return bool(_DIGEST.fullmatch(str(value)))
-
-
-def short(value: str) -> str:
-    """The beginning of a digest; any other value as it is."""
-    return value[:8] if is_digest(value) else value
-
-
-def is_short_digest(pool: Pool) -> bool:
-    """Whether the values of a pool are the beginnings of digests."""
-    return _SHORT in pool.finding.about
+def _keys(values: Iterable[Any]) -> frozenset[str]:
+    """Values that belong together, in their canonical form."""
+    return frozenset(canonical(value) for value in values if not isinstance(value, bool))
 
 
 def _records(value: Any) -> Iterator[dict[str, Any]]:
@@ -475,13 +423,6 @@ def _records(value: Any) -> Iterator[dict[str, Any]]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _records(item)
-
-
-def _short_digests(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The beginnings of digests."""
-    for finding in findings:
-        if isinstance(finding.value, str) and is_digest(finding.value):
-            yield Finding(None, finding.own, finding.about | {_SHORT}, short(finding.value))
 
 
 def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -498,12 +439,3 @@ def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding])
         if len(finding.path or ()) <= 2 and (tags or "directory" in own):
             kind = "file" if "file" in tags or (not tags and is_file(name)) else "directory"
             yield Finding(None, ("path",), frozenset({kind}), f"{folders[0].rstrip('/')}/{name}")
-
-
-def alike(tool: CatalogTool, pool: Pool) -> float:
-    """Words that a tool's name shares with a pool. What the tool itself gave counts least: it would lead back to what
-    the tool was called for."""
-    own = set(meanings(" ".join(tool.words)))
-    if pool.origin == tool.name:
-        return 0.5 * bool(own & pool.finding.about)
-    return len(own & pool.finding.about.union(pool.finding.own))

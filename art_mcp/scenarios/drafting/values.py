@@ -8,9 +8,10 @@ from typing import Any
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.arms import Arm, Arms
+from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, parameter_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
-from art_mcp.scenarios.drafting.value_graph import Origin, Pool, Slot, Source, ValueGraph, parameter_name
+from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.worlds.alias import alias

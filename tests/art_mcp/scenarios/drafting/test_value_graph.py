@@ -12,7 +12,7 @@ import pytest
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.explore import learn_failure
-from art_mcp.scenarios.drafting.value_graph import parameter_name
+from art_mcp.scenarios.drafting.pools import parameter_name
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.plan import Step
