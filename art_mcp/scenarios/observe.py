@@ -151,6 +151,18 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields the objects in a value that hold values, each before those in it."""
+    if isinstance(value, dict):
+        if any(isinstance(item, str | int) for item in value.values()):
+            yield value
+        for item in value.values():
+            yield from objects(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from objects(item)
+
+
 def at(value: Any, path: Sequence[str | int]) -> Any:
     """The part of a value at a path.
 

@@ -20,8 +20,8 @@ _NOTES = {
     "open-day": ("Open day", "Visitors come from ten to four.", {"Tasks": "Signs, benches, tea."}),
 }
 _TODOS = (
-    "Order bean poles", "Mend the greenhouse door", "Paint the signs", "Collect the fees", "Sharpen the mower", "Plant the leeks",
-    "Invite the school", "Empty the rain barrels", "Repair the gate", "Label the seed packets",
+    "Order bean poles", "Mend the greenhouse door", "Paint the signs", "Collect the fees", "Sharpen the mower",
+    "Plant the leeks", "Invite the school", "Empty the rain barrels", "Repair the gate", "Label the seed packets",
     "Book the chipper", "Clean the tool shed",
 )  # fmt: skip
 _PROJECTS = {"allotments": "Twelve plots on the hill", "orchard": "Apples and plums", "festival": "Harvest festival"}

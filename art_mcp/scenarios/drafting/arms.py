@@ -28,6 +28,9 @@ FEW = 4
 SAME_NAME = 0.9
 """What is left of the rate of a source for a parameter of the same name of another tool."""
 
+RELATED_NAME = 0.65
+"""The same where the names differ in a first word: `category`, `target_category`."""
+
 _SMALL = 3
 _WRITTEN = frozenset({"examples", "described", "offered", "default"})
 """Sources of values that somebody wrote into a schema."""
@@ -105,6 +108,8 @@ class Arms:
             prior = max(prior, SAME_NAME * others.rate(0.5))
         elif others.failures:
             prior *= max(0.4, 1 - 0.15 * others.failures)
+        elif (related := self._graph.by_related_name(slot, arm.source)).hits:
+            prior = max(prior, RELATED_NAME * related.rate(0.5))
         return self._graph.evidence(slot, arm.source).rate(prior)
 
     def of(

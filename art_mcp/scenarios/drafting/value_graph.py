@@ -1,7 +1,8 @@
 """The value graph: values that a server and its world show, what they are called there, and which calls accepted them.
 
-A value is a node. Values of one record, and the arguments and results of one call, are neighbours. The names of sources
-only say which are tried first: what counts are the calls that worked with their values.
+A value is a node. Values of one record, and the arguments and results of one call, are neighbours. What is in two
+entries of one result, or of one record, is not: a sheet of one workbook, and a column of a sheet of another. The names
+of sources only say which are tried first: what counts are the calls that worked with their values.
 """
 
 from __future__ import annotations
@@ -10,16 +11,17 @@ import re
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from typing import Any
 
 from art_mcp.canonical import canonical
+from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, properties_of
 from art_mcp.scenarios.drafting.digests import short_digests
 from art_mcp.scenarios.drafting.pools import Count, Origin, Pool, Slot, Source, parameter_name, slot_values
 from art_mcp.scenarios.drafting.stock_answers import StockAnswers
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings
+from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings, objects
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -35,6 +37,8 @@ MAX_NEIGHBOURS = 200
 
 _NAME = re.compile(r"[\w.@+-]+(?: [\w.@+-]+)*")
 _WORD = re.compile(r"[A-Za-z]{3,}")
+_PART = re.compile(r"\b\w{3,20} \w{3,20}\b")
+"""Two words of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,11 @@ class ValueGraph:
         self._takes: dict[str | Origin, set[frozenset[str]]] = {
             tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools
         }
+        names = {name: tuple(words(name)) for tool in catalog.tools for name in properties_of(tool)}
+        self._related = {
+            name: [other for other, parts in names.items() if own and parts and (own[1:] == parts or parts[1:] == own)]
+            for name, own in names.items()
+        }
         self.pools: dict[Source, Pool] = {}
         self.results: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         self.records: list[dict[str, Any]] = []
@@ -80,8 +89,7 @@ class ValueGraph:
         self._values: defaultdict[tuple[Slot, str], Count] = defaultdict(Count)
         self._draws: dict[tuple[Slot, str], Source] = {}
         self._contexts: defaultdict[str, list[int]] = defaultdict(list)
-        self._groups: dict[frozenset[str], int] = {}
-        self._numbers = count()
+        self._groups: dict[tuple[frozenset[str], frozenset[str]], int] = {}
         self._names: defaultdict[tuple[str, str], Count] = defaultdict(Count)
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
@@ -101,10 +109,14 @@ class ValueGraph:
             value: The result, as `parse_result` returns it.
         """
         self.results.setdefault(tool, []).append((dict(arguments), value))
-        self.learn_records(_records(value))
+        self.learn_records(objects(value))
         self._stock_answers.learn(tool, arguments, value)
         new = list(islice(findings(tool, value), MAX_NEW))
-        self._connect(_together(arguments, new))
+        self._connect(*_together(arguments, value, new))
+        names = {finding.value for finding in new if finding.path is None}
+        for name, inside in _entries(value):
+            if name in names:
+                self._connect([name], (leaf for _, leaf in leaves(inside)))
         self.add(tool, [*new, *_below(tool, arguments, new), *short_digests(new)])
 
     def is_stock(self, tool: str, arguments: Mapping[str, Any], value: Any) -> bool:
@@ -114,11 +126,11 @@ class ValueGraph:
     def retract(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
         """Forgets that a call worked, and that its values belong together."""
         self.results[tool].remove((dict(arguments), value))
-        number = self._groups.pop(_keys(_together(arguments, islice(findings(tool, value), MAX_NEW))), None)
+        values, parts = _together(arguments, value, list(islice(findings(tool, value), MAX_NEW)))
+        number = self._groups.get((_keys(values), _keys(parts)), 0)
         for slot, argument in slot_values(tool, arguments):
             key = canonical(argument)
-            if number in self._contexts[key]:
-                self._contexts[key].remove(number)
+            self._contexts[key] = [mark for mark in self._contexts[key] if mark != number]
             for tally in self._counts(slot, key):
                 tally.successes -= 1
                 tally.hits -= 1
@@ -128,7 +140,9 @@ class ValueGraph:
         for record in records:
             if len(self.records) < MAX_FINDINGS and record not in self.records:
                 self.records.append(record)
-                self._connect(leaf for _, leaf in leaves(record))
+                inside = [item for value in record.values() for _, item in leaves(value) if _has_objects(value)]
+                own = [item for value in record.values() for _, item in leaves(value) if not _has_objects(value)]
+                self._connect(own, inside)
 
     def add(self, origin: str | Origin, new: Iterable[Finding], pools: dict[Source, Pool] | None = None) -> None:
         """Keeps values.
@@ -166,21 +180,26 @@ class ValueGraph:
                 pool.values.setdefault(canonical(value), value)
         self._endings[slot] += [ending for ending in endings if ending not in self._endings[slot]]
 
-    def _connect(self, values: Iterable[Any]) -> None:
-        """Makes values neighbours."""
-        keys = _keys(values)
-        if len(keys) < 2 or keys in self._groups:
+    def _connect(self, values: Iterable[Any], parts: Iterable[Any] = ()) -> None:
+        """Makes values neighbours of one another and of some parts, which are no neighbours of one another."""
+        group = _keys(values), _keys(parts)
+        if len(group[0] | group[1]) < 2 or group in self._groups:
             return
-        self._groups[keys] = number = next(self._numbers)
-        for key in keys:
+        self._groups[group] = number = len(self._groups) + 1
+        for key, mark in [*((key, number) for key in group[0]), *((key, -number) for key in group[1] - group[0])]:
             if len(self._contexts[key]) < MAX_NEIGHBOURS:
-                self._contexts[key].append(number)
+                self._contexts[key].append(mark)
+
+    def _reach(self, value: Any) -> set[int]:
+        """The marks of the neighbours of a value."""
+        marks = self._contexts.get(canonical(value), ())
+        return {each for mark in marks for each in ((mark, -mark) if mark > 0 else (-mark,))}
 
     def neighbours(self, candidates: Sequence[Any], others: Iterable[Any]) -> list[Any]:
         """The candidates that were seen together with the most of some other values. Empty: none was with any."""
-        contexts = [set(self._contexts.get(canonical(other), ())) for other in others if not isinstance(other, bool)]
+        reaches = [self._reach(other) for other in others if not isinstance(other, bool)]
         counts = [
-            sum(not known.isdisjoint(self._contexts.get(canonical(value), ())) for known in contexts)
+            sum(not reach.isdisjoint(self._contexts.get(canonical(value), ())) for reach in reaches)
             for value in candidates
         ]
         most = max(counts, default=0)
@@ -252,6 +271,12 @@ class ValueGraph:
         name = parameter_name(slot[1])
         every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
         return Count(every.successes - own.successes, every.failures - own.failures, every.hits - own.hits)
+
+    def by_related_name(self, slot: Slot, source: Source) -> Count:
+        """The same for slots whose names differ in a first word: `category` and `target_category`."""
+        related = self._related.get(parameter_name(slot[1]), ())
+        counts = [self._by_name[name, source] for name in related if (name, source) in self._by_name]
+        return Count(*(sum(getattr(each, part) for each in counts) for part in ("successes", "failures", "hits")))
 
     def is_refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked; if there were none, those of other tools
@@ -360,16 +385,19 @@ class ValueGraph:
         return sorted(parts)
 
     def near(self, others: Iterable[Any]) -> list[Any]:
-        """Short texts that were seen together with all of some values: cells of a file, members of a group."""
-        contexts = [set(self._contexts.get(canonical(other), ())) for other in others if not isinstance(other, bool)]
-        if not contexts:
+        """Short texts that were seen together with all of some values, and parts of long ones: cells of a file, members
+        of a group, words of a note."""
+        reaches = [self._reach(other) for other in others if not isinstance(other, bool)]
+        if not reaches:
             return []
-        common = set.intersection(*contexts)
+        common = set.intersection(*reaches)
         texts = {
-            value
+            value if len(value) <= 40 else _PART.findall(value)[0]
             for pool in self.pools.values()
             for key, value in pool.values.items()
-            if isinstance(value, str) and len(value) <= 40 and not common.isdisjoint(self._contexts.get(key, ()))
+            if isinstance(value, str)
+            and (len(value) <= 40 or _PART.search(value))
+            and not common.isdisjoint(self._contexts.get(key, ()))
         }
         return sorted(texts.difference(map(str, others)))
 
@@ -403,26 +431,36 @@ class ValueGraph:
         return sorted({path.rpartition("/")[0] for path in files if path.count("/") > 2})
 
 
-def _together(arguments: Mapping[str, Any], new: Iterable[Finding]) -> list[Any]:
-    """The values of a call and of its result."""
-    return [*(leaf for _, leaf in leaves(dict(arguments))), *(finding.value for finding in new)]
+def _together(arguments: Mapping[str, Any], result: Any, new: Iterable[Finding]) -> tuple[list[Any], list[Any]]:
+    """The values of a call, and those of its result. Where that is no list of objects, all of them belong together."""
+    own, given = [leaf for _, leaf in leaves(dict(arguments))], [finding.value for finding in new]
+    return (own, given) if _has_objects(result) else ([*own, *given], [])
+
+
+def _has_objects(value: Any) -> bool:
+    """Whether a value is, or has, several objects with values of their own."""
+    return sum(1 for _ in islice(_holders(value), 2)) > 1
+
+
+def _holders(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a value that hold values or lists."""
+    if isinstance(value, dict) and any(not isinstance(item, dict) for item in value.values()):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _holders(item)
+
+
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """The keys in a value under which objects and lists stand, with these."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _entries(item)
+    if isinstance(value, dict):
+        yield from ((key, item) for key, item in value.items() if isinstance(item, dict | list))
 
 
 def _keys(values: Iterable[Any]) -> frozenset[str]:
     """Values that belong together, in their canonical form."""
     return frozenset(canonical(value) for value in values if not isinstance(value, bool))
-
-
-def _records(value: Any) -> Iterator[dict[str, Any]]:
-    """The objects in a result that hold values."""
-    if isinstance(value, dict):
-        if any(isinstance(item, str | int) for item in value.values()):
-            yield value
-        for item in value.values():
-            yield from _records(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _records(item)
 
 
 def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding]) -> Iterator[Finding]:
