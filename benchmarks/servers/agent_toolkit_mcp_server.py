@@ -82,7 +82,7 @@ def make_toolkit(where: Path, seed: int) -> Path:
         database.execute("INSERT INTO schema_version VALUES (2)")
         for name, about in _PROJECTS.items():
             tags, members = (json.dumps(part) for part in (rng.sample(_TAGS, 2), []))
-            row = (name, str(root), about, tags, members, moment(), moment())
+            row = (name, f"/srv/{name}", about, tags, members, moment(), moment())
             database.execute("INSERT INTO projects VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         for text in _TODOS:
             own, tags, project = new_id(), json.dumps(rng.sample(_TAGS, rng.randrange(3))), rng.choice(list(_PROJECTS))

@@ -15,7 +15,7 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.digests import is_digest, is_short_digest
 from art_mcp.scenarios.drafting.errors import is_foreign, offers
-from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
+from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, mixture, new_name, phrase
 from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, alike, parameter_name
 from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.observe import Finding, leaves, meanings, singular
@@ -225,8 +225,17 @@ class Arms:
             form = schema if own_format else {"description": hints, "pattern": schema.get("pattern")}
             yield Arm("format", 0.95, make=lambda rng, _: draw_formatted_text(name, form, rng), made_up=True)
         text = bool(words(name)) and (singular(words(name)[-1]) in WORDS.texts or words(name)[-1] == "contents")
-        yield Arm("phrase", 0.8 if text else 0.24, make=lambda rng, _: phrase(rng), made_up=True)
-        yield Arm("new name", 0.58 if makes else 0.3, make=lambda rng, _: new_name(rng), made_up=True)
+        own_kind = [str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()]
+        sentences = [value for value in own_kind if 2 <= len(value.split()) <= 8]
+        new = 0.58 if makes else 0.3
+        if len(sentences) >= FEW and 2 * len(sentences) > len(own_kind):  # so what is new has several words too
+            yield Arm("phrase", 0.8 if text else new, make=lambda rng, _: mixture(sentences, rng), made_up=True)
+            new = 0.24
+        else:
+            free = not own_kind and not makes and not set(words(name)[-1:]) & WORDS.names  # a reason, say
+            prior = 0.8 if text else 0.35 if free else 0.24
+            yield Arm("phrase", prior, make=lambda rng, _: phrase(rng), made_up=True)
+        yield Arm("new name", new, make=lambda rng, _: new_name(rng), made_up=True)
         graph = self._graph
         paths = _are_paths([str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()[:3]])
         likely = paths or bool(graph.own_endings(slot))

@@ -209,6 +209,8 @@ class Explorer:
                     note_sequences(self._graph, step, calls)
                     calls.append((step, result))
                     before, changes = changes, await self._server.changes()
+                    if self._acts(tool) and not pools and (changes is None or changes == before):
+                        self._values.learn(tool.name, step.arguments, result)
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
                         self._graph.note(tool.name, step.arguments, 1.0)
@@ -281,9 +283,11 @@ class Explorer:
             self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
         self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
+        if self._acts(self._values.tool(step.tool)):
+            return result  # what it changes is not there in other copies
         if not pools:
             self._values.learn(step.tool, step.arguments, result)
-        elif not self._acts(self._values.tool(step.tool)):
+        else:
             self._calls.discard(to_json(step))  # what it gives where nothing was changed is not known
         return result
 

@@ -226,6 +226,8 @@ class ValueGraph:
             slots: The slots that made it fail, each with its share. None: all in equal shares.
             alternatives: What the server offered instead. A source that has some of it is not to blame for the value.
         """
+        if success == 1.0 and not arguments.keys() & set(self.necessary.get(tool, ((), False))[0]):
+            self.necessary.pop(tool, None)  # the error was about the values that it had
         offer = {canonical(value) for value in alternatives}
         values = dict(slot_values(tool, arguments))
         shares = slots if slots is not None else dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)

@@ -164,6 +164,24 @@ def test_a_parameter_profits_from_one_whose_name_has_a_word_less() -> None:
     assert values.graph.by_name(("move_box", "target_shelf"), SHELVES).hits == 0
 
 
+def test_new_texts_are_made_of_the_words_of_those_that_are_there() -> None:
+    adds, tags = tool("add_task", title=STRING), tool("add_tag", tag=STRING)
+    values = values_of(adds, tags, tool("list_tasks"))
+    titles = ["Sand the oak table", "Order new hinges", "Varnish the doors", "Sharpen all chisels"]
+    values.learn("list_tasks", {}, [{"title": title, "tag": title.split()[-1]} for title in titles])
+    for title in titles:
+        for own, step in (
+            ("title", Step(tool="add_task", arguments={"title": title})),
+            ("tag", Step(tool="add_tag", arguments={"tag": title.split()[-1]})),
+        ):
+            learn_failure(values, step, f"there is a {own} {step.arguments[own]!r} already")
+    new = {call["title"] for call in drawn(values, adds)} - set(titles)
+    assert new
+    assert {text.partition(" ")[0] for text in new} <= {title.split()[0] for title in titles}
+    assert {text.partition(" ")[2] for text in new} <= {title.partition(" ")[2] for title in titles}
+    assert not any(" " in call["tag"] for call in drawn(values, tags))
+
+
 def test_a_call_that_got_a_stock_answer_is_forgotten() -> None:
     reads = tool("get_entry", file=STRING, key=STRING)
     values = values_of(reads)
