@@ -21,7 +21,7 @@ from art_mcp.scenarios.drafting.digests import short_digests
 from art_mcp.scenarios.drafting.pools import Count, Origin, Pool, Slot, Source, parameter_name, slot_values
 from art_mcp.scenarios.drafting.stock_answers import StockAnswers
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings, objects
+from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, is_local, leaves, meanings, objects
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -154,6 +154,8 @@ class ValueGraph:
         """
         pools = self.pools if pools is None else pools
         for finding in new:
+            if self.places and is_local(str(finding.value)):  # no other copy of the world has it
+                continue
             source = (origin, finding.own, finding.about)
             if source not in pools and len(pools) >= MAX_POOLS:
                 continue

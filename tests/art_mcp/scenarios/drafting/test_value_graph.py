@@ -241,6 +241,18 @@ def test_one_of_the_parameters_that_an_error_names_is_drawn() -> None:
         assert len(call.keys() & {"since_sha", "since_day"}) == 1
 
 
+def test_files_outside_of_a_world_are_not_used_in_it(tmp_path: Path) -> None:
+    crops = tool("crop_image", path=STRING)
+    values = values_of(crops, tool("list_images"))
+    (tmp_path / "pictures").mkdir()
+    values.learn_places(places_of([tmp_path / "pictures"]))
+    outside = str(tmp_path / "cache" / "lamp.png")
+    values.learn("list_images", {}, [{"path": "/world/pictures/lamp.png"}, {"path": outside}])
+    paths = {call["path"] for call in drawn(values, crops, explore=True)}
+    assert "/world/pictures/lamp.png" in paths
+    assert outside not in paths
+
+
 def test_examples_of_paths_of_other_machines_are_never_used_in_a_world(tmp_path: Path) -> None:
     path = {"type": "string", "description": "An absolute path, such as '/home/me/q1.xlsx'", "examples": ["/etc/q2"]}
     makes = tool("create_workbook", path=path)
