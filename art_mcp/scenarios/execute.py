@@ -176,8 +176,7 @@ async def rollout_of_its_own() -> AsyncIterator[Scope]:
 
 
 def is_act(tool: CatalogTool, changing: Container[str]) -> bool:
-    """Whether a tool is tried where what it changes does no harm: it was seen to change something, or its verb says so
-    and nothing says that it only reads.
+    """Whether a tool changes something: it was seen to, or its verb says so and nothing else that it only reads.
 
     Args:
         tool: The tool.
