@@ -100,7 +100,8 @@ def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) 
 
 def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
     """The changes of two executions of the same calls. Values that differ are marked as varying. What is at another
-    place each time, and differs in its digits alone, is kept too, if the values of some of it are the same.
+    place each time, and differs in its digits alone, is kept too, beside something that is known: a change at one place,
+    or a value of a row that is the same in the same file.
 
     Returns:
         The changes. None: the executions changed different things, so that nothing can be expected of a third one.
@@ -110,7 +111,7 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
     common = {change.key for change in first} & {change.key for change in second}
     loose = {_without_digits(change) for change in first if change.key not in common}
     others = _by_place(second, loose)
-    changes = []
+    changes, known = [], False
     for place, change in _by_place(first, loose).items():
         other = others.get(place)
         if other is None or ((change.after is None) is not (other.after is None)):
@@ -119,9 +120,8 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         if moved and _mask_digits(change.after or "") != _mask_digits(other.after or ""):
             return None
         changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved}))
-    if changes and all(change.digits_vary and change.varies for change in changes):
-        return None  # nothing is known of what was changed
-    return changes
+        known |= not moved or (same and change.where == other.where)
+    return changes if known or not changes else None
 
 
 def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> dict[tuple[str, str, int], Change]:

@@ -105,5 +105,5 @@ SERVER = BenchmarkServer(
     lambda: [pypi("agent-toolkit-mcp-server", "agent-toolkit-mcp-server==0.4.0", "mcp<2")],
     make_toolkit,
     {"HOME": "{world}", "AGENT_TOOLKIT_HOME": "{world}"},
-    use="development",
+    use="seen",
 )

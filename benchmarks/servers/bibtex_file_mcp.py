@@ -53,5 +53,5 @@ SERVER = BenchmarkServer(
     lambda: [pypi("bibtex-file-mcp", "bibtex-file-mcp==1.1.0", "mcp<2")],
     make_bibliographies,
     {"HOME": "{world}"},
-    use="development",
+    use="seen",
 )

@@ -56,5 +56,5 @@ SERVER = BenchmarkServer(
     lambda: npx("tryll-dataset-builder-mcp@1.3.1"),
     make_data_sets,
     npm_cache() | {"DATA_DIR": "{world}"},
-    use="development",
+    use="seen",
 )

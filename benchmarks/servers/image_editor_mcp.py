@@ -49,5 +49,5 @@ SERVER = BenchmarkServer(
     lambda: [pypi("truffle-ai-image-editor-mcp", "truffle-ai-image-editor-mcp==1.0.1", "mcp<2")],
     make_pictures,
     {"HOME": "{world}"},
-    use="development",
+    use="seen",
 )

@@ -52,5 +52,5 @@ SERVER = BenchmarkServer(
     lambda: [_program(), "mcp"],
     make_tasks,
     {"HOME": "{world}"},
-    use="development",
+    use="seen",
 )

@@ -52,7 +52,7 @@ def test_a_verb_and_a_form_can_be_added(tmp_path: Path) -> None:
     lexicon = read_changed(tmp_path, "lexicon.toml", "[verbs.read]", '[verbs.read]\n"weigh balance" = ["weigh"]')
     assert isinstance(lexicon, Lexicon)
     assert lexicon.verbs["read"]["weigh balance"] == ("weigh",)
-    sentences = read_changed(tmp_path, "sentences.toml", '"Tell me {wh}."', '"Tell me {wh}.", "Who can tell me {wh}?"')
+    sentences = read_changed(tmp_path, "sentences.toml", '"I wonder {wh}."', '"I wonder {wh}.", "Who knows {wh}?"')
     assert isinstance(sentences, Sentences)
     assert len(sentences.requests["ask"]) == len(SENTENCES.requests["ask"]) + 1
 
