@@ -207,6 +207,10 @@ class ValueGraph:
         most = max(counts, default=0)
         return [value for value, shared in zip(candidates, counts, strict=True) if shared == most] if most else []
 
+    def knows(self, values: Iterable[Any]) -> bool:
+        """Whether one of some values was seen together with others."""
+        return any(self._contexts.get(canonical(value)) for value in values)
+
     def note_source(self, slot: Slot, value: Any, source: Source) -> None:
         """Notes where the value of a slot was taken from."""
         self._draws[slot, canonical(value)] = source
