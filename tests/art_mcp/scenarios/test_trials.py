@@ -74,8 +74,7 @@ async def test_a_time_in_what_is_written_is_told_from_what_sharing_changes(notes
     sign = plan("sign_note", path="/world/notes/a.txt")
     async with connected([*NOTES, "{world}"], notes) as (server, trials):
         drafted, *others = await trials.run([plan("make_draft"), *writing("b"), sign, sign])
-        assert isinstance(drafted, Trial)
-        assert [(change.after, change.digits_vary) for change in drafted.changes or []] == [("draft", True)]
+        assert outcome(drafted) == "unstable: the two executions changed different things in the world"
         assert all(isinstance(result, Trial) for result in others)
         changes = [change for result in others if isinstance(result, Trial) for change in result.changes or []]
         assert [(change.where, change.varies) for change in changes] == [
