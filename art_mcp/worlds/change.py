@@ -100,8 +100,8 @@ def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) 
 
 def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
     """The changes of two executions of the same calls. Values that differ are marked as varying. What is at another
-    place each time, and differs in its digits alone, is kept too, beside something that is known: a change at one place,
-    or a value of a row that is the same in the same file.
+    place each time, and differs in its digits alone, is kept beside others, such as a backup beside what was changed,
+    or by itself, if it has a random id and some of its values are the same.
 
     Returns:
         The changes. None: the executions changed different things, so that nothing can be expected of a third one.
@@ -111,7 +111,7 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
     common = {change.key for change in first} & {change.key for change in second}
     loose = {_without_digits(change) for change in first if change.key not in common}
     others = _by_place(second, loose)
-    changes, known = [], False
+    changes = []
     for place, change in _by_place(first, loose).items():
         other = others.get(place)
         if other is None or ((change.after is None) is not (other.after is None)):
@@ -120,8 +120,9 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         if moved and _mask_digits(change.after or "") != _mask_digits(other.after or ""):
             return None
         changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved}))
-        known |= not moved or (same and change.where == other.where)
-    return changes if known or not changes else None
+    if changes and all(change.digits_vary and (change.varies or not _has_random_id(change)) for change in changes):
+        return None  # nothing was changed that is known by its place, or by its value and an id
+    return changes
 
 
 def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> dict[tuple[str, str, int], Change]:
@@ -135,6 +136,11 @@ def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> d
         counts[place] += 1
         result[*place, counts[place]] = change
     return result
+
+
+def _has_random_id(change: Change) -> bool:
+    """Whether a hash or UUID is in the place of a change. A number alone may be a time: of a backup, or in a log."""
+    return any(not match[0].isdigit() for match in _DIGITS.finditer(f"{change.where} {change.what}"))
 
 
 def _without_digits(change: Change) -> tuple[str, str]:

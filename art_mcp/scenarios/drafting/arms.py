@@ -232,7 +232,7 @@ class Arms:
             yield Arm("phrase", 0.8 if text else new, make=lambda rng, _: mixture(sentences, rng), made_up=True)
             new = 0.24
         else:
-            free = not own_kind and not makes and not set(words(name)[-1:]) & WORDS.names  # a reason, say
+            free = all(arm.prior < 0.3 for arm in pools) and not set(words(name)[-1:]) & WORDS.names  # a reason, say
             prior = 0.8 if text else 0.35 if free else 0.24
             yield Arm("phrase", prior, make=lambda rng, _: phrase(rng), made_up=True)
         yield Arm("new name", new, make=lambda rng, _: new_name(rng), made_up=True)

@@ -22,6 +22,7 @@ from art_mcp.scenarios.drafting.pools import Count, Origin, Pool, Slot, Source, 
 from art_mcp.scenarios.drafting.stock_answers import StockAnswers
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, is_local, leaves, meanings, objects
+from art_mcp.scenarios.phrasing.language import WORDS
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -73,9 +74,10 @@ class ValueGraph:
         self._takes: dict[str | Origin, set[frozenset[str]]] = {
             tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools
         }
-        names = {name: tuple(words(name)) for tool in catalog.tools for name in properties_of(tool)}
+        every = {name: tuple(words(name)) for tool in catalog.tools for name in properties_of(tool)}
+        names = {name: own for name, own in every.items() if own and not {own[-1]} & (WORDS.names | {"id"})}
         self._related = {
-            name: [other for other, parts in names.items() if own and parts and (own[1:] == parts or parts[1:] == own)]
+            name: [other for other, parts in names.items() if own[1:] == parts or parts[1:] == own]
             for name, own in names.items()
         }
         self.pools: dict[Source, Pool] = {}
@@ -206,6 +208,10 @@ class ValueGraph:
         ]
         most = max(counts, default=0)
         return [value for value, shared in zip(candidates, counts, strict=True) if shared == most] if most else []
+
+    def knows(self, values: Iterable[Any]) -> bool:
+        """Whether one of some values was seen together with others."""
+        return any(self._contexts.get(canonical(value)) for value in values)
 
     def note_source(self, slot: Slot, value: Any, source: Source) -> None:
         """Notes where the value of a slot was taken from."""

@@ -346,6 +346,8 @@ class _Draw:
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")
         together = self._graph.neighbours(values, self._leaves) if self._leaves else []
+        if self._optional and self._pools is None and arm.seen and not together and self._graph.knows(self._leaves):
+            raise NoValue(f"{slot[0]}'s {slot[1]} has no values that go with the others")
         if together and self._rng.random() < TOGETHER:
             values = together
         if self._pools is None and self._rng.random() < ACCEPTED:

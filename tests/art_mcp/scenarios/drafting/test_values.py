@@ -220,3 +220,15 @@ def test_a_parameter_that_a_call_did_without_is_not_necessary() -> None:
     assert "project" in values.arguments(finds, optional=0.0)
     values.graph.note("find_note", {"name": "compost"}, 1.0)
     assert "project" not in values.arguments(finds, optional=0.0)
+
+
+def test_an_optional_argument_goes_with_the_others() -> None:
+    clears = tool("clear_note", note=STRING)
+    clears.input_schema["properties"]["project"] = STRING
+    values = values_of(clears, tool("list_notes"), tool("list_projects"))
+    values.learn("list_notes", {}, [{"note": "compost", "pages": 2}, {"note": "roses", "project": "orchard"}])
+    values.learn("list_projects", {}, [{"project": "orchard"}, {"project": "festival"}])
+    values.graph.note("clear_note", {"note": "roses", "project": "orchard"}, 1.0)
+    calls = [values.arguments(clears, optional=1.0) for _ in range(40)]
+    assert {"note": "roses", "project": "orchard"} in calls
+    assert all("project" not in call for call in calls if call["note"] == "compost")
