@@ -14,7 +14,7 @@ MakeWorld = Callable[[Path, int], Path]
 """Makes the original of a world in an empty directory, by a seed, and returns its path."""
 
 Use = Literal["development", "seen", "untouched"]
-"""What a server is for: rules of the generation are developed on some. Of some that were run untouched the failures were
+"""What a server is for: rules of the generation are developed on some. Some were run untouched, and their failures were
 read afterwards, for faults that others may have too. The others are run once, at the end."""
 
 
