@@ -86,13 +86,13 @@ def make_toolkit(where: Path, seed: int) -> Path:
             database.execute("INSERT INTO projects VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         for text in _TODOS:
             own, tags, project = new_id(), json.dumps(rng.sample(_TAGS, rng.randrange(3))), rng.choice(list(_PROJECTS))
-            status, made = rng.choice(("open", "open", "in_progress", "done")), moment()
+            status, date = rng.choice(("open", "open", "in_progress", "done")), moment()
             done = moment() if status == "done" else None
-            row = (own, text, status, rng.choice(("_global", project)), tags, "[]", "", 0, made, made, done)
+            row = (own, text, status, rng.choice(("_global", project)), tags, "[]", "", 0, date, date, done)
             database.execute(f"INSERT INTO todos VALUES ({', '.join('?' * len(row))})", row)
             if rng.random() < 0.5:
                 body = rng.choice(("Ask the committee first", "Half of it is done", "Needs a dry day"))
-                database.execute("INSERT INTO todo_comments VALUES (?, ?, ?, ?, ?)", (new_id(), own, body, made, made))
+                database.execute("INSERT INTO todo_comments VALUES (?, ?, ?, ?, ?)", (new_id(), own, body, date, date))
         for name, text in _TEMPLATES.items():
             variables = json.dumps([part.partition("}")[0] for part in text.split("{")[1:]])
             row = (new_id(), name, f"For a {name}", text, variables, "[]", moment(), moment())

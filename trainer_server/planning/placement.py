@@ -58,10 +58,10 @@ def place(config: ServerConfig, base: ServedModel, gpus: Mapping[str, tuple[int,
     plan = make_plan(workload, turns=config.share_gpu if len(gpus) == 1 else None)
     where = f"{len(gpus)} × {total:.0f} GiB of GPU memory" + (f", {free:.0f} free" if total - free >= 1 else "")
     _check(plan, where)
-    args = dict(zip(plan.engine_args[::2], plan.engine_args[1::2], strict=True))
-    args[UTILIZATION_FLAG] = f"{plan.utilization * free / total:.2f}"  # vLLM's is a share of all of the memory
+    share = f"{plan.utilization * free / total:.2f}"  # vLLM's is a share of all of the memory
+    flags = {**plan.engine_flags, UTILIZATION_FLAG: share}
     added = [
-        word for flag, value in args.items() if argument(config.engine_args, flag) is None for word in (flag, value)
+        word for flag, value in flags.items() if argument(config.engine_args, flag) is None for word in (flag, value)
     ]
     log.info("%s: %s; vLLM gets %s. `art-langgraph plan` has the arithmetic", where, _layout(plan), " ".join(added))
     *engines, trainer = plan.spans(list(gpus)) if plan.trainer else [None]

@@ -193,10 +193,10 @@ class Plan:
         return self.trainer_fits and self.engines > 0 and self.kv_tokens >= self.engines * self.workload.context
 
     @property
-    def engine_args(self) -> list[str]:
-        """Flags of each vLLM, without its context."""
-        args = ["--gpu-memory-utilization", f"{self.utilization:.2f}", "--max-num-seqs", str(self.requests)]
-        return [*args, "--tensor-parallel-size", str(self.tensor)] if self.tensor > 1 else args
+    def engine_flags(self) -> dict[str, str]:
+        """Flags of each vLLM with their values, without its context."""
+        flags = {"--gpu-memory-utilization": f"{self.utilization:.2f}", "--max-num-seqs": str(self.requests)}
+        return {**flags, "--tensor-parallel-size": str(self.tensor)} if self.tensor > 1 else flags
 
     def spans(self, gpus: Sequence[str]) -> list[str]:
         """The GPUs of each engine, and at last those of the trainer: `0,1`.
@@ -230,7 +230,8 @@ class Plan:
     def command(self) -> str:
         """The shell command that serves this layout."""
         workload = self.workload
-        vllm = shlex.join(["--max-model-len", str(workload.context), *self.engine_args])
+        flags = {"--max-model-len": str(workload.context), **self.engine_flags}
+        vllm = shlex.join(word for flag in flags.items() for word in flag)
         line = ["art-langgraph", "serve", "--model", workload.model]
         if self.trainer:
             *engines, trainer = self.spans([str(gpu) for gpu in range(workload.gpus)])

@@ -443,8 +443,8 @@ class ValueGraph:
 
 def _together(arguments: Mapping[str, Any], result: Any, new: Iterable[Finding]) -> tuple[list[Any], list[Any]]:
     """The values of a call, and those of its result. Where that is no list of objects, all of them belong together."""
-    own, given = [leaf for _, leaf in leaves(dict(arguments))], [finding.value for finding in new]
-    return (own, given) if _has_objects(result) else ([*own, *given], [])
+    own, others = [leaf for _, leaf in leaves(dict(arguments))], [finding.value for finding in new]
+    return (own, others) if _has_objects(result) else ([*own, *others], [])
 
 
 def _has_objects(value: Any) -> bool:

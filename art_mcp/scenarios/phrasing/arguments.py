@@ -125,9 +125,8 @@ class _Writer:
         self._noun = sense.noun.split()
         self._nouns = {singular(word) for word in self._noun}
         self._phrases: list[tuple[int, str]] = []  # with its rank in the sentence
-        self._notes: list[
-            tuple[str, str, str]
-        ] = []  # a name, its value, and both: "weight", "24 kg", "a weight of 24 kg"
+        # A name, its value, and both: "weight", "24 kg", "a weight of 24 kg".
+        self._notes: list[tuple[str, str, str]] = []
         self._wishes: list[str] = []
         self._ends: list[str] = []  # long values
         self._makes = sense.verb.makes and "copy" not in sense.verb.phrases  # what is copied is there
@@ -187,8 +186,8 @@ class _Writer:
 
     def _fill(self, kind: str, name: str, value: Any, own: str = "") -> str:
         """A value in a form of the table `arguments`. own: its name in words."""
-        said = name in self._wordings or (own and str(value).casefold().startswith(own))  # not "task task-7"
-        own = "" if said and kind != "as" else own
+        in_value = name in self._wordings or (own and str(value).casefold().startswith(own))  # not "task task-7"
+        own = "" if in_value and kind != "as" else own
         form = self._rng.choice(SENTENCES.arguments[kind])
         return form.replace("{own} ", f"{own} " if own else "").format(text=self._value(name, value), own=own)
 

@@ -308,10 +308,7 @@ class StructuredFinder(Finder):
             # Under a plural stand entries, whose keys are values: {"pages": {"home": 3}}.
             if not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
                 continue
-            is_number, beside = (
-                isinstance(leaf, int | float),
-                set(words(str(path[-2]))[-1:]) if len(path) > 1 else set(),
-            )
+            beside = set(words(str(path[-2]))[-1:]) if len(path) > 1 else set()
             if beside & WORDS.origins and is_moment(leaf):
                 continue  # nobody asks for what goes in
             if name in WORDS.outcomes or (beside & WORDS.goals and is_moment(leaf)):
@@ -323,7 +320,8 @@ class StructuredFinder(Finder):
                     question = replace(question, kind="count", items=items.removeprefix("total "))
                 yield question
             elif parents and parents[-1] and twos[path[-2:]] == 1:
-                swap = is_number and (is_plural(name) or is_measured(words(str(path[-1]))))  # the median of the seats
+                many = is_plural(name) or is_measured(words(str(path[-1])))
+                swap = many and isinstance(leaf, int | float)  # the median of the seats
                 whole, part = (parents[-1], name) if swap else (name, parents[-1])
                 yield self._at(path, f"the {whole} of the {part}", text_of(leaf))
 
