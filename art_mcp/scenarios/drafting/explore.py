@@ -213,7 +213,7 @@ class Explorer:
                         self._values.learn(tool.name, step.arguments, result)
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
-                        self._graph.note(tool.name, step.arguments, 1.0)
+                        self._graph.note(tool.name, step.arguments, 1.0, new=_keys(pools))
                         for value in (result, step.arguments):
                             self._graph.add(tool.name, findings(tool.name, value), pools)
                     break
@@ -282,7 +282,7 @@ class Explorer:
         else:
             self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
-        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
+        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY, new=_keys(pools))
         if self._acts(self._values.tool(step.tool)):
             return result  # what it changes is not there in other copies
         if not pools:
@@ -295,8 +295,12 @@ class Explorer:
         """Notes that a call failed, whose fault that is, and what the error offers."""
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        new = {key for pool in (pools or {}).values() for key in pool.values}
-        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, new)
+        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, _keys(pools))
+
+
+def _keys(pools: Mapping[Source, Pool] | None) -> set[str]:
+    """The values of some pools in their canonical form."""
+    return {key for pool in (pools or {}).values() for key in pool.values}
 
 
 def _says_more(result: Any, step: Step) -> bool:
