@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -45,6 +45,9 @@ ENOUGH = 8
 """Calls of a tool that worked, after which it is not explored any more; of one that changes something, ENOUGH_ACTS."""
 
 ENOUGH_ACTS = 1
+
+LUCK = 0.5
+"""What a call counts that worked with what another one has made in that copy of the world."""
 
 SLOW = 2.0
 """Seconds after which a call counts as slow. Such a tool is called SLOW_TRIES times, at most."""
@@ -100,7 +103,7 @@ class Explorer:
         self._clock = asyncio.get_running_loop().time
         self._reads_open = False
         self._calls: set[str] = set()
-        self._worked: Counter[str] = Counter()
+        self._worked: defaultdict[str, float] = defaultdict(float)
         self._tries: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._errors: dict[str, Counter[str]] = {}
@@ -213,7 +216,7 @@ class Explorer:
                         self._values.learn(tool.name, step.arguments, result)
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
-                        self._graph.note(tool.name, step.arguments, 1.0)
+                        self._graph.note(tool.name, step.arguments, 1.0, new=_keys(pools))
                         for value in (result, step.arguments):
                             self._graph.add(tool.name, findings(tool.name, value), pools)
                     break
@@ -275,14 +278,15 @@ class Explorer:
             self._seconds[step.tool] = max(self._seconds.get(step.tool, 0.0), self._clock() - start)
             if self._seconds[step.tool] > SLOW and self._tries[step.tool] >= SLOW_TRIES:
                 self._graph.slow.add(step.tool)
-        result = parse_result(answer.text, answer.structured)
+        result, new = parse_result(answer.text, answer.structured), _keys(pools)
         says_more = _says_more(result, step)
         if says_more or self._acts(self._values.tool(step.tool)):
-            self._worked[step.tool] += 1
+            made = any(canonical(value) in new for _, value in slot_values(step.tool, step.arguments))
+            self._worked[step.tool] += LUCK if made else 1
         else:
             self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
-        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
+        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY, new=new)
         if self._acts(self._values.tool(step.tool)):
             return result  # what it changes is not there in other copies
         if not pools:
@@ -295,8 +299,12 @@ class Explorer:
         """Notes that a call failed, whose fault that is, and what the error offers."""
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        new = {key for pool in (pools or {}).values() for key in pool.values}
-        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, new)
+        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, _keys(pools))
+
+
+def _keys(pools: Mapping[Source, Pool] | None) -> set[str]:
+    """The values of some pools in their canonical form."""
+    return {key for pool in (pools or {}).values() for key in pool.values}
 
 
 def _says_more(result: Any, step: Step) -> bool:

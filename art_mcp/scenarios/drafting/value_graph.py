@@ -224,6 +224,7 @@ class ValueGraph:
         success: float,
         slots: Mapping[Slot, float] | None = None,
         alternatives: Iterable[str] = (),
+        new: Container[str] = (),
     ) -> None:
         """Notes whether a call worked.
 
@@ -233,6 +234,8 @@ class ValueGraph:
             success: 1: it worked. 0: it failed. Between: it gave nothing.
             slots: The slots that made it fail, each with its share. None: all in equal shares.
             alternatives: What the server offered instead. A source that has some of it is not to blame for the value.
+            new: Values, in their canonical form, that earlier calls may have made there: that they work proves nothing
+                of their sources.
         """
         if success == 1.0 and not arguments.keys() & set(self.necessary.get(tool, ((), False))[0]):
             self.necessary.pop(tool, None)  # the error was about the values that it had
@@ -241,6 +244,8 @@ class ValueGraph:
         shares = slots if slots is not None else dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
         for slot, value in values.items():
             key = canonical(value)
+            if success and key in new:
+                continue
             share = (1 - success) * shares.get(slot, 0.0)
             # What an act takes may be what it makes.
             for tally in self._counts(slot, key, offer, named=success < 1.0 or tool not in self.changing):

@@ -404,9 +404,9 @@ class _Draw:
 
     def _object(self, path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         inner = schema.get("properties", {})
-        if not inner:  # it may have any: it is like one that is there
+        if not inner and isinstance(schema.get("additionalProperties", True), bool):  # it is like one that is there
             alike = [each for each in self._graph.records if len(canonical(each)) <= LONG and "[" not in str(each)]
-            if not alike:
+            if not alike or self._optional:
                 raise NoValue(f"nothing is known of {self._tool.name}'s {path}", path)
             return dict(self._choice(alike))
         required = [name for name in schema.get("required", ()) if name in inner]

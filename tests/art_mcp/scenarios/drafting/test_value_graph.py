@@ -219,6 +219,16 @@ def test_words_to_look_for_are_of_names_and_of_short_texts() -> None:
     assert "open" not in values.graph.terms()
 
 
+def test_what_an_earlier_call_made_proves_nothing_of_its_source() -> None:
+    renames = tool("rename_sheet", sheet=STRING)
+    values = values_of(renames, tool("list_people"))
+    values.learn("list_people", {}, [{"person": "Ada"}])
+    values.graph.note("rename_sheet", {"sheet": "Ada"}, 1.0, new={'"Ada"'})
+    assert not values.graph.is_accepted(("rename_sheet", "sheet"), "Ada")
+    values.graph.note("rename_sheet", {"sheet": "Ada"}, 1.0)
+    assert values.graph.is_accepted(("rename_sheet", "sheet"), "Ada")
+
+
 def test_a_call_that_gives_nothing_proves_nothing() -> None:
     finds = tool("find_books", topic=STRING)
     values = values_of(finds, tool("list_topics"))
