@@ -30,7 +30,6 @@ LINK_SAMPLE = 4
 
 _WORD = re.compile(r"[A-Za-z]{4,}")
 _ABOUT = (
-    "the {item} about {word}",
     "the {item} with {word} in its name",
     "the {item} that has {word} in its name",
     "the {word} {item}",

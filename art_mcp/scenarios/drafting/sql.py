@@ -15,7 +15,7 @@ from art_mcp.scenarios.drafting.gazetteer import known_by, new_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.rows import cells, read_rows
 from art_mcp.scenarios.phrasing.arguments import render_value
-from art_mcp.scenarios.phrasing.english import gerund, join_items
+from art_mcp.scenarios.phrasing.english import gerund, join_items, one_of
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.phrasing.questions import SHORT, Question
 from art_mcp.scenarios.phrasing.wish import Wish
@@ -259,17 +259,18 @@ class Sql:
         key = self._rng.choice(keys)
         column = self._rng.choice([column for column in table.columns if column != key])
         row = self._rng.choice(table.rows)
-        who = self._rng.choice(self._ways(key, row[key]))
+        who = self._rng.choice(self._ways(table, key, row[key]))
         query = f"SELECT {column} FROM {table.name} WHERE {key} = {literal(row[key])}"
         return query, [], lambda value: Question("leaf", f"the {column} of {who}", value), [row[key]]
 
-    def _ways(self, key: str, value: Any) -> list[str]:
+    def _ways(self, table: Table, key: str, value: Any) -> list[str]:
         """How a row is named."""
-        ways = [
-            f"the row with the {key} {render_value(value, self._rng)}",
-            f"the entry whose {key} is {render_value(value, self._rng)}",
-        ]
-        return [*ways, render_value(value, self._rng)] if words(key)[-1:] in (["name"], ["title"]) else ways
+        noun, text = one_of(" ".join(words(table.name))), render_value(value, self._rng)
+        with_key = f"the {noun} with the {key} {text}"
+        if words(key)[-1:] == ["id"]:
+            return [f"{noun} {text}", with_key]
+        ways = [with_key, f"the {noun} whose {key} is {text}"]
+        return [*ways, text] if words(key)[-1:] in (["name"], ["title"]) else ways
 
     def _extreme(self, table: Table) -> Any:
         columns = table.numbers()
@@ -314,7 +315,7 @@ class Sql:
         row, value = self._rng.choice(table.rows), self._fresh(table, column)
         if key == column or row[column] == value:
             return None
-        who, new = self._rng.choice(self._ways(key, row[key])), render_value(value, self._rng)
+        who, new = self._rng.choice(self._ways(table, key, row[key])), render_value(value, self._rng)
         query = f"UPDATE {table.name} SET {column} = {literal(value)} WHERE {key} = {literal(row[key])}"
         ways = [
             f"set the {column} of {who} in the table {table.name} to {new}",
@@ -328,7 +329,7 @@ class Sql:
         if not keys:
             return None
         key, row = self._rng.choice(keys), self._rng.choice(table.rows)
-        who = self._rng.choice(self._ways(key, row[key])[:2])
+        who = self._rng.choice(self._ways(table, key, row[key])[:2])
         ways = [
             f"delete {who} from the table {table.name}",
             f"remove {who} from {table.name}",
