@@ -30,11 +30,11 @@ from trainer_server.training.model.architecture import (
 )
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.lora import (
+    FusedLoRA,
     adapted_targets,
     has_experts,
     lora_config,
     unadapted_layers,
-    use_fused_lora,
 )
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.tree import Row
@@ -97,6 +97,7 @@ class PolicyModel:
         self._unadapted = unadapted_layers(base)
         self._movable = quantization is None
         self._peft: PeftModel | None = None
+        self._lora: FusedLoRA | None = None
         self._adapter = ""
         self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
         self._examined = False
@@ -136,6 +137,8 @@ class PolicyModel:
         """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
         if self._movable:
             self._base.to(self.device)
+            if self._lora is not None:
+                self._lora.tie()
         if not self._examined:
             check_repeatable(self._base)
             text = self._base.config.get_text_config()
@@ -148,6 +151,8 @@ class PolicyModel:
 
     def rest(self) -> None:
         """Gives the GPU's memory back: model and LoRA wait in main memory."""
+        if self._lora is not None:
+            self._lora.untie()
         self._base.to("cpu")
         gc.collect()
         if self.device.type == "cuda":
@@ -169,10 +174,13 @@ class PolicyModel:
         elif shape != self._adapter and self._unadapted:
             targets, left_out = ", ".join(adapted_targets(self._base, spec.targets)), ", ".join(self._unadapted)
             log.warning("%s: %s get an adapter, %s none", type(self._base).__name__, targets, left_out)
-        use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         for other in others:
             self._peft.delete_adapter(other)
+        if shape != self._adapter:
+            if self._lora is not None:
+                self._lora.remove()
+            self._lora = FusedLoRA(self._peft, shape)
         self._adapter = shape
         self._peft.train()
 
