@@ -6,7 +6,7 @@ Log-probabilities are in nats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 
@@ -38,6 +38,15 @@ class Readouts:
     entropy_scale: float = 0.0
     reference_logp_R: torch.Tensor | None = None
     teacher_logp_R: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> Readouts:
+        """The same where the log-probabilities are computed, without waiting for what is computed there."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+            for name, value in values.items()
+        }
+        return Readouts(**moved)
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """LoRA's linear layers as few products as can be: computed in the base model's dtype, gradients in the master's.
 
-PEFT computes fp32 adapters in fp32 and casts activations back and forth; here the masters are cast, which are small, all
-of them at once for each pass. Layers that read the same input are computed as one: their frozen weights lie one behind
-another, A is stacked, and B is block-diagonal.
+PEFT computes fp32 adapters in fp32 and casts activations back and forth; here the masters are cast, which are small,
+all of them at once for each pass. Layers that read the same input are computed as one: their frozen weights lie one
+behind another, A is stacked, and B is block-diagonal.
 Shapes: N tokens, I in, O out of all layers of a group, R rank times layers of a group.
 """
 
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
+import torch._dynamo
 from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
 
@@ -138,7 +138,7 @@ class LinearGroup:
     b_OR: torch.Tensor
 
     def __init__(self, layers: Sequence[Linear]) -> None:
-        self.layers = layers
+        self.layers = list(layers)
         self._bases: list[Any] = [layer.get_base_layer() for layer in layers]
         self._sizes = [base.out_features for base in self._bases]
         self._weight_OI: torch.Tensor | None = None
@@ -147,12 +147,14 @@ class LinearGroup:
         self._input: torch.Tensor | None = None
         self._outputs: dict[int, torch.Tensor] = {}
         for at, layer in enumerate(layers):
-            layer.forward = partial(self._project, at)  # type: ignore[method-assign]
+            layer.__class__ = _GroupedLinear  # not its `forward`: torch would compile each layer's own function anew
+            layer.group, layer.place = self, at  # type: ignore[assignment]
 
     def tie(self) -> None:
         """Moves the frozen weights behind one another in memory; the layers have views of them."""
         if len(self.layers) > 1:
             self._weight_OI = torch.cat([base.weight.data for base in self._bases])
+            torch._dynamo.mark_static(self._weight_OI)
             for base, weight in zip(self._bases, self._weight_OI.split(self._sizes), strict=True):
                 base.weight.data = weight
             if self._bases[0].bias is not None:
@@ -167,7 +169,7 @@ class LinearGroup:
         """Lets go of what a pass has left that failed, or that did not ask for all outputs."""
         self._input, self._outputs = None, {}
 
-    def _project(self, at: int, x: torch.Tensor) -> torch.Tensor:
+    def project(self, at: int, x: torch.Tensor) -> torch.Tensor:
         if x is self._input and at in self._outputs:
             y = self._outputs.pop(at)
             self._input = x if self._outputs else None
@@ -178,6 +180,8 @@ class LinearGroup:
         if self._apart:
             return self._compute(x, at)
         outputs = dict(enumerate(self._compute(x, None).split(self._sizes, -1)))
+        if len(outputs) == len(_SIBLINGS[0]):  # values outlive queries and keys, which as a view they would keep
+            outputs[2] = outputs[2].contiguous()
         y = outputs.pop(at)
         self._input, self._outputs = x, outputs
         return y
@@ -195,6 +199,16 @@ class LinearGroup:
             b = self.b_OR[start : start + self._sizes[at], at * rank : (at + 1) * rank]
         y: torch.Tensor = _LoRALinear.apply(x.reshape(-1, x.shape[-1]), weight, bias, a, b)
         return y.view(*x.shape[:-1], -1)
+
+
+class _GroupedLinear(Linear):
+    """PEFT's layer, computed by its group."""
+
+    group: LinearGroup
+    place: int
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return self.group.project(self.place, x)
 
 
 class _Cast(torch.autograd.Function):
@@ -278,7 +292,7 @@ class FusedLoRA:
         for parent in decoder.modules():
             children = {name: layer for name, layer in parent.named_children() if _is_plain(layer)}
             for layer in children.values():
-                layer.__dict__.pop("forward", None)
+                layer.__class__ = Linear
             layers = {name: layer for name, layer in children.items() if adapter in layer.lora_A}
             for names in (*_SIBLINGS, *((name,) for name in layers)):
                 siblings = [layers.pop(name) for name in names if name in layers]
@@ -314,6 +328,8 @@ class FusedLoRA:
         for group in self._groups:
             group.forget()
             group.a_RI, group.b_OR = next(stacks), next(stacks)
+            torch._dynamo.mark_static(group.a_RI)
+            torch._dynamo.mark_static(group.b_OR)
 
 
 def _is_plain(layer: Any) -> bool:

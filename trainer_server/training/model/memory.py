@@ -1,0 +1,73 @@
+"""How many layers of a row are computed twice: as many as must be, so that the row fits into the memory that is free.
+
+Checkpointing a layer keeps its input alone, and computes the layer again in the backward pass. Shapes: T tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+_SPARE = 0.85
+"""Share of the free memory that a row may take: the allocator leaves gaps."""
+_TOKENS = 256
+"""Of the shorter row that is measured."""
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes of a GPU that nobody uses: those of the driver, and those that torch holds without use."""
+    held = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return int(torch.cuda.mem_get_info(device)[0]) + held
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """Bytes for each token of a row.
+
+    kept: of what one layer keeps for its backward pass. input: of the layer's input.
+    """
+
+    kept: float
+    input: float
+
+    @classmethod
+    def measure(cls, forward: Callable[[int], torch.Tensor], layers: int) -> LayerMemory:
+        """What a forward pass through all layers keeps: the difference between a row and one of twice its length.
+
+        Args:
+            forward: Computes (1, T, E) for a number of tokens, with gradients and without checkpointing.
+            layers: How many there are.
+        """
+        bytes_by_length = []
+        for tokens in (_TOKENS, 2 * _TOKENS):
+            kept: dict[int, int] = {}
+
+            def keep(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+                storage = tensor.untyped_storage()
+                kept[storage.data_ptr()] = storage.nbytes()
+                return tensor
+
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                hidden_1TE = forward(tokens)
+            bytes_by_length.append(sum(kept.values()))
+            input_bytes = hidden_1TE.shape[2] * hidden_1TE.element_size()
+            del hidden_1TE
+        return cls((bytes_by_length[1] - bytes_by_length[0]) / _TOKENS / layers, input_bytes)
+
+    def layers_twice(self, tokens: int, layers: int, free: int) -> int:
+        """Number of layers that a row computes twice: the fewest with which it fits into `free` bytes, or all. What a layer keeps exists once more while it is computed backwards.
+
+        Args:
+            tokens: Of the row.
+            layers: Of the model.
+            free: Bytes.
+        """
+        room = _SPARE * free / tokens
+        if (layers + 1) * self.kept <= room:
+            return 0
+        if self.kept <= self.input:
+            return layers
+        return min(layers, max(1, math.ceil(((layers + 2) * self.kept - room) / (self.kept - self.input))))
