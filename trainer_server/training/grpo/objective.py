@@ -7,6 +7,7 @@ Log-probabilities are in nats.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -41,12 +42,11 @@ class Readouts:
 
     def to(self, device: torch.device) -> Readouts:
         """The same where the log-probabilities are computed, without waiting for what is computed there."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved = {
-            name: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
-            for name, value in values.items()
-        }
-        return Readouts(**moved)
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if torch.is_tensor(value):
+                values[name] = value.to(device, non_blocking=True)
+        return Readouts(**values)
 
 
 @dataclass(slots=True)

@@ -201,19 +201,20 @@ def _on_cpu(
 ) -> tuple[list[LossResult], list[tuple[torch.Tensor, torch.Tensor]]]:
     """What was computed of some rows, in main memory, by one transfer. All of it is fp32."""
     names = [field.name for field in fields(LossResult)]
-    tensors = [getattr(result, name) for result in results for name in names] + [
-        part for two in outputs for part in two
-    ]
+    tensors = [getattr(result, name) for result in results for name in names]
+    tensors += [part for pair in outputs for part in pair]
     present = [tensor.detach() for tensor in tensors if tensor is not None]
     if not present:
         return [], []
     flat = torch.cat([tensor.reshape(-1) for tensor in present]).cpu()
     parts = iter(flat.split([tensor.numel() for tensor in present]))
-    moved = [None if tensor is None else next(parts).view(tensor.shape) for tensor in tensors]
-    count = len(results) * len(names)
-    by_result = [moved[at : at + len(names)] for at in range(0, count, len(names))]
-    pairs = [(logp_R, entropy_R) for logp_R, entropy_R in zip(moved[count::2], moved[count + 1 :: 2], strict=True)]
-    return [LossResult(**dict(zip(names, values, strict=True))) for values in by_result], pairs  # type: ignore[arg-type]
+    moved: list[Any] = [None if tensor is None else next(parts).view(tensor.shape) for tensor in tensors]
+    end = len(results) * len(names)
+    by_result = [moved[at : at + len(names)] for at in range(0, end, len(names))]
+    return (
+        [LossResult(**dict(zip(names, values, strict=True))) for values in by_result],
+        list(zip(moved[end::2], moved[end + 1 :: 2], strict=True)),
+    )
 
 
 def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:

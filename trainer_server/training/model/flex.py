@@ -173,7 +173,7 @@ def _attend(
     scale = query.shape[3] ** -0.5 if scale is None else scale
     options = {"block_mask": tree.mask(window), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
     query, key, value = (_pad(heads, len(tree.end_T)) for heads in (query, key, value))
-    kernel = flex_attention if torch.compiler.is_compiling() else _kernel(query.device.type)
+    kernel: Any = flex_attention if torch.compiler.is_compiling() else _kernel(query.device.type)
     if sinks_H is None:
         out: torch.Tensor = kernel(query, key, value, **options)
         return out[:, :, :tokens, :size].transpose(1, 2)

@@ -137,7 +137,7 @@ class LinearGroup:
     a_RI: torch.Tensor
     b_OR: torch.Tensor
 
-    def __init__(self, layers: Sequence[Linear]) -> None:
+    def __init__(self, layers: Sequence[Any]) -> None:
         self.layers = list(layers)
         self._bases: list[Any] = [layer.get_base_layer() for layer in layers]
         self._sizes = [base.out_features for base in self._bases]
@@ -179,7 +179,7 @@ class LinearGroup:
             self.forget()
         if self._apart:
             return self._compute(x, at)
-        outputs = dict(enumerate(self._compute(x, None).split(self._sizes, -1)))
+        outputs: dict[int, torch.Tensor] = dict(enumerate(torch.split(self._compute(x, None), self._sizes, -1)))
         if len(outputs) == len(_SIBLINGS[0]):  # values outlive queries and keys, which as a view they would keep
             outputs[2] = outputs[2].contiguous()
         y = outputs.pop(at)
@@ -208,7 +208,8 @@ class _GroupedLinear(Linear):
     place: int
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        return self.group.project(self.place, x)
+        y: torch.Tensor = self.group.project(self.place, x)
+        return y
 
 
 class _Cast(torch.autograd.Function):
@@ -296,8 +297,8 @@ class FusedLoRA:
             layers = {name: layer for name, layer in children.items() if adapter in layer.lora_A}
             for names in (*_SIBLINGS, *((name,) for name in layers)):
                 siblings = [layers.pop(name) for name in names if name in layers]
-                for group in [siblings] if _alike(siblings) else [[layer] for layer in siblings]:
-                    self._groups.append(LinearGroup(group))
+                alike = [siblings] if _alike(siblings) else [[layer] for layer in siblings]
+                self._groups += [LinearGroup(layers_of_group) for layers_of_group in alike]
         for group in self._groups:
             self._masters += [layer.lora_A[adapter].weight for layer in group.layers]
             self._masters += [layer.lora_B[adapter].weight for layer in group.layers]

@@ -27,11 +27,11 @@ def free_memory(device: torch.device) -> int:
 class LayerMemory:
     """Bytes for each token of a row.
 
-    kept: of what one layer keeps for its backward pass. input: of the layer's input.
+    layer_bytes: of what one layer keeps for its backward pass. input_bytes: of the layer's input.
     """
 
-    kept: float
-    input: float
+    layer_bytes: float
+    input_bytes: float
 
     @classmethod
     def measure(cls, forward: Callable[[int], torch.Tensor], layers: int) -> LayerMemory:
@@ -43,22 +43,24 @@ class LayerMemory:
         """
         bytes_by_length = []
         for tokens in (_TOKENS, 2 * _TOKENS):
-            kept: dict[int, int] = {}
+            sizes: dict[int, int] = {}
 
-            def keep(tensor: torch.Tensor, kept: dict[int, int] = kept) -> torch.Tensor:
+            def keep(tensor: torch.Tensor, sizes: dict[int, int] = sizes) -> torch.Tensor:
                 storage = tensor.untyped_storage()
-                kept[storage.data_ptr()] = storage.nbytes()
+                sizes[storage.data_ptr()] = storage.nbytes()
                 return tensor
 
             with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
                 hidden_1TE = forward(tokens)
-            bytes_by_length.append(sum(kept.values()))
+            bytes_by_length.append(sum(sizes.values()))
             input_bytes = hidden_1TE.shape[2] * hidden_1TE.element_size()
             del hidden_1TE
         return cls((bytes_by_length[1] - bytes_by_length[0]) / _TOKENS / layers, input_bytes)
 
     def layers_twice(self, tokens: int, layers: int, free: int) -> int:
-        """Number of layers that a row computes twice: the fewest with which it fits into `free` bytes, or all. What a layer keeps exists once more while it is computed backwards.
+        """Number of layers that a row computes twice: the fewest with which it fits into `free` bytes, or all.
+
+        What a layer keeps exists once more while it is computed backwards.
 
         Args:
             tokens: Of the row.
@@ -66,8 +68,9 @@ class LayerMemory:
             free: Bytes.
         """
         room = _SPARE * free / tokens
-        if (layers + 1) * self.kept <= room:
+        if (layers + 1) * self.layer_bytes <= room:
             return 0
-        if self.kept <= self.input:
+        if self.layer_bytes <= self.input_bytes:
             return layers
-        return min(layers, max(1, math.ceil(((layers + 2) * self.kept - room) / (self.kept - self.input))))
+        lacking = (layers + 2) * self.layer_bytes - room
+        return min(layers, max(1, math.ceil(lacking / (self.layer_bytes - self.input_bytes))))
