@@ -163,6 +163,7 @@ class LinearGroup:
     def untie(self) -> None:
         """Lets go of the frozen weights, which are about to be moved one by one, and of what a pass has left."""
         self._weight_OI = self._bias_O = None
+        self.a_RI = self.b_OR = torch.empty(0)
         self.forget()
 
     def forget(self) -> None:
