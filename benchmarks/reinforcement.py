@@ -9,11 +9,11 @@ before, after the warm start and after each `--every` steps, all of them with on
 decides anything.
 
 The last line under --json has `curve`, a row for each measurement: the step, success on each held-out set, the headline
-with its 95 % interval, the gain over the warm start with p on all sets (of McNemar's exact test on the same scenarios),
-and the seconds since the steps began; and `steps`, a row for each step: the mean reward, how many groups had rewards
-that differ and so teach something, how many were added for those that did not, the entropy, and the seconds of its
-rollouts and of its training. With --output the same is written to DIR/curve.json after each measurement, so that a run
-that is ended early leaves what it measured.
+with its 95 % interval, the gain over the policy before the first step with p on all sets (of McNemar's exact test on
+the same scenarios), and the seconds since the steps began; and `steps`, a row for each step: the mean reward, how many
+groups had rewards that differ and so teach something, how many were added for those that did not, the entropy, and the
+seconds of its rollouts and of its training. With --output the same is written to DIR/curve.json after each of them, so
+that a run that is ended early leaves what it measured.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ class Curve:
         }
         self.steps.append(row)
         tell(str(record))
+        self._write()
 
     def add(self, steps: int, measurement: Measurement, seconds: float) -> None:
-        """Keeps a measurement, and writes all.
+        """Keeps a measurement.
 
         Args:
             steps: Number of steps before it.
@@ -96,16 +97,19 @@ class Curve:
         """
         self.measurements.append((steps, measurement, seconds))
         tell(f"after {steps} steps: {measurement}")
+        self._write()
+
+    def _write(self) -> None:
         if self.output is not None:
             self.output.mkdir(parents=True, exist_ok=True)
             (self.output / "curve.json").write_text(json.dumps(self.summary(), indent=1) + "\n", encoding="utf-8")
 
     def summary(self) -> dict[str, Any]:
         """All of it as JSON."""
-        warm = next((one for steps, one, _ in self.measurements if steps == 0 and one.stage == "after_sft"), None)
+        start = next((measurement for steps, measurement, _ in reversed(self.measurements) if steps == 0), None)
         rows = []
         for steps, measurement, seconds in self.measurements:
-            gain = warm and PairedGain.of(measurement.evaluation, warm.evaluation)
+            gain = start and PairedGain.of(measurement.evaluation, start.evaluation)
             interval = measurement.headline_interval
             rows.append(
                 {
@@ -113,7 +117,7 @@ class Curve:
                     "stage": measurement.stage,
                     **measurement.rates(),
                     "headline_interval": list(interval) if interval else None,
-                    "gain": gain.summary() if gain and measurement is not warm else None,
+                    "gain": gain.summary() if gain and steps else None,
                     "n": measurement.evaluation.n,
                     "seconds": round(seconds, 1),
                 }
@@ -142,9 +146,8 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, curv
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
         output = options.output and options.output / "specialize"
         made = await specialize_for(opened, client, options, TrainingSettings(steps=0), runs, output)
-        for stage in ("before", "after_sft"):
-            if stage in made.measurements:
-                curve.add(0, made.measurements[stage], 0.0)
+        if "before" in made.measurements:
+            curve.add(0, made.measurements["before"], 0.0)
         await reinforce(opened, client, made, training, runs, options, curve)
 
 
@@ -170,6 +173,24 @@ async def reinforce(
     """
     agent = (await Toolbox.of(opened, made.scenarios, False)).agent(client, made.policy, runs)
     count = 1 if opened.serial else runs.max_concurrency
+
+    async def measure(stage: str, version: int) -> Measurement:
+        evaluation = await evaluate(
+            agent,
+            made.scenarios.held_out,
+            verify(),
+            version=version,
+            success=solved,
+            max_concurrency=count,
+            timeout=runs.timeout,
+            progress=False,
+        )
+        return Measurement(stage, evaluation)
+
+    warm = made.measurements.get("after_sft")
+    if warm is None or warm.evaluation.n < len(made.scenarios.held_out):  # those minutes may not allow all of them
+        warm = await measure("after_sft", made.version)
+    curve.add(0, warm, 0.0)
     start, measuring = time.monotonic(), 0.0
     records = train(
         agent,
@@ -195,18 +216,9 @@ async def reinforce(
         if record.step % options.every and record.step < options.steps:
             continue
         began = time.monotonic()
-        evaluation = await evaluate(
-            agent,
-            made.scenarios.held_out,
-            verify(),
-            version=record.result.version,
-            success=solved,
-            max_concurrency=count,
-            timeout=runs.timeout,
-            progress=False,
-        )
+        measurement = await measure("after", record.result.version)
         measuring += time.monotonic() - began
-        curve.add(record.step, Measurement("after", evaluation), time.monotonic() - start - measuring)
+        curve.add(record.step, measurement, time.monotonic() - start - measuring)
 
 
 def main() -> None:

@@ -24,7 +24,8 @@ files. While `state["deaf"]`, health checks are not answered. Asked for `prompt_
 
 With `sleeps` it can be told to rest, and answers nothing while it does.
 
-`state["missing"]` is what its plugins have left out; None: it runs without plugins.
+`state["missing"]` is what its plugins have left out; None: it runs without plugins. `state["max_num_seqs"]` is how many
+requests they say that it computes at once.
 
 `python -m testbed.engine_app PORT` runs it as a process, to be killed; `GET /state` and `POST /state` reach
 its state.
@@ -79,6 +80,7 @@ def make_app(
         "splices": True, "likes": "", "shift": 0,
         "deaf": False, "looks": 0, "asleep": False, "naps": 0, "disturbed": 0, "sleepless": 0, "under_way": 0,
         "released": False, "raw": None, "traceparent": None, "missing": {}, "late": False,
+        "max_num_seqs": None,
     }  # fmt: skip
 
     async def chat(request: Request) -> Response:
@@ -110,7 +112,7 @@ def make_app(
     async def plugins(_request: Request) -> Response:
         if state["missing"] is None:
             return Response(status_code=404)
-        return JSONResponse({"missing": state["missing"]})
+        return JSONResponse({"missing": state["missing"], "max_num_seqs": state["max_num_seqs"]})
 
     async def is_sleeping(_request: Request) -> Response:
         return JSONResponse({"is_sleeping": state["asleep"]})

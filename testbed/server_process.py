@@ -95,19 +95,24 @@ class _Process(ABC):
 
 
 class EngineProcess(_Process):
-    """The small engine (`testbed.engine_app`).
+    """The small engine (`testbed.engine_app`), or another one with the same options.
 
     Args:
         log: The file that gets its output.
         base: Name of the base model.
+        module: The engine's module.
+        options: More options of it.
     """
 
-    def __init__(self, log: Path, base: str = "base") -> None:
+    def __init__(
+        self, log: Path, base: str = "base", *, module: str = "testbed.engine_app", options: Sequence[str] = ()
+    ) -> None:
         super().__init__("engine", log)
-        self.base = base
+        self.base, self._module, self._options = base, module, tuple(options)
 
     def start(self) -> None:
-        self._run([sys.executable, "-m", "testbed.engine_app", str(self.port), "--base", self.base, "--key", KEY], {})
+        line = [sys.executable, "-m", self._module, str(self.port), "--base", self.base, "--key", KEY]
+        self._run([*line, *self._options], {})
 
     def ready(self) -> bool:
         try:

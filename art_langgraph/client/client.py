@@ -38,8 +38,9 @@ class TrainerClient(PolicyAPI, JobAPI, RolloutAPI):
     """
 
     async def health(self) -> dict[str, Any]:
-        """`{"ready", "engines", "trainer", "gpus", "gpu_hour_price", "error"}`: whether completions can be answered
-        now, and by which engines; whether the trainer runs; what is paid for; what has failed."""
+        """`{"ready", "engines", "concurrency", "trainer", "gpus", "gpu_hour_price", "error"}`: whether completions can
+        be answered now, by which engines, and how many at once; whether the trainer runs; what is paid for; what has
+        failed."""
         health: dict[str, Any] = (await self._request("GET", "/health")).json()
         return health
 

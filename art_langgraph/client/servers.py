@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import threading
 
+import httpx
+
 from trainer_server.common import Connection
 from trainer_server.wire import ConfigError
 
 _BASE_PATH = re.compile(r"(/rollouts/[^/]+)?(/v1)?/*$")
+_LOOK_TIMEOUT = httpx.Timeout(10.0, connect=2.0)
 _registry: dict[Connection, None] = {}
 _lock = threading.Lock()
 
@@ -49,3 +52,22 @@ def server_of(base_url: str | None, key: str) -> Connection | None:
 def server_url(base_url: str) -> str:
     """The address of a trainer server, from the base URL of a model or of a rollout."""
     return _BASE_PATH.sub("", base_url)
+
+
+async def find_concurrency(server: Connection | None) -> int | None:
+    """How many requests the engines of a server compute at once.
+
+    Args:
+        server: The server; None: the one that clients find.
+
+    Returns:
+        None: there is no server, it does not answer, or its engines do not say.
+    """
+    try:
+        server = server or Connection.find()
+        async with httpx.AsyncClient(timeout=_LOOK_TIMEOUT) as http:
+            answer = await http.get(f"{server.url}/health", headers={"Authorization": f"Bearer {server.api_key}"})
+            concurrency = answer.json()["concurrency"]
+    except (ConfigError, OSError, ValueError, KeyError, TypeError, httpx.HTTPError):
+        return None
+    return concurrency if type(concurrency) is int and concurrency > 0 else None

@@ -14,6 +14,7 @@ from langgraph.types import Command
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 
 from art_langgraph.background.reports import report, report_again
+from art_langgraph.client.servers import find_concurrency
 from art_langgraph.loop.executors.base import Executor, RolloutTask
 from art_langgraph.loop.executors.base import Resume as Resume
 from art_langgraph.loop.executors.local import LocalExecutor
@@ -27,7 +28,7 @@ from art_langgraph.progress import progress_bar
 from art_langgraph.rewards import GroupReward, RewardFunction, check_callable, score, score_group
 from art_langgraph.store import TrajectoryStore
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
-from trainer_server.common import gen_ai, tracing
+from trainer_server.common import Connection, gen_ai, tracing
 from trainer_server.common.extensions import load
 from trainer_server.wire import ConfigError, VersionRef
 
@@ -182,12 +183,13 @@ class GatherOptions(RolloutOptions):
     """How many runs are made: keywords of `gather`, `evaluate` and `compare_versions`.
 
     Args:
-        max_concurrency: Runs at once. A semaphore is a limit that several calls share.
+        max_concurrency: Runs at once. A semaphore is a limit that several calls share. None: as many requests as the
+            server's engines compute at once, or 16 where they do not say.
         config: LangChain's config of each run. It names no thread, unless there is one run alone. Functions get none.
         progress: Shows a bar on a terminal; a string labels it.
     """
 
-    max_concurrency: Concurrency = 16
+    max_concurrency: Concurrency | None = None
     config: RunnableConfig | None = None
     progress: bool | str = True
 
@@ -254,7 +256,7 @@ async def gather(options: GatherArguments) -> list[TrajectoryGroup]:
         run,
         scenarios,
         options.n,
-        max_concurrency=options.max_concurrency,
+        max_concurrency=await find_limit(options.max_concurrency, source.server, otherwise=16),
         group_reward=options.group_reward,
         store=options.store,
         progress=options.progress,
@@ -353,6 +355,21 @@ def _create_executor(name: ExecutorName) -> Executor:
         return LocalExecutor()
     executor: Executor = load("art_langgraph.loop.executors.ray").RayExecutor()
     return executor
+
+
+async def find_limit(
+    max_concurrency: Concurrency | None, server: Connection | None, *, otherwise: int
+) -> asyncio.Semaphore:
+    """As `limit_of`; None: the requests that the engines of a server compute at once.
+
+    Args:
+        max_concurrency: Runs at once.
+        server: The server; None: the one that clients find.
+        otherwise: Runs at once where no server says how many requests its engines compute.
+    """
+    if max_concurrency is None:
+        max_concurrency = await find_concurrency(server) or otherwise
+    return limit_of(max_concurrency)
 
 
 def limit_of(max_concurrency: Concurrency) -> asyncio.Semaphore:

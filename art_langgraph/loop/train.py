@@ -14,7 +14,7 @@ from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.options import LoopOptions, keywords_of, values_of
 from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
-from art_langgraph.loop.rollout import limit_of
+from art_langgraph.loop.rollout import find_limit, limit_of
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.step_rollouts import StepRollouts, step_span
 from art_langgraph.loop.train_options import TrainOptions
@@ -77,7 +77,9 @@ class TrainingLoop:
         self._source, self._scenarios = GraphSource.of(options.graph), Scenario.each(options.scenarios)
         options.check(self._source, self._scenarios)
         self._source.policy, self._source.server = options.policy, options.client.connection
-        self._run_options, self._limit = options.run_options(), limit_of(options.max_concurrency)
+        self._run_options = options.run_options()
+        if options.max_concurrency is not None:
+            limit_of(options.max_concurrency)  # a wrong number is an error before anything runs
         self._watch = Watch(options)  # its time budget counts from here
 
     async def run(self) -> AsyncGenerator[StepRecord]:
@@ -94,13 +96,14 @@ class TrainingLoop:
         )
         if options.first_step > 1:
             curriculum.warn_of_unknown_runs()
-        rollouts = StepRollouts(options, self._source, curriculum, self._limit)
+        limit = await find_limit(options.max_concurrency, options.client.connection, otherwise=32)
+        rollouts = StepRollouts(options, self._source, curriculum, limit)
         step_log = StepLog(options.trackers, options.client)
         steps = range(options.first_step, options.steps + 1)
         batches = prefetch_rollouts(steps, rollouts.roll, options.max_staleness)
         async with step_log, self._watch, aclosing(batches):
             await step_log.begin(options.policy, options.run, self.record())
-            measure = partial(evaluate, self._source, max_concurrency=self._limit, **self._run_options)
+            measure = partial(evaluate, self._source, max_concurrency=limit, **self._run_options)
             await self._watch.begin(measure, self._scenarios)
             async for batch in batches:
                 async with step_span(batch.span):

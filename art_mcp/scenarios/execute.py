@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Container, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +14,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.client.in_world import WORLD_KEY
 from art_mcp.client.result import CallResult
-from art_mcp.scenarios.catalog import REMEDY, Catalog, properties_of
+from art_mcp.scenarios.catalog import REMEDY, Catalog, CatalogTool, properties_of
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.observe import parse_result, pick_value, problem
 from art_mcp.scenarios.phrasing.sense import acts
@@ -173,6 +173,16 @@ async def rollout_of_its_own() -> AsyncIterator[Scope]:
         scope.exits = stack
         with recording(scope, BaseCallbackHandler()):
             yield scope
+
+
+def is_act(tool: CatalogTool, changing: Container[str]) -> bool:
+    """Whether a tool changes something: it was seen to, or its verb says so and nothing else that it only reads.
+
+    Args:
+        tool: The tool.
+        changing: Names of the tools that were seen to change the world.
+    """
+    return tool.name in changing or (not tool.reads and acts(tool.name))
 
 
 def _only_read(step: Step, after: list[Change], before: list[Change] | None) -> bool:

@@ -247,7 +247,9 @@ class _Generation:
     def _explain(self, scenarios: ScenarioSet) -> None:
         """Notes why no call of a tool worked, as far as that is known, and which parameters can vary."""
         scenarios.parameters = {tool.name: parameter_forms(tool) for tool in self._catalog.tools}
+        plans = (scenario.plan.reference for scenario in scenarios.scenarios)
         tried = {tool for dropped in scenarios.dropped for tool in dropped.tools}
+        tried |= {step.tool for reference in plans for step in reference}
         late = f"{OUT_OF_TIME} before its calls were executed"
         if self._live:
             scenarios.reasons |= {  # what was dropped tells more

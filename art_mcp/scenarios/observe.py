@@ -37,6 +37,9 @@ _SAME = {
 _WRAPPERS = frozenset({"result", "content"})
 """Keys under which servers wrap structured content that is not an object."""
 
+_BLOCKS = {"text": "text", "image": "data", "audio": "data"}
+"""The key that a content block of the protocol has, by its type."""
+
 MAX_FACTS = 2
 """Facts of each result that an answer must mention, at most."""
 
@@ -105,6 +108,8 @@ def parse_result(text: str, structured_content: Any = None) -> Any:
     """
     if isinstance(structured_content, dict) and len(structured_content) == 1 and structured_content.keys() <= _WRAPPERS:
         structured_content = next(iter(structured_content.values()))
+        if (blocks := _text_of_blocks(structured_content)) is not None:
+            structured_content = blocks
         return parse_result(structured_content) if isinstance(structured_content, str) else structured_content
     if structured_content is not None:
         return structured_content
@@ -118,6 +123,15 @@ def parse_result(text: str, structured_content: Any = None) -> Any:
             except (ValueError, SyntaxError, RecursionError, MemoryError):
                 continue
     return text
+
+
+def _text_of_blocks(value: Any) -> str | None:
+    """The texts of a list of the protocol's content blocks, which some servers repeat as structured content. None: it
+    is no such list."""
+    is_list = isinstance(value, list) and value and all(isinstance(item, dict) for item in value)
+    if not is_list or not all(_BLOCKS.get(str(item.get("type")), "type") in item.keys() - {"type"} for item in value):
+        return None
+    return "\n".join(item["text"] for item in value if item["type"] == "text")
 
 
 def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
@@ -135,6 +149,18 @@ def leaves(value: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield from leaves(item, (*path, index))
     elif value is not None and value != "":
         yield path, value
+
+
+def objects(value: Any) -> Iterator[dict[str, Any]]:
+    """Yields the objects in a value that hold values, each before those in it."""
+    if isinstance(value, dict):
+        if any(isinstance(item, str | int) for item in value.values()):
+            yield value
+        for item in value.values():
+            yield from objects(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from objects(item)
 
 
 def at(value: Any, path: Sequence[str | int]) -> Any:
@@ -208,6 +234,7 @@ def _reports_failure(value: dict[str, Any]) -> bool:
         value.get("success") is False
         or value.get("ok") is False
         or (isinstance(status, str) and bool(_FAILED_STATUS.fullmatch(status)) and len(value) <= 4)
+        or error is True
         or (bool(error) and isinstance(error, str | dict) and len(value) <= 4)
     )
 

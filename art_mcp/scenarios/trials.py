@@ -18,13 +18,13 @@ from art_mcp.scenarios.execute import (
     StepFailed,
     Trial,
     check_steps,
+    is_act,
     perform,
     perform_here,
     resolve_arguments,
     rollout_of_its_own,
 )
 from art_mcp.scenarios.observe import changes_with_time, is_local, parse_result, pick_value, stable_facts
-from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import MCPScenario, Reading, Step
 from art_mcp.scenarios.scenario_set import DroppedTask, drop
 from art_mcp.worlds.change import merge_changes
@@ -163,7 +163,7 @@ class Trials:
 
     def _is_quiet(self, steps: Sequence[Step]) -> bool:
         """Whether no call of a plan seems to change the world, although the names of the tools do not say so."""
-        return self._reads_share and not any(step.tool in self._changing or acts(step.tool) for step in steps)
+        return self._reads_share and not any(is_act(self._catalog.tool(step.tool), self._changing) for step in steps)
 
     def _may_share(self, steps: Sequence[Step], fail: bool, again: bool) -> bool:
         """Whether a plan is executed in a copy that others have too. A refusal that changes nothing needs none: the
@@ -285,7 +285,7 @@ def _differences(trial: Trial | StepFailed) -> set[tuple[str, str]]:
     results = zip(trial.steps, trial.first.results, again, strict=True)
     return {
         *((step.tool, RESULT) for step, first, second in results if first.text != second.text),
-        *(change.key for change in trial.changes or () if change.varies or change.digits_vary),
+        *(change.place for change in trial.changes or () if change.varies or change.digits_vary),
     }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
-_DIGITS = re.compile(r"[0-9a-f]{8,}|\d+")
-"""Numbers and hashes: of a time, an id, the name of a backup."""
+_DIGITS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8,}|\d+")
+"""Numbers, hashes and UUIDs: of a time, an id, the name of a backup."""
 
 MAX_CHANGES = 8
 """Differences that are put into words at most; the rest is counted."""
@@ -25,8 +26,9 @@ class Change(BaseModel):
         after: Its value after the run. None: it is not there. The same as before: it was not read, and may be another.
         varies: Whether the value after the run was another one each time, such as a time: only that it changes can be
             expected.
-        digits_vary: Whether it was at another place each time, such as a backup with the time in its name: numbers and
-            hashes in `where`, `what` and `after` can be others.
+        digits_vary: Whether it was at another place each time, such as a row with a random id, or a backup with the
+            time in its name: numbers and hashes in `where` and `what` can be others. If it `varies` too, so can those
+            in `after`, and nothing else there.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -42,6 +44,11 @@ class Change(BaseModel):
     def key(self) -> tuple[str, str]:
         """What was changed."""
         return self.where, self.what
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The same for each run."""
+        return _without_digits(self) if self.digits_vary else self.key
 
     def __str__(self) -> str:
         if self.before is None:
@@ -69,9 +76,8 @@ class Comparison:
 
 def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) -> Comparison:
     """Compares the changes of a run with those of the reference. Without any changes the degree is 1.0."""
-    reference = {_key(change): change for change in reference_changes}
-    loose = {key for key, change in reference.items() if change.digits_vary}
-    actual = {key if (key := _without_digits(change)) in loose else change.key: change for change in run_changes}
+    loose = {change.place for change in reference_changes if change.digits_vary}
+    reference, actual = _by_place(reference_changes, loose), _by_place(run_changes, loose)
     differences = []
     right = 0
     for key in [*reference, *(key for key in actual if key not in reference)]:
@@ -94,35 +100,47 @@ def compare(reference_changes: Sequence[Change], run_changes: Sequence[Change]) 
 
 def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Change] | None:
     """The changes of two executions of the same calls. Values that differ are marked as varying. What is at another
-    place each time, and differs in its digits alone, is kept beside others: a backup beside what was changed.
+    place each time, and differs in its digits alone, is kept beside others, such as a backup beside what was changed,
+    or by itself, if it has a random id and some of its values are the same.
 
     Returns:
         The changes. None: the executions changed different things, so that nothing can be expected of a third one.
     """
-    others = {change.key: change for change in second}
-    loose = {_without_digits(change): change for change in second}
-    if len(others) != len(first):
+    if len(first) != len(second):
         return None
+    common = {change.key for change in first} & {change.key for change in second}
+    loose = {_without_digits(change) for change in first if change.key not in common}
+    others = _by_place(second, loose)
     changes = []
-    for change in first:
-        other = others.get(change.key) or loose.get(_without_digits(change))
+    for place, change in _by_place(first, loose).items():
+        other = others.get(place)
         if other is None or ((change.after is None) is not (other.after is None)):
             return None
-        if change.key == other.key:
-            varies = change.after != other.after
-            changes.append(change.model_copy(update={"varies": True}) if varies else change)
-        elif _mask_digits(change.after or "") == _mask_digits(other.after or ""):
-            changes.append(change.model_copy(update={"digits_vary": True}))
-        else:
+        same, moved = change.after == other.after, change.key not in common
+        if moved and _mask_digits(change.after or "") != _mask_digits(other.after or ""):
             return None
-    if changes and all(change.digits_vary for change in changes):
-        return None  # nothing was changed that has a place of its own
+        changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved}))
+    if changes and all(change.digits_vary and (change.varies or not _has_random_id(change)) for change in changes):
+        return None  # nothing was changed that is known by its place, or by its value and an id
     return changes
 
 
-def _key(change: Change) -> tuple[str, str]:
-    """What was changed, as the changes of a run are looked up by it."""
-    return _without_digits(change) if change.digits_vary else change.key
+def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> dict[tuple[str, str, int], Change]:
+    """The changes by their places. Those at one of the loose places, whose digits do not count, are numbered in the
+    order of their values."""
+    counts: Counter[tuple[str, str]] = Counter()
+    result = {}
+    places = [place if (place := _without_digits(change)) in loose else change.key for change in changes]
+    pairs = zip(places, changes, strict=True)
+    for place, change in sorted(pairs, key=lambda each: _mask_digits(each[1].after or "") if each[0] in loose else ""):
+        counts[place] += 1
+        result[*place, counts[place]] = change
+    return result
+
+
+def _has_random_id(change: Change) -> bool:
+    """Whether a hash or UUID is in the place of a change. A number alone may be a time: of a backup, or in a log."""
+    return any(not match[0].isdigit() for match in _DIGITS.finditer(f"{change.where} {change.what}"))
 
 
 def _without_digits(change: Change) -> tuple[str, str]:
@@ -140,7 +158,7 @@ def _as_expected(want: Change, got: Change) -> bool:
         return True
     if None in (want.after, got.after):
         return False
-    return want.varies or (want.digits_vary and _mask_digits(want.after or "") == _mask_digits(got.after or ""))
+    return want.varies and (not want.digits_vary or _mask_digits(want.after or "") == _mask_digits(got.after or ""))
 
 
 def _value_text(change: Change) -> str:

@@ -13,8 +13,9 @@ from trainer_server.common import Home
 MakeWorld = Callable[[Path, int], Path]
 """Makes the original of a world in an empty directory, by a seed, and returns its path."""
 
-Use = Literal["development", "untouched"]
-"""What a server is for: rules of the generation are developed on some, and the others are run once, at the end."""
+Use = Literal["development", "seen", "untouched"]
+"""What a server is for: rules of the generation are developed on some. Some were run untouched, and their failures were
+read afterwards, for faults that others may have too. The others are run once, at the end."""
 
 
 @dataclass(frozen=True, slots=True)

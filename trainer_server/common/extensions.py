@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from trainer_server.wire.errors import ConfigError
 
 DASHBOARD = "trainer_server.dashboard"
+PLANNING = "trainer_server.planning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +57,11 @@ EXTENSIONS: tuple[Extension, ...] = (
     # Routes of the server.
     Extension(DASHBOARD, "the dashboard, with its list of runs and the state of the server,"),
     # Commands.
-    Extension(
-        "trainer_server.planning", "the memory plan", commands=("plan",), registrar="trainer_server.planning.command"
-    ),
+    Extension(PLANNING, "the memory plan", commands=("plan",), registrar=f"{PLANNING}.command"),
     Extension(
         "trainer_server.doctor",
         "the check of model and machine",
-        needs=("trainer_server.planning",),
+        needs=(PLANNING,),
         commands=("doctor",),
         registrar="trainer_server.doctor.command",
     ),

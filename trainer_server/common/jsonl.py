@@ -153,7 +153,15 @@ class LineTooLong(ValueError):
 
 
 async def lines_of(chunks: AsyncIterable[bytes], *, most_bytes: int) -> AsyncIterator[str]:
-    """The lines of a stream in UTF-8, without their ends. A line ends at a line feed, or at the end of the stream.
+    """The lines of a stream in UTF-8, one by one; otherwise as `line_batches_of`."""
+    async for batch in line_batches_of(chunks, most_bytes=most_bytes):
+        for line in batch:
+            yield line.decode()
+
+
+async def line_batches_of(chunks: AsyncIterable[bytes], *, most_bytes: int) -> AsyncIterator[list[bytes]]:
+    """The lines of a stream, without their ends: those that each of its chunks completes, together. A line ends at a
+    line feed, or at the end of the stream.
 
     Args:
         chunks: The stream.
@@ -168,13 +176,14 @@ async def lines_of(chunks: AsyncIterable[bytes], *, most_bytes: int) -> AsyncIte
         first, *others = chunk.split(b"\n")
         rest.append(first)
         size += len(first)
-        for following in others:
-            yield b"".join(rest).removesuffix(b"\r").decode()
-            rest, size = [following], len(following)
+        if others:
+            last = others.pop()
+            yield [line.removesuffix(b"\r") for line in (b"".join(rest), *others)]
+            rest, size = [last], len(last)
         if size > most_bytes:
             raise LineTooLong(f"a line of the stream has more than {most_bytes / 2**20:.0f} MiB")
     if last := b"".join(rest):
-        yield last.decode()
+        yield [last]
 
 
 def explain(error: Exception) -> str:

@@ -82,6 +82,26 @@ class Reply(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchesChunks(Protocol):
+    """What a reply may have besides. A stream that is read more slowly than the engine samples costs less with it."""
+
+    def batches(self) -> AsyncIterator[list[dict[str, Any]]]:
+        """The chunks of `Reply.chunks`, in place of them: those that came together, together. Raises what it raises,
+        once the chunks before the fault were given."""
+        ...
+
+
+async def batches_of(reply: Reply) -> AsyncIterator[list[dict[str, Any]]]:
+    """The chunks of a reply, in lists of at least one. Raises what `Reply.chunks` raises."""
+    if isinstance(reply, BatchesChunks):
+        async for batch in reply.batches():
+            yield batch
+    else:
+        async for chunk in reply.chunks():
+            yield [chunk]
+
+
 class Engine(Protocol):
     """One inference server that serves a base model and LoRA adapters on it.
 
@@ -290,7 +310,8 @@ class Engine(Protocol):
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
         `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started
         here. A parser is None if there is none, and `unknown` where the engine does not say. An engine of patched
-        parts may add `missing`: by feature that it goes without, what it lacks for it; `unknown` as above."""
+        parts may add `missing`: by feature that it goes without, what it lacks for it; `unknown` as above. An engine
+        may add `max_num_seqs`, the requests that it computes at once: clients run as many rollouts."""
         ...
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 
 from trainer_server.common import gen_ai, tracing
 from trainer_server.common.jsonl import to_json
-from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply
+from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply, batches_of
 from trainer_server.engines.slots import adapter_name
 from trainer_server.gateway.answer import Answer, ChoiceWriter, check_exact, why_incomplete
 from trainer_server.gateway.client_api import ClientAPI
@@ -163,37 +163,37 @@ class _Call:
 
     async def _text(self) -> AsyncGenerator[bytes]:
         """The events of an answer. Those from the end of its text on come when the answer is recorded."""
-        answer, token_count, end, is_finished = Answer(), None, [], False
+        answer, token_count, is_finished = Answer(), None, False
+        end: list[bytes] = []
         stream = self._chat.exchange.stream
         async with self._admit([answer]):
-            async with aclosing(self._chunks()) as chunks:
-                async for chunk in chunks:
+            async with aclosing(self._batches()) as batches:
+                async for batch in batches:
                     if self._gateway.stopping.is_set():
                         raise stopping()
                     writer = self._writer()
-                    for choice in chunk.get("choices") or []:
-                        if choice["index"]:
-                            raise MalformedAnswer(f"one choice was asked for, and number {choice['index']} came")
-                        answer.take(choice, chunk.get("prompt_token_ids"))
-                        if choice["delta"].pop("tool_calls", None) and is_finished:
-                            raise MalformedAnswer("a part of a tool call came after the end of the answer")
-                        if choice.get("finish_reason"):
-                            await writer.finish(choice, answer)
-                            is_finished, chunk["system_fingerprint"] = True, self._attempt.id
-                        writer.clean(choice)
-                    token_count = (chunk.get("usage") or {}).get("completion_tokens", token_count)
-                    self._stamp(chunk)
-                    if not (events := b"".join(stream.chunk(chunk))):
-                        continue
-                    if answer.finish_reason:
-                        end.append(events)
-                    else:
-                        yield events
+                    events: list[bytes] = []
+                    for chunk in batch:
+                        for choice in chunk.get("choices") or []:
+                            if choice["index"]:
+                                raise MalformedAnswer(f"one choice was asked for, and number {choice['index']} came")
+                            answer.take(choice, chunk.get("prompt_token_ids"))
+                            if choice["delta"].pop("tool_calls", None) and is_finished:
+                                raise MalformedAnswer("a part of a tool call came after the end of the answer")
+                            if choice.get("finish_reason"):
+                                await writer.finish(choice, answer)
+                                is_finished, chunk["system_fingerprint"] = True, self._attempt.id
+                            writer.clean(choice)
+                        token_count = (chunk.get("usage") or {}).get("completion_tokens", token_count)
+                        self._stamp(chunk)
+                        (end if answer.finish_reason else events).extend(stream.chunk(chunk))
+                    if events:
+                        yield b"".join(events)
             if not answer.finish_reason:
                 raise EngineLost("the stream ended without a finish_reason")
             await self._record([answer], token_count)
-        for events in end:
-            yield events
+        if end:
+            yield b"".join(end)
         yield b"".join(stream.end())
 
     @asynccontextmanager
@@ -241,15 +241,15 @@ class _Call:
             except EngineLost as error:
                 self._gateway.sampler.count_failure(self._attempt, error)
 
-    async def _chunks(self) -> AsyncGenerator[dict[str, Any]]:
+    async def _batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
         is_first = True
         while True:
             try:
                 async with self._reply() as reply:
-                    async for chunk in reply.chunks():
+                    async for batch in batches_of(reply):
                         is_first = False
-                        yield chunk
+                        yield batch
                 return
             except EngineLost as error:
                 self._gateway.sampler.count_failure(self._attempt, error, again=is_first)

@@ -15,7 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from trainer_server.common import tracing
-from trainer_server.engines.base import AdapterLost, Engine, EngineLost, MalformedAnswer, Reply, RequestRefused
+from trainer_server.engines.base import (
+    AdapterLost,
+    Engine,
+    EngineLost,
+    MalformedAnswer,
+    Reply,
+    RequestRefused,
+    batches_of,
+)
 from trainer_server.engines.pool import Engines
 from trainer_server.engines.slots import NoFreeSlot, Slots
 from trainer_server.gateway.errors import APIError
@@ -287,26 +295,32 @@ class _BegunReply:
     """A streamed answer whose first chunk has come: vLLM refuses some requests by the first event of their stream.
 
     Args:
-        first: The first chunk.
-        rest: Those after it.
+        first: The first chunks.
+        rest: Those after them.
     """
 
-    def __init__(self, first: dict[str, Any], rest: AsyncIterator[dict[str, Any]]) -> None:
+    def __init__(self, first: list[dict[str, Any]], rest: AsyncIterator[list[dict[str, Any]]]) -> None:
         self._first, self._rest = first, rest
 
     @classmethod
     async def of(cls, reply: Reply) -> Self:
         """Waits for the first chunk. Raises RequestRefused, and what `Reply.chunks` raises."""
-        chunks = reply.chunks()
-        async for first in chunks:
-            return cls(first, chunks)
+        batches = batches_of(reply)
+        async for first in batches:
+            return cls(first, batches)
         raise EngineLost("the stream ended before it began")
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+    async def batches(self) -> AsyncIterator[list[dict[str, Any]]]:
         """All chunks, the first included."""
         yield self._first
-        async for chunk in self._rest:
-            yield chunk
+        async for batch in self._rest:
+            yield batch
+
+    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
+        """The same, one by one."""
+        async for batch in self.batches():
+            for chunk in batch:
+                yield chunk
 
     async def whole(self) -> dict[str, Any]:
         """Raises MalformedAnswer: a stream is no whole answer."""

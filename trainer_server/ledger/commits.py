@@ -7,20 +7,23 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from trainer_server.ledger.base import LedgerError
 from trainer_server.wire import Completion
 
 _BATCH = 512
-"""Largest number of rows in one transaction."""
+"""Largest number of calls of `add` that share a transaction."""
 
 _SLICE_SECONDS = 0.02
 """Seconds that a slice should take: others wait for about as long."""
 _FIRST, _FEWEST, _MOST = 50, 10, 1000
 """Rows of the first slice, and bounds of the others."""
 
-_Entry = tuple[Completion, asyncio.Future[None]]
-"""A completion, and the future that is resolved once it is durable."""
+_Entry = tuple[Sequence[Completion], asyncio.Future[None]]
+"""Completions of a call of `add`, and the future that is resolved once they are durable."""
+_Outcome = tuple[asyncio.Future[None], LedgerError | None]
+"""Such a future, and why the completions could not be written; None: they are."""
 
 
 class GroupCommit:
@@ -44,11 +47,9 @@ class GroupCommit:
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
             self._thread.start()
-        loop = asyncio.get_running_loop()
-        futures = [loop.create_future() for _ in completions]
-        for pair in zip(completions, futures, strict=True):
-            self._queue.put(pair)
-        await asyncio.gather(*futures)
+        future = asyncio.get_running_loop().create_future()
+        self._queue.put((completions, future))
+        await future
 
     def close(self) -> None:
         """Writes what is still queued, and ends the thread."""
@@ -72,34 +73,47 @@ class GroupCommit:
 
     def _commit(self, batch: Sequence[_Entry]) -> None:
         """Writes rows in one transaction, and resolves the futures of the callers of `add`."""
-        error: Exception | None = None
+        outcomes: list[_Outcome]
         try:
-            self._write([completion for completion, _ in batch])
-        except LedgerError as failure:
-            error = failure
-        except Exception as failure:  # one row is at fault: the thread must go on, or every later answer would hang
-            if len(batch) > 1:
-                for entry in batch:
-                    self._commit([entry])
-                return
-            error = LedgerError(f"{batch[0][0].id} cannot be written to the ledger: {failure}")
-        for _, future in batch:
-            _resolve(future, error)
+            self._write([completion for completions, _ in batch for completion in completions])
+            outcomes = [(future, None) for _, future in batch]
+        except LedgerError as error:
+            outcomes = [(future, error) for _, future in batch]
+        except Exception:  # one row is at fault: the thread must go on, or every later answer would hang
+            outcomes = [(future, self._write_singly(completions)) for completions, future in batch]
+        _resolve(outcomes)
+
+    def _write_singly(self, completions: Sequence[Completion]) -> LedgerError | None:
+        """Writes each row by itself. Returns the first error."""
+        first: LedgerError | None = None
+        for completion in completions:
+            try:
+                self._write([completion])
+            except LedgerError as error:
+                first = first or error
+            except Exception as error:
+                first = first or LedgerError(f"{completion.id} cannot be written to the ledger: {error}")
+        return first
 
 
-def _resolve(future: asyncio.Future[None], error: Exception | None) -> None:
-    def settle() -> None:
+def _resolve(outcomes: Sequence[_Outcome]) -> None:
+    """Resolves futures on their loops, all of a loop at once: each call wakes it."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+    for outcome in outcomes:
+        by_loop.setdefault(outcome[0].get_loop(), []).append(outcome)
+    for loop, of_loop in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
+            loop.call_soon_threadsafe(_settle, of_loop)
+
+
+def _settle(outcomes: Sequence[_Outcome]) -> None:
+    for future, error in outcomes:
         if future.done():  # the request was cancelled meanwhile; the row is written all the same
-            return
+            continue
         if error is None:
             future.set_result(None)
         else:
             future.set_exception(error)
-
-    try:
-        future.get_loop().call_soon_threadsafe(settle)
-    except RuntimeError:  # the loop is closed: no caller waits any more
-        return
 
 
 def delete_in_slices(delete: Callable[[int], int]) -> int:

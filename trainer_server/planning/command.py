@@ -14,7 +14,7 @@ from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
-from trainer_server.planning.plan import ENGINE_OVERHEAD, GIB, Item, Plan, Workload, make_plan, remedies
+from trainer_server.planning.plan import CONTEXT, Item, Plan, Workload, make_plan, remedies
 
 
 def plan_command(
@@ -23,7 +23,7 @@ def plan_command(
     ],
     gpus: Annotated[int, typer.Option(help="GPUs of one machine.", min=1, max=64)] = 1,
     gpu_memory: Annotated[float, typer.Option(help="Memory of each, GiB.", min=4)] = 80,
-    context: Annotated[int, typer.Option(help="Longest prompt and answer together, tokens.", min=256)] = 8192,
+    context: Annotated[int, typer.Option(help="Longest prompt and answer together, tokens.", min=256)] = CONTEXT,
     rank: Annotated[int, typer.Option(help="Largest LoRA rank that policies may have.", min=1, max=256)] = 16,
     policies: Annotated[int, typer.Option(help="Policies that are used at once.", min=1)] = 1,
     concurrency: Annotated[int, typer.Option(help="Requests at once.", min=1)] = 64,
@@ -55,7 +55,7 @@ def plan_command(
     where += ", by turns" if plan.turns else ""
     console.print(_table(f"trainer on {where} (GiB of one GPU)", plan.trainer_items))
     if not plan.fits:
-        console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {_why(plan)}")
+        console.print(f"[red]This does not fit[/red] {gpus} × {gpu_memory:g} GiB. {plan.shortage}")
         if changes := remedies(workload):
             console.print(f"It would with {', or with '.join(changes)}.")
         raise typer.Exit(1)
@@ -78,7 +78,7 @@ def _facts(plan: Plan, line: str) -> dict[str, Any]:
     """The plan as JSON. GiB are those of one GPU."""
     return {
         "fits": plan.fits,
-        "why_not": None if plan.fits else _why(plan),
+        "why_not": None if plan.fits else plan.shortage,
         "remedies": [] if plan.fits else remedies(plan.workload),
         "command": line if plan.fits else None,
         "engines": {
@@ -122,25 +122,6 @@ def _table(title: str, items: list[Item], kv_gib: float | None = None) -> Table:
     if kv_gib is not None:
         table.add_row("left for the KV cache", f"{kv_gib:.2f}", "")
     return table
-
-
-def _why(plan: Plan) -> str:
-    """A sentence that says which part does not fit, and by how much."""
-    workload = plan.workload
-    saving = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
-    if plan.trainer and not plan.trainer_fits:
-        return f"The trainer needs {plan.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saving:.1f} in all."
-    if not plan.trainer_fits:
-        return (
-            f"The trainer needs {plan.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} GiB; "
-            "4-bit weights cannot take turns."
-        )
-    if not plan.trainer and not plan.turns and plan.kv_gib <= 0:
-        together = plan.trainer_gib + sum(item.gib for item in plan.engine_items)
-        return f"Engine and trainer need {together:.1f} GiB before any KV cache; 4-bit weights would save {saving:.1f}."
-    if plan.kv_gib <= 0:
-        return f"An engine lacks {-plan.kv_gib:.1f} GiB a GPU for its weights, before any KV cache."
-    return f"An engine's KV cache holds {plan.kv_tokens // plan.engines:,} tokens, less than one request."
 
 
 def register(app: typer.Typer) -> None:

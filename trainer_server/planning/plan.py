@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from trainer_server.planning.model_shape import BF16, ModelShape
 from trainer_server.process.hardware import checkpoint_above
 
 GIB = 1 << 30
+CONTEXT = 8192
+"""Tokens of the longest prompt and answer together, unless others are named."""
 TOKEN_BUDGET = 8192
 """Tokens of the trainer's longest row: the default of GRPOConfig.token_budget."""
 ENGINE_OVERHEAD = 2.5
@@ -24,6 +27,10 @@ UTILIZATION = 0.9
 """Share of a GPU's memory that a plan may use."""
 MAX_SLOTS = 16
 """Largest number of adapter slots in a plan: each costs memory and vLLM's time. More policies take turns."""
+MAX_REQUESTS = 512
+"""Most requests at once that vLLM is started for. It captures a CUDA graph for each size of its batches up to that."""
+REQUEST_TOKENS = 2048
+"""Tokens of a request for which a plan counts how many the KV cache holds at once. vLLM lets the others wait."""
 _SIZES = (16, 24, 32, 40, 48, 64, 80, 96, 141, 192, 288)
 """Memory sizes of common GPUs, GiB, which `remedies` tries."""
 
@@ -41,21 +48,28 @@ class Workload:
         rank: Largest LoRA rank.
         policies: Policies that are used at the same time.
         concurrency: Requests at the same time.
+        in_4bit: Whether the trainer holds its weights in 4 bits. Such a trainer takes no turns, and is not divided.
     """
 
     model: str
     shape: ModelShape
     gpus: int
     gpu_memory: float
-    context: int = 8192
+    context: int = CONTEXT
     rank: int = 16
     policies: int = 1
     concurrency: int = 64
+    in_4bit: bool = False
 
     @property
     def slots(self) -> int:
         """Adapter slots: one for each policy, one for a version that a rollout still uses, one for a new version."""
         return min(self.policies + 2, MAX_SLOTS)
+
+    @property
+    def trainer_weight_bytes(self) -> float:
+        """Bytes of the weights that the trainer holds."""
+        return self.shape.weight_bytes_4bit if self.in_4bit else self.shape.weight_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +125,10 @@ class Plan:
         row, plain = shape.activation_bytes(TOKEN_BUDGET), shape.activation_bytes(short)
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
         layers = BF16 * shape.linear_parameters
-        weights = shape.weight_bytes - layers + layers / parts
+        weights = self.workload.trainer_weight_bytes - (layers - layers / parts)
+        size = "½ B" if self.workload.in_4bit else "2 B"
         items = [
-            Item("weights", weights / GIB, f"{_b(shape.parameters)} × 2 B, layers / {parts}"),
+            Item("weights", weights / GIB, f"{_b(shape.parameters)} × {size}, layers / {parts}"),
             Item(
                 "LoRA, gradients, AdamW",
                 shape.trainer_state_bytes(rank) / GIB,
@@ -152,6 +167,11 @@ class Plan:
         return int(per_engine) * self.engines
 
     @property
+    def requests(self) -> int:
+        """Requests at once for which each engine is started (`--max-num-seqs`)."""
+        return max(min(self.kv_tokens // self.engines // REQUEST_TOKENS, MAX_REQUESTS), 1)
+
+    @property
     def main_memory_gib(self) -> float:
         """GiB of main memory that turns need: the base model of the engine and that of the trainer; 0 without turns."""
         return 2 * self.workload.shape.weight_bytes / GIB if self.turns else 0.0
@@ -173,17 +193,51 @@ class Plan:
         return self.trainer_fits and self.engines > 0 and self.kv_tokens >= self.engines * self.workload.context
 
     @property
+    def engine_flags(self) -> dict[str, str]:
+        """Flags of each vLLM with their values, without its context."""
+        flags = {"--gpu-memory-utilization": f"{self.utilization:.2f}", "--max-num-seqs": str(self.requests)}
+        return {**flags, "--tensor-parallel-size": str(self.tensor)} if self.tensor > 1 else flags
+
+    def spans(self, gpus: Sequence[str]) -> list[str]:
+        """The GPUs of each engine, and at last those of the trainer: `0,1`.
+
+        Args:
+            gpus: The name of each GPU. The trainer has GPUs of its own.
+        """
+        ends = [*range(0, self.engines * self.tensor + 1, self.tensor), self.engines * self.tensor + self.trainer]
+        return [",".join(gpus[start:end]) for start, end in pairwise(ends)]
+
+    @property
+    def shortage(self) -> str:
+        """A sentence that says which part of a plan that does not fit is too large, and by how much."""
+        workload = self.workload
+        saving = (workload.shape.weight_bytes - workload.shape.weight_bytes_4bit) / GIB
+        if self.trainer and not self.trainer_fits:
+            return f"The trainer needs {self.trainer_gib:.1f} GiB a GPU; 4-bit weights would save {saving:.1f} in all."
+        if not self.trainer_fits:
+            return (
+                f"The trainer needs {self.trainer_gib:.1f} GiB while the engine sleeps, which keeps {ENGINE_OVERHEAD} "
+                "GiB; 4-bit weights cannot take turns."
+            )
+        if not self.trainer and not self.turns and self.kv_gib <= 0:
+            together = self.trainer_gib + sum(item.gib for item in self.engine_items)
+            return f"Both need {together:.1f} GiB before any KV cache; 4-bit weights would save {saving:.1f}."
+        if self.kv_gib <= 0:
+            return f"An engine lacks {-self.kv_gib:.1f} GiB a GPU for its weights, before any KV cache."
+        return f"An engine's KV cache holds {self.kv_tokens // self.engines:,} tokens, less than one request."
+
+    @property
     def command(self) -> str:
         """The shell command that serves this layout."""
         workload = self.workload
-        vllm = f"--max-model-len {workload.context} --gpu-memory-utilization {self.utilization:.2f}"
-        if self.tensor > 1:
-            vllm += f" --tensor-parallel-size {self.tensor}"
+        flags = {"--max-model-len": str(workload.context), **self.engine_flags}
+        vllm = shlex.join(word for flag in flags.items() for word in flag)
         line = ["art-langgraph", "serve", "--model", workload.model]
         if self.trainer:
-            for at in range(0, self.engines * self.tensor, self.tensor):
-                line += ["--engine-gpus", _span(at, self.tensor)]
-            line += ["--trainer-gpus", _span(self.engines * self.tensor, self.trainer)]
+            *engines, trainer = self.spans([str(gpu) for gpu in range(workload.gpus)])
+            for span in engines:
+                line += ["--engine-gpus", span]
+            line += ["--trainer-gpus", trainer]
         if self.turns:
             line += ["--share-gpu"]
         if self.trainer > 1:
@@ -192,17 +246,18 @@ class Plan:
         return shlex.join(line)
 
 
-def make_plan(workload: Workload) -> Plan:
+def make_plan(workload: Workload, *, turns: bool | None = None) -> Plan:
     """Chooses a layout.
 
     Args:
         workload: What is to run, and on which GPUs.
+        turns: Whether engine and trainer take turns on one GPU. None: where they do not fit beside each other.
 
     Returns:
         The first layout that fits: that with the fewest GPUs for the trainer, then the fewest for each engine. If none
         fits, the layout that takes turns on one GPU, or the first layout on several GPUs.
     """
-    layouts = list(_layouts(workload))
+    layouts = [plan for plan in _layouts(workload) if turns in (None, plan.turns)]
     return next((plan for plan in layouts if plan.fits), layouts[-1] if workload.gpus == 1 else layouts[0])
 
 
@@ -232,17 +287,14 @@ def remedies(workload: Workload) -> list[str]:
 def _layouts(workload: Workload) -> Iterator[Plan]:
     if workload.gpus == 1:
         yield Plan(workload, engines=1, tensor=1, trainer=0)
-        yield Plan(workload, engines=1, tensor=1, trainer=0, turns=True)
+        if not workload.in_4bit:
+            yield Plan(workload, engines=1, tensor=1, trainer=0, turns=True)
         return
     for trainer in range(1, workload.gpus):
         for tensor in (1, 2, 4, 8, 16):
             engines = (workload.gpus - trainer) // tensor
             if engines and workload.shape.heads % tensor == 0:
                 yield Plan(workload, engines, tensor, workload.gpus - engines * tensor)
-
-
-def _span(start: int, count: int) -> str:
-    return ",".join(str(gpu) for gpu in range(start, start + count))
 
 
 def _b(parameters: int) -> str:

@@ -68,6 +68,14 @@ def gpu_memory() -> list[int]:
     return [total for (total,) in _query_gpus("memory.total")]  # alone: some drivers do not say what is in use
 
 
+def visible_gpus() -> dict[str, tuple[int, int]]:
+    """(used, total) bytes of memory of each GPU that this process may use, by its name in CUDA_VISIBLE_DEVICES.
+    Empty: there is none, its driver does not answer, or the variable has names that are no numbers."""
+    by_name = {str(at): use for at, use in enumerate(gpu_use())}
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(by_name)).split(",")
+    return {name.strip(): by_name[name.strip()] for name in names if name.strip() in by_name}
+
+
 def gpu_use() -> list[tuple[int, int]]:
     """(used, total) bytes of memory of each NVIDIA GPU; empty if there is none, or its driver does not answer."""
     return [(used, total) for used, total in _query_gpus("memory.used,memory.total")]

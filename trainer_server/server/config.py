@@ -42,7 +42,7 @@ class ServerConfig:
         engine_gpus: GPUs of one engine, `0` or `2,3`; repeatable: a vLLM on each.
         trainer_gpus: GPUs of the trainer, `0` or `6,7`. Default: all.
         share_gpu: Engine and trainer use the same GPU by turns: vLLM sleeps during a step, and each may take nearly all
-            memory. `plan` says what fits.
+            memory. Default: where they do not fit beside each other.
         host: Address to listen on. Anything but loopback is reachable by others.
         port: Port to listen on; 0 takes any free one.
         allowed_hosts: A name by which clients call this server, as in their URLs; repeatable. Default: --host.
@@ -117,7 +117,7 @@ class ServerConfig:
     engine_urls: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_url"))
     engine_gpus: tuple[str, ...] = field(default=(), metadata=_repeatable("engine_gpus"))
     trainer_gpus: str | None = None
-    share_gpu: bool = field(default=False, metadata=_switch("share-gpu"))
+    share_gpu: bool | None = field(default=None, metadata=_switch("share-gpu"))
     host: str = "127.0.0.1"
     port: int = field(default=8400, metadata={"min": 0, "max": 65535})
     allowed_hosts: tuple[str, ...] = field(default=(), metadata=_repeatable("allowed_host"))

@@ -37,7 +37,7 @@ from trainer_server.server.access.connections import (
 from trainer_server.server.access.exposure import address_of, check_exposure, proxies_named
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
-from trainer_server.server.server import check_names
+from trainer_server.server.server import check_names, plan_gpus
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
@@ -81,6 +81,7 @@ def _serve(config: ServerConfig) -> None:
     config = dataclasses.replace(config, port=listener.getsockname()[1])
     try:
         asyncio.run(check_engines(config))
+        config = plan_gpus(config)
         token = ensure_token(config.home)
         logs.secrets.keep(token)
         app = create_app(config, token)

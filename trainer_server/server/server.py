@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
+from trainer_server.common.extensions import PLANNING, find
 from trainer_server.common.plugins import check_losses
 from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.local_slots import LocalSlots
@@ -44,7 +45,7 @@ from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
 from trainer_server.process.child import check_present, rotate_logs
 from trainer_server.process.files import server_id
-from trainer_server.process.hardware import flavour, gpu_count
+from trainer_server.process.hardware import flavour, gpu_count, visible_gpus
 from trainer_server.process.tasks import PeriodicTask
 from trainer_server.server.access.connections import Limits
 from trainer_server.server.access.owners import RolloutOwners
@@ -327,7 +328,7 @@ def _trainer_settings(config: ServerConfig, identity: Identity) -> TrainerSettin
         processes=config.trainer_processes,
         shard=config.trainer_shard,
         accelerate_config=config.accelerate_config,
-        share_gpu=config.share_gpu,
+        share_gpu=bool(config.share_gpu),
         low_priority=config.trainer_low_priority,
         on_demand=config.trainer_on_demand,
         losses=config.losses,
@@ -394,6 +395,16 @@ def resolve_base(config: ServerConfig) -> ServedModel:
     )
 
 
+def plan_gpus(config: ServerConfig) -> ServerConfig:
+    """Options with the plan for the GPUs of this machine, where the options say none and planning is installed. Raises
+    ConfigError for a model that does not fit, and as `resolve`."""
+    placement = find(f"{PLANNING}.placement")
+    if placement is None or flavour() == "cpu" or config.engine_urls:
+        return config
+    planned: ServerConfig = placement.place(config, resolve_base(config), visible_gpus())
+    return planned
+
+
 def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
     """The engines of a server, not yet started. Raises ConfigError for settings that cannot work."""
     if config.share_gpu and (config.trainer_processes > 1 or config.accelerate_config):
@@ -410,7 +421,7 @@ def make_engines(config: ServerConfig, base: ServedModel) -> Sequence[Engine]:
         adapter_slots=config.adapter_slots,
         max_rank=config.max_rank,
         kv_cache_gib=config.kv_cache_gib,
-        share_gpu=config.share_gpu,
+        share_gpu=bool(config.share_gpu),
         media_domains=config.media_domains,
         tool_call_parser=config.tool_call_parser,
         reasoning_parser=config.reasoning_parser,

@@ -13,19 +13,11 @@ from typing import Any
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
+from art_mcp.scenarios.drafting.digests import is_digest, is_short_digest
 from art_mcp.scenarios.drafting.errors import is_foreign, offers
-from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, new_name, phrase
-from art_mcp.scenarios.drafting.value_graph import (
-    Origin,
-    Pool,
-    Slot,
-    Source,
-    ValueGraph,
-    alike,
-    is_digest,
-    is_short_digest,
-    parameter_name,
-)
+from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, mixture, new_name, phrase
+from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, alike, parameter_name
+from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.observe import Finding, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
 from art_mcp.validation import fits_pattern
@@ -35,6 +27,9 @@ FEW = 4
 
 SAME_NAME = 0.9
 """What is left of the rate of a source for a parameter of the same name of another tool."""
+
+RELATED_NAME = 0.65
+"""The same where the names differ in a first word: `category`, `target_category`."""
 
 _SMALL = 3
 _WRITTEN = frozenset({"examples", "described", "offered", "default"})
@@ -113,6 +108,8 @@ class Arms:
             prior = max(prior, SAME_NAME * others.rate(0.5))
         elif others.failures:
             prior *= max(0.4, 1 - 0.15 * others.failures)
+        elif (related := self._graph.by_related_name(slot, arm.source)).hits:
+            prior = max(prior, RELATED_NAME * related.rate(0.5))
         return self._graph.evidence(slot, arm.source).rate(prior)
 
     def of(
@@ -182,7 +179,7 @@ class Arms:
             return
         wanted = _KINDS.get(str(schema.get("type")), (str,))
         short = any(
-            is_short_digest(pool) and self._graph.evidence(slot, source).hits > 0
+            is_short_digest(pool.finding) and self._graph.evidence(slot, source).hits > 0
             for source, pool in self._graph.pools.items()
         )
         description_words = frozenset(meanings(str(schema.get("description", ""))))
@@ -228,8 +225,17 @@ class Arms:
             form = schema if own_format else {"description": hints, "pattern": schema.get("pattern")}
             yield Arm("format", 0.95, make=lambda rng, _: draw_formatted_text(name, form, rng), made_up=True)
         text = bool(words(name)) and (singular(words(name)[-1]) in WORDS.texts or words(name)[-1] == "contents")
-        yield Arm("phrase", 0.8 if text else 0.24, make=lambda rng, _: phrase(rng), made_up=True)
-        yield Arm("new name", 0.58 if makes else 0.3, make=lambda rng, _: new_name(rng), made_up=True)
+        own_kind = [str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()]
+        sentences = [value for value in own_kind if 2 <= len(value.split()) <= 8]
+        new = 0.58 if makes else 0.3
+        if len(sentences) >= FEW and 2 * len(sentences) > len(own_kind):  # so what is new has several words too
+            yield Arm("phrase", 0.8 if text else new, make=lambda rng, _: mixture(sentences, rng), made_up=True)
+            new = 0.24
+        else:
+            free = all(arm.prior < 0.3 for arm in pools) and not set(words(name)[-1:]) & WORDS.names  # a reason, say
+            prior = 0.8 if text else 0.35 if free else 0.24
+            yield Arm("phrase", prior, make=lambda rng, _: phrase(rng), made_up=True)
+        yield Arm("new name", new, make=lambda rng, _: new_name(rng), made_up=True)
         graph = self._graph
         paths = _are_paths([str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()[:3]])
         likely = paths or bool(graph.own_endings(slot))

@@ -12,9 +12,10 @@ from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
+from art_mcp.scenarios.drafting.digests import short
 from art_mcp.scenarios.drafting.draft import Draft
 from art_mcp.scenarios.drafting.drafter import Drafter
-from art_mcp.scenarios.drafting.value_graph import short, slot_values
+from art_mcp.scenarios.drafting.pools import slot_values
 from art_mcp.scenarios.drafting.values import NoValue
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Path, at, findings, leaves, meanings

@@ -12,10 +12,10 @@ from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.draft import Draft, Obstacle
 from art_mcp.scenarios.drafting.errors import reason_of
 from art_mcp.scenarios.drafting.gazetteer import new_name
-from art_mcp.scenarios.drafting.value_graph import slot_values
+from art_mcp.scenarios.drafting.pools import slot_values
 from art_mcp.scenarios.drafting.values import NoValue, Values
 from art_mcp.scenarios.lines import lines, mentions
-from art_mcp.scenarios.observe import Path, leaves, meanings, singular
+from art_mcp.scenarios.observe import Path, changes_with_time, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import plural
 from art_mcp.scenarios.phrasing.language import WORDS
@@ -141,7 +141,8 @@ class Drafter:
         fitting = []
         for key in tool.input_schema.get("required", ()):
             schema = plain(properties_of(tool).get(key, {}), tool.input_schema)
-            is_name = isinstance(arguments.get(key), str) and "enum" not in schema
+            value = arguments.get(key)
+            is_name = isinstance(value, str) and "enum" not in schema and not changes_with_time(value)
             is_place = is_name and arguments[key] in self.values.graph.places
             if is_name and not is_place and self.values.refers(tool, key, schema):
                 fitting.append(key)

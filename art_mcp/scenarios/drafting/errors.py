@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.drafting.value_graph import Slot, parameter_name
+from art_mcp.scenarios.drafting.pools import Slot, parameter_name
 from art_mcp.scenarios.observe import leaves, parse_result, singular
 from art_mcp.worlds.alias import WORLD
 

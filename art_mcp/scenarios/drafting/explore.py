@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -19,14 +19,14 @@ from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
 from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, offers, parameters_in
+from art_mcp.scenarios.drafting.pools import Pool, Source, slot_values
 from art_mcp.scenarios.drafting.sequences import note_sequences
 from art_mcp.scenarios.drafting.sql import Sql
-from art_mcp.scenarios.drafting.value_graph import Pool, Source, ValueGraph, slot_values
+from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.drafting.values import NoValue, Values
-from art_mcp.scenarios.execute import StepFailed, performed_step, rollout_of_its_own
+from art_mcp.scenarios.execute import StepFailed, is_act, performed_step, rollout_of_its_own
 from art_mcp.scenarios.observe import findings, is_nothing, leaves, parse_result
 from art_mcp.scenarios.phrasing.language import VERBS
-from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import Step
 from trainer_server.common.jsonl import to_json
 
@@ -45,6 +45,9 @@ ENOUGH = 8
 """Calls of a tool that worked, after which it is not explored any more; of one that changes something, ENOUGH_ACTS."""
 
 ENOUGH_ACTS = 1
+
+LUCK = 0.5
+"""What a call counts that worked with what another one has made in that copy of the world."""
 
 SLOW = 2.0
 """Seconds after which a call counts as slow. Such a tool is called SLOW_TRIES times, at most."""
@@ -100,7 +103,7 @@ class Explorer:
         self._clock = asyncio.get_running_loop().time
         self._reads_open = False
         self._calls: set[str] = set()
-        self._worked: Counter[str] = Counter()
+        self._worked: defaultdict[str, float] = defaultdict(float)
         self._tries: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._errors: dict[str, Counter[str]] = {}
@@ -117,6 +120,7 @@ class Explorer:
                 for number in bar.track(range(ROUNDS), description="exploring the server"):
                     before = len(self._calls)
                     await self._read(stack)
+                    self._retract_stock_answers()
                     if self._server.world is None:  # one rollout has the server at a time
                         await self._close(stack)
                     await self._act(number)
@@ -140,8 +144,7 @@ class Explorer:
         return reasons
 
     def _acts(self, tool: CatalogTool) -> bool:
-        """Whether a tool changes something: it was seen to, or its name says so."""
-        return tool.name in self._graph.changing or (not tool.reads and acts(tool.name))
+        return is_act(tool, self._graph.changing)
 
     async def _read(self, stack: AsyncExitStack) -> None:
         """A round of the tools that read. stack: holds the copy in which they are called, for the next round too."""
@@ -158,6 +161,16 @@ class Explorer:
                     await self._close(stack)
                     await self._open(stack)
                     break
+
+    def _retract_stock_answers(self) -> None:
+        """Learns that calls failed that gave only what the tool says of whatever is not there."""
+        for tool, calls in self._graph.results.items():
+            stock = [call for call in calls if self._graph.is_stock(tool, *call)]
+            for arguments, result in stock:
+                self._graph.retract(tool, arguments, result)
+                self._worked[tool] -= 1
+                text = result if isinstance(result, str) else canonical(result)
+                self._learn_failure(Step(tool=tool, arguments=arguments), StepFailed("error", text), None)
 
     async def _open(self, stack: AsyncExitStack) -> None:
         """Takes a new copy for calls that read."""
@@ -199,9 +212,11 @@ class Explorer:
                     note_sequences(self._graph, step, calls)
                     calls.append((step, result))
                     before, changes = changes, await self._server.changes()
+                    if self._acts(tool) and not pools and (changes is None or changes == before):
+                        self._values.learn(tool.name, step.arguments, result)
                     if changes is None or changes != before:
                         self._graph.changing.add(tool.name)
-                        self._graph.note(tool.name, step.arguments, 1.0)
+                        self._graph.note(tool.name, step.arguments, 1.0, new=_keys(pools))
                         for value in (result, step.arguments):
                             self._graph.add(tool.name, findings(tool.name, value), pools)
                     break
@@ -263,17 +278,20 @@ class Explorer:
             self._seconds[step.tool] = max(self._seconds.get(step.tool, 0.0), self._clock() - start)
             if self._seconds[step.tool] > SLOW and self._tries[step.tool] >= SLOW_TRIES:
                 self._graph.slow.add(step.tool)
-        result = parse_result(answer.text, answer.structured)
+        result, new = parse_result(answer.text, answer.structured), _keys(pools)
         says_more = _says_more(result, step)
         if says_more or self._acts(self._values.tool(step.tool)):
-            self._worked[step.tool] += 1
+            made = any(canonical(value) in new for _, value in slot_values(step.tool, step.arguments))
+            self._worked[step.tool] += LUCK if made else 1
         else:
             self._errors.setdefault(step.tool, Counter())["it gave nothing"] += 1
         self._graph.usable.add(step.tool)
-        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY)
+        self._graph.note(step.tool, step.arguments, 1.0 if says_more else EMPTY, new=new)
+        if self._acts(self._values.tool(step.tool)):
+            return result  # what it changes is not there in other copies
         if not pools:
             self._values.learn(step.tool, step.arguments, result)
-        elif not self._acts(self._values.tool(step.tool)):
+        else:
             self._calls.discard(to_json(step))  # what it gives where nothing was changed is not known
         return result
 
@@ -281,8 +299,12 @@ class Explorer:
         """Notes that a call failed, whose fault that is, and what the error offers."""
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        new = {key for pool in (pools or {}).values() for key in pool.values}
-        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, new)
+        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, _keys(pools))
+
+
+def _keys(pools: Mapping[Source, Pool] | None) -> set[str]:
+    """The values of some pools in their canonical form."""
+    return {key for pool in (pools or {}).values() for key in pool.values}
 
 
 def _says_more(result: Any, step: Step) -> bool:

@@ -53,6 +53,12 @@ def phrase(rng: random.Random) -> str:
     return text[:1].upper() + text[1:]
 
 
+def mixture(texts: Sequence[str], rng: random.Random) -> str:
+    """A text like some others, of several words each: one of their first words, and what follows another's."""
+    first, second = rng.sample(texts, 2)
+    return f"{first.split()[0]} {second.partition(' ')[2].strip()}"
+
+
 def new_name(rng: random.Random) -> str:
     """The name of a new thing."""
     first, second = rng.sample(VALUES.names, 2)

@@ -7,7 +7,8 @@ from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
-from art_mcp.scenarios.drafting.value_graph import CallSequence, ValueGraph, slot_values
+from art_mcp.scenarios.drafting.pools import slot_values
+from art_mcp.scenarios.drafting.value_graph import CallSequence, ValueGraph
 from art_mcp.scenarios.observe import leaves
 from art_mcp.scenarios.plan import Step
 

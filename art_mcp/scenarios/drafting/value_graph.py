@@ -1,23 +1,28 @@
 """The value graph: values that a server and its world show, what they are called there, and which calls accepted them.
 
-A value is a node. Values of one record, and the arguments and results of one call, are neighbours. The names of sources
-only say which are tried first: what counts are the calls that worked with their values.
+A value is a node. Values of one record, and the arguments and results of one call, are neighbours. What is in two
+entries of one result, or of one record, is not: a sheet of one workbook, and a column of a sheet of another. The names
+of sources only say which are tried first: what counts are the calls that worked with their values.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum, auto
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 from art_mcp.canonical import canonical
-from art_mcp.scenarios.catalog import Catalog, CatalogTool, properties_of
+from art_mcp.client.effects import words
+from art_mcp.scenarios.catalog import Catalog, properties_of
+from art_mcp.scenarios.drafting.digests import short_digests
+from art_mcp.scenarios.drafting.pools import Count, Origin, Pool, Slot, Source, parameter_name, slot_values
+from art_mcp.scenarios.drafting.stock_answers import StockAnswers
 from art_mcp.scenarios.lines import lines
-from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, leaves, meanings, singular
+from art_mcp.scenarios.observe import MAX_VALUE, Finding, findings, is_file, is_local, leaves, meanings, objects
+from art_mcp.scenarios.phrasing.language import WORDS
 
 MAX_FINDINGS = 300
 """Values of a source that are kept, at most."""
@@ -31,72 +36,10 @@ MAX_POOLS = 2_000
 MAX_NEIGHBOURS = 200
 """Records and calls that are noted of a value, at most."""
 
-_SHORT = "{short}"
-"""Marks the beginning of a digest, by which people name what has it. No name has such a word."""
-
-_DIGEST = re.compile(r"[0-9a-f]{32,}")
 _NAME = re.compile(r"[\w.@+-]+(?: [\w.@+-]+)*")
 _WORD = re.compile(r"[A-Za-z]{3,}")
-
-Slot = tuple[str, str]
-"""A place in a call that takes a value: the tool, and the keys that lead there, as in `entities.*.name`."""
-
-Source = Hashable
-"""Where a value comes from: the origin and the words of a finding, or the name of what makes it up."""
-
-
-class Origin(Enum):
-    """Where values come from that no tool gave: the files of a world, an error, or schemas and resources."""
-
-    WORLD = auto()
-    ERROR = auto()
-    SCHEMA = auto()
-
-
-def parameter_name(path: str) -> str:
-    """The name of what a slot takes: its last key; of the items of a list the singular of the list's key.
-
-    Args:
-        path: The keys of the slot: `tags.*` → tag, `entities.*.name` → name.
-    """
-    whole = path.rstrip(".*")
-    name = whole.rpartition(".")[2]
-    return name if whole == path else singular(name)
-
-
-@dataclass(slots=True)
-class Count:
-    """Calls that worked and that failed. A call that gave nothing counts as a part of each.
-
-    Args:
-        successes: Calls that worked.
-        failures: Calls that failed.
-        hits: Calls that worked and gave something.
-    """
-
-    successes: float = 0.0
-    failures: float = 0.0
-    hits: int = 0
-
-    def rate(self, prior: float) -> float:
-        """The share of calls that may work. prior: what it seems to be before any call, from 0 to 1."""
-        return (prior + self.successes) / (1.0 + self.successes + self.failures)
-
-
-@dataclass(slots=True)
-class Pool:
-    """The values of one source.
-
-    Args:
-        source: The source.
-        finding: The first of them, whose words all have.
-        origin: The tool that gave them, or what else did.
-    """
-
-    source: Source
-    finding: Finding
-    origin: str | Origin
-    values: dict[str, Any] = field(default_factory=dict)
+_PART = re.compile(r"\b\w{3,20} \w{3,20}\b")
+"""Two words of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +74,12 @@ class ValueGraph:
         self._takes: dict[str | Origin, set[frozenset[str]]] = {
             tool.name: {frozenset(meanings(name)) for name in properties_of(tool)} for tool in catalog.tools
         }
+        every = {name: tuple(words(name)) for tool in catalog.tools for name in properties_of(tool)}
+        names = {name: own for name, own in every.items() if own and not {own[-1]} & (WORDS.names | {"id"})}
+        self._related = {
+            name: [other for other, parts in names.items() if own[1:] == parts or parts[1:] == own]
+            for name, own in names.items()
+        }
         self.pools: dict[Source, Pool] = {}
         self.results: dict[str, list[tuple[dict[str, Any], Any]]] = {}
         self.records: list[dict[str, Any]] = []
@@ -142,10 +91,11 @@ class ValueGraph:
         self._values: defaultdict[tuple[Slot, str], Count] = defaultdict(Count)
         self._draws: dict[tuple[Slot, str], Source] = {}
         self._contexts: defaultdict[str, list[int]] = defaultdict(list)
-        self._groups: set[frozenset[str]] = set()
+        self._groups: dict[tuple[frozenset[str], frozenset[str]], int] = {}
         self._names: defaultdict[tuple[str, str], Count] = defaultdict(Count)
         self._by_name: defaultdict[tuple[str, Source], Count] = defaultdict(Count)
         self._endings: defaultdict[Slot, list[str]] = defaultdict(list)
+        self._stock_answers = StockAnswers()
         self.messages: dict[Slot, str] = {}
         self.necessary: dict[str, tuple[list[str], bool]] = {}
         self.exclusions: defaultdict[str, set[str]] = defaultdict(set)
@@ -161,17 +111,40 @@ class ValueGraph:
             value: The result, as `parse_result` returns it.
         """
         self.results.setdefault(tool, []).append((dict(arguments), value))
-        self.learn_records(_records(value))
+        self.learn_records(objects(value))
+        self._stock_answers.learn(tool, arguments, value)
         new = list(islice(findings(tool, value), MAX_NEW))
-        self._connect([*(leaf for _, leaf in leaves(dict(arguments))), *(finding.value for finding in new)])
-        self.add(tool, [*new, *_below(tool, arguments, new), *_short_digests(new)])
+        self._connect(*_together(arguments, value, new))
+        names = {finding.value for finding in new if finding.path is None}
+        for name, inside in _entries(value):
+            if name in names:
+                self._connect([name], (leaf for _, leaf in leaves(inside)))
+        self.add(tool, [*new, *_below(tool, arguments, new), *short_digests(new)])
+
+    def is_stock(self, tool: str, arguments: Mapping[str, Any], value: Any) -> bool:
+        """Whether what a call gave says only that there is nothing, as other calls of the tool show."""
+        return tool not in self.changing and self._stock_answers.has(tool, arguments, value)
+
+    def retract(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:
+        """Forgets that a call worked, and that its values belong together."""
+        self.results[tool].remove((dict(arguments), value))
+        values, parts = _together(arguments, value, list(islice(findings(tool, value), MAX_NEW)))
+        number = self._groups.get((_keys(values), _keys(parts)), 0)
+        for slot, argument in slot_values(tool, arguments):
+            key = canonical(argument)
+            self._contexts[key] = [mark for mark in self._contexts[key] if mark != number]
+            for tally in self._counts(slot, key):
+                tally.successes -= 1
+                tally.hits -= 1
 
     def learn_records(self, records: Iterable[dict[str, Any]]) -> None:
         """Keeps objects, whose values belong together."""
         for record in records:
             if len(self.records) < MAX_FINDINGS and record not in self.records:
                 self.records.append(record)
-                self._connect(leaf for _, leaf in leaves(record))
+                inside = [item for value in record.values() for _, item in leaves(value) if _has_objects(value)]
+                own = [item for value in record.values() for _, item in leaves(value) if not _has_objects(value)]
+                self._connect(own, inside)
 
     def add(self, origin: str | Origin, new: Iterable[Finding], pools: dict[Source, Pool] | None = None) -> None:
         """Keeps values.
@@ -183,6 +156,8 @@ class ValueGraph:
         """
         pools = self.pools if pools is None else pools
         for finding in new:
+            if self.places and is_local(str(finding.value)):  # no other copy of the world has it
+                continue
             source = (origin, finding.own, finding.about)
             if source not in pools and len(pools) >= MAX_POOLS:
                 continue
@@ -209,25 +184,34 @@ class ValueGraph:
                 pool.values.setdefault(canonical(value), value)
         self._endings[slot] += [ending for ending in endings if ending not in self._endings[slot]]
 
-    def _connect(self, values: Iterable[Any]) -> None:
-        """Makes values neighbours."""
-        keys = frozenset(canonical(value) for value in values if not isinstance(value, bool))
-        if len(keys) < 2 or keys in self._groups:
+    def _connect(self, values: Iterable[Any], parts: Iterable[Any] = ()) -> None:
+        """Makes values neighbours of one another and of some parts, which are no neighbours of one another."""
+        group = _keys(values), _keys(parts)
+        if len(group[0] | group[1]) < 2 or group in self._groups:
             return
-        self._groups.add(keys)
-        for key in keys:
+        self._groups[group] = number = len(self._groups) + 1
+        for key, mark in [*((key, number) for key in group[0]), *((key, -number) for key in group[1] - group[0])]:
             if len(self._contexts[key]) < MAX_NEIGHBOURS:
-                self._contexts[key].append(len(self._groups))
+                self._contexts[key].append(mark)
+
+    def _reach(self, value: Any) -> set[int]:
+        """The marks of the neighbours of a value."""
+        marks = self._contexts.get(canonical(value), ())
+        return {each for mark in marks for each in ((mark, -mark) if mark > 0 else (-mark,))}
 
     def neighbours(self, candidates: Sequence[Any], others: Iterable[Any]) -> list[Any]:
         """The candidates that were seen together with the most of some other values. Empty: none was with any."""
-        contexts = [set(self._contexts.get(canonical(other), ())) for other in others if not isinstance(other, bool)]
+        reaches = [self._reach(other) for other in others if not isinstance(other, bool)]
         counts = [
-            sum(not known.isdisjoint(self._contexts.get(canonical(value), ())) for known in contexts)
+            sum(not reach.isdisjoint(self._contexts.get(canonical(value), ())) for reach in reaches)
             for value in candidates
         ]
         most = max(counts, default=0)
-        return [value for value, count in zip(candidates, counts, strict=True) if count == most] if most else []
+        return [value for value, shared in zip(candidates, counts, strict=True) if shared == most] if most else []
+
+    def knows(self, values: Iterable[Any]) -> bool:
+        """Whether one of some values was seen together with others."""
+        return any(self._contexts.get(canonical(value)) for value in values)
 
     def note_source(self, slot: Slot, value: Any, source: Source) -> None:
         """Notes where the value of a slot was taken from."""
@@ -240,6 +224,7 @@ class ValueGraph:
         success: float,
         slots: Mapping[Slot, float] | None = None,
         alternatives: Iterable[str] = (),
+        new: Container[str] = (),
     ) -> None:
         """Notes whether a call worked.
 
@@ -249,24 +234,38 @@ class ValueGraph:
             success: 1: it worked. 0: it failed. Between: it gave nothing.
             slots: The slots that made it fail, each with its share. None: all in equal shares.
             alternatives: What the server offered instead. A source that has some of it is not to blame for the value.
+            new: Values, in their canonical form, that earlier calls may have made there: that they work proves nothing
+                of their sources.
         """
+        if success == 1.0 and not arguments.keys() & set(self.necessary.get(tool, ((), False))[0]):
+            self.necessary.pop(tool, None)  # the error was about the values that it had
         offer = {canonical(value) for value in alternatives}
         values = dict(slot_values(tool, arguments))
         shares = slots if slots is not None else dict.fromkeys(values, 1 / max(len(values), 1) ** 0.5)
         for slot, value in values.items():
             key = canonical(value)
+            if success and key in new:
+                continue
             share = (1 - success) * shares.get(slot, 0.0)
-            sources, name = self._of(slot, key), parameter_name(slot[1])
-            if offer:
-                sources = [source for source in sources if offer.isdisjoint(self._values_of(source))]
-            counts = [self._values[slot, key], *(self._sources[slot, source] for source in sources)]
-            elsewhere = [self._by_name[name, source] for source in sources]
-            if success < 1.0 or tool not in self.changing:  # what an act takes may be what it makes
-                elsewhere.append(self._names[name, key])
-            for count in [*counts, *elsewhere]:
-                count.successes += success
-                count.failures += share
-                count.hits += success == 1.0
+            # What an act takes may be what it makes.
+            for tally in self._counts(slot, key, offer, named=success < 1.0 or tool not in self.changing):
+                tally.successes += success
+                tally.failures += share
+                tally.hits += success == 1.0
+
+    def _counts(self, slot: Slot, key: str, offer: Container[str] = (), named: bool = True) -> list[Count]:
+        """What is counted of a value in a slot: the value, and its sources that have nothing of an offer. named:
+        whether it counts for other slots of this name too."""
+        name = parameter_name(slot[1])
+        sources = [
+            source for source in self._of(slot, key) if not any(value in offer for value in self._values_of(source))
+        ]
+        return [
+            self._values[slot, key],
+            *(self._sources[slot, source] for source in sources),
+            *(self._by_name[name, source] for source in sources),
+            *([self._names[name, key]] if named else []),
+        ]
 
     def _of(self, slot: Slot, key: str) -> list[Source]:
         """Where the value of a slot was taken from; if that is not known, where it could be taken from."""
@@ -288,21 +287,27 @@ class ValueGraph:
         every, own = self._by_name.get((name, source)) or Count(), self.evidence(slot, source)
         return Count(every.successes - own.successes, every.failures - own.failures, every.hits - own.hits)
 
+    def by_related_name(self, slot: Slot, source: Source) -> Count:
+        """The same for slots whose names differ in a first word: `category` and `target_category`."""
+        related = self._related.get(parameter_name(slot[1]), ())
+        counts = [self._by_name[name, source] for name in related if (name, source) in self._by_name]
+        return Count(*(sum(getattr(each, part) for each in counts) for part in ("successes", "failures", "hits")))
+
     def is_refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked; if there were none, those of other tools
         with the value in a parameter of this name."""
-        count = self._count_of(slot, value)
-        return count is not None and count.failures > count.successes
+        tally = self._count_of(slot, value)
+        return tally is not None and tally.failures > tally.successes
 
     def is_refused_here(self, slot: Slot, value: Any) -> bool:
         """The same, but only by calls with the value in this very slot."""
-        count = self._values.get((slot, canonical(value)))
-        return count is not None and count.failures > count.successes
+        tally = self._values.get((slot, canonical(value)))
+        return tally is not None and tally.failures > tally.successes
 
     def is_accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked; if there was none, one of another tool, as in `is_refused`."""
-        count = self._count_of(slot, value)
-        return count is not None and count.hits > 0
+        tally = self._count_of(slot, value)
+        return tally is not None and tally.hits > 0
 
     def refused_calls(self, tool: str) -> list[tuple[dict[str, Any], str]]:
         """The calls of a tool that failed although all of their values seem to be there, each with its error: what they
@@ -395,16 +400,19 @@ class ValueGraph:
         return sorted(parts)
 
     def near(self, others: Iterable[Any]) -> list[Any]:
-        """Short texts that were seen together with all of some values: cells of a file, members of a group."""
-        contexts = [set(self._contexts.get(canonical(other), ())) for other in others if not isinstance(other, bool)]
-        if not contexts:
+        """Short texts that were seen together with all of some values, and parts of long ones: cells of a file, members
+        of a group, words of a note."""
+        reaches = [self._reach(other) for other in others if not isinstance(other, bool)]
+        if not reaches:
             return []
-        common = set.intersection(*contexts)
+        common = set.intersection(*reaches)
         texts = {
-            value
+            value if len(value) <= 40 else _PART.findall(value)[0]
             for pool in self.pools.values()
             for key, value in pool.values.items()
-            if isinstance(value, str) and len(value) <= 40 and not common.isdisjoint(self._contexts.get(key, ()))
+            if isinstance(value, str)
+            and (len(value) <= 40 or _PART.search(value))
+            and not common.isdisjoint(self._contexts.get(key, ()))
         }
         return sorted(texts.difference(map(str, others)))
 
@@ -438,50 +446,36 @@ class ValueGraph:
         return sorted({path.rpartition("/")[0] for path in files if path.count("/") > 2})
 
 
-def slot_values(tool: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Slot, Any]]:
-    """The scalar values of a call with their slots. Of a list each item is in the same slot, and the last one counts.
-
-    Args:
-        tool: Name of the tool.
-        arguments: Its arguments.
-    """
-    for path, leaf in leaves(dict(arguments)):
-        if not isinstance(leaf, bool):
-            yield (tool, ".".join("*" if isinstance(key, int) else key for key in path)), leaf
+def _together(arguments: Mapping[str, Any], result: Any, new: Iterable[Finding]) -> tuple[list[Any], list[Any]]:
+    """The values of a call, and those of its result. Where that is no list of objects, all of them belong together."""
+    own, others = [leaf for _, leaf in leaves(dict(arguments))], [finding.value for finding in new]
+    return (own, others) if _has_objects(result) else ([*own, *others], [])
 
 
-def is_digest(value: Any) -> bool:
-    """Whether a value is a hash, which people shorten."""
-    return bool(_DIGEST.fullmatch(str(value)))
+def _has_objects(value: Any) -> bool:
+    """Whether a value is, or has, several objects with values of their own."""
+    return sum(1 for _ in islice(_holders(value), 2)) > 1
 
 
-def short(value: str) -> str:
-    """The beginning of a digest; any other value as it is."""
-    return value[:8] if is_digest(value) else value
+def _holders(value: Any) -> Iterator[dict[str, Any]]:
+    """The objects in a value that hold values or lists."""
+    if isinstance(value, dict) and any(not isinstance(item, dict) for item in value.values()):
+        yield value
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _holders(item)
 
 
-def is_short_digest(pool: Pool) -> bool:
-    """Whether the values of a pool are the beginnings of digests."""
-    return _SHORT in pool.finding.about
-
-
-def _records(value: Any) -> Iterator[dict[str, Any]]:
-    """The objects in a result that hold values."""
+def _entries(value: Any) -> Iterator[tuple[str, Any]]:
+    """The keys in a value under which objects and lists stand, with these."""
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        yield from _entries(item)
     if isinstance(value, dict):
-        if any(isinstance(item, str | int) for item in value.values()):
-            yield value
-        for item in value.values():
-            yield from _records(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _records(item)
+        yield from ((key, item) for key, item in value.items() if isinstance(item, dict | list))
 
 
-def _short_digests(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """The beginnings of digests."""
-    for finding in findings:
-        if isinstance(finding.value, str) and is_digest(finding.value):
-            yield Finding(None, finding.own, finding.about | {_SHORT}, short(finding.value))
+def _keys(values: Iterable[Any]) -> frozenset[str]:
+    """Values that belong together, in their canonical form."""
+    return frozenset(canonical(value) for value in values if not isinstance(value, bool))
 
 
 def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -498,12 +492,3 @@ def _below(tool: str, arguments: Mapping[str, Any], findings: Iterable[Finding])
         if len(finding.path or ()) <= 2 and (tags or "directory" in own):
             kind = "file" if "file" in tags or (not tags and is_file(name)) else "directory"
             yield Finding(None, ("path",), frozenset({kind}), f"{folders[0].rstrip('/')}/{name}")
-
-
-def alike(tool: CatalogTool, pool: Pool) -> float:
-    """Words that a tool's name shares with a pool. What the tool itself gave counts least: it would lead back to what
-    the tool was called for."""
-    own = set(meanings(" ".join(tool.words)))
-    if pool.origin == tool.name:
-        return 0.5 * bool(own & pool.finding.about)
-    return len(own & pool.finding.about.union(pool.finding.own))

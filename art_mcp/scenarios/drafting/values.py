@@ -6,11 +6,13 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.arms import Arm, Arms
+from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, parameter_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
-from art_mcp.scenarios.drafting.value_graph import Origin, Pool, Slot, Source, ValueGraph, parameter_name
+from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.worlds.alias import alias
@@ -34,6 +36,9 @@ TOGETHER = 0.95
 
 ACCEPTED = 0.4
 """Probability that a value is one that a call took already, if there is one."""
+
+LONG = 160
+"""Characters of an object of which a schema says nothing, at most."""
 
 CLOSE = 0.02
 """Sources whose rates differ by less are drawn from alike."""
@@ -253,7 +258,7 @@ class _Draw:
                 self._drawn[name] = self.draw(name, properties[name])
         left_out = {*necessary, *self._drawn, *self._graph.exclusions[self._tool.name]}
         free = [name for name in properties if name not in left_out]
-        bare = not self._drawn and bool(free)
+        bare = bool(free) and (not self._drawn or self._only_names(properties))
         self._optional = True
         while free and self._rng.random() < max(optional, 0.7 * bare):
             name = free.pop(self._rng.randrange(len(free)))
@@ -265,6 +270,14 @@ class _Draw:
                 self._drawn[name] = value
                 bare = False
                 optional /= 3
+
+    def _only_names(self, properties: Mapping[str, Any]) -> bool:
+        """Whether a call that edits something names it alone so far, and does not say how."""
+        return any(VERBS[word].edits for word in self._tool.words if word in VERBS) and all(
+            self._values.refers(self._tool, name, plain(properties[name], self._tool.input_schema))
+            for name in self._drawn
+            if name in properties
+        )
 
     def draw(self, path: str, schema: Mapping[str, Any]) -> Any:
         """Draws a value for a parameter. path: the keys that lead to it. Raises NoValue."""
@@ -332,28 +345,23 @@ class _Draw:
         values = [value for value in values if not self._graph.is_refused(slot, value)] or values
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")
+        together = self._graph.neighbours(values, self._leaves) if self._leaves else []
+        if self._optional and self._pools is None and arm.seen and not together and self._graph.knows(self._leaves):
+            raise NoValue(f"{slot[0]}'s {slot[1]} has no values that go with the others")
+        if together and self._rng.random() < TOGETHER:
+            values = together
         if self._pools is None and self._rng.random() < ACCEPTED:
             values = [value for value in values if self._graph.is_accepted(slot, value)] or values
-        together = self._graph.neighbours(values, self._leaves) if self._leaves else []
-        return self._choice(together if together and self._rng.random() < TOGETHER else values, every=values)
+        return self._choice(values)
 
-    def _choice(self, candidates: Sequence[Any], free: bool = False, every: Sequence[Any] = ()) -> Any:
-        """One of several values: a held-out one where that is wanted and there is one.
-
-        Args:
-            candidates: The values.
-            free: Whether none is held out.
-            every: More of them, for the case that none of the candidates is wanted.
-        """
+    def _choice(self, candidates: Sequence[Any], free: bool = False) -> Any:
+        """One of several values: a held-out one where that is wanted and there is one. free: whether none is."""
         if free or self._held is None:
             return self._rng.choice(candidates)
-        for values in (candidates, every):
-            fitting = [value for value in values if bool(self._values.reserve.held_out(value)) is self._held]
-            if fitting:
-                return self._rng.choice(fitting)
-        if not self._held:
+        fitting = [value for value in candidates if bool(self._values.reserve.held_out(value)) is self._held]
+        if not (fitting or self._held):
             raise NoValue("all values are held out")
-        return self._rng.choice(candidates)
+        return self._rng.choice(fitting or candidates)
 
     def _fresh(self, make: Callable[[], Any]) -> Any:
         """A value that is made up: a held-out one if that is wanted."""
@@ -396,6 +404,11 @@ class _Draw:
 
     def _object(self, path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         inner = schema.get("properties", {})
+        if not inner and isinstance(schema.get("additionalProperties", True), bool):  # it is like one that is there
+            alike = [each for each in self._graph.records if len(canonical(each)) <= LONG and "[" not in str(each)]
+            if not alike or self._optional:
+                raise NoValue(f"nothing is known of {self._tool.name}'s {path}", path)
+            return dict(self._choice(alike))
         required = [name for name in schema.get("required", ()) if name in inner]
         if not required:  # all of them may exclude one another
             required = self._rng.sample(list(inner), min(len(inner), self._rng.choice((1, 1, 2))))

@@ -9,11 +9,12 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.observe import Finding, findings, meanings
+from art_mcp.scenarios.observe import Finding, findings, meanings, objects
 from art_mcp.worlds import database
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.files import open_regular, walk
@@ -115,6 +116,7 @@ def _read_file(path: Path, values: list[Finding], records: Rows) -> None:
     if ending == ".json":
         value = json.loads(text)
         values += list(findings(path.stem, value))[:MAX_ENTRIES]
+        records += islice(objects(value), MAX_ROWS)
         return
     rows = list(csv.DictReader(io.StringIO(text), delimiter="\t" if ending == ".tsv" else ","))[:MAX_ROWS]
     _add_rows(path.stem, [{str(key): value for key, value in row.items() if key} for row in rows], values, records)

@@ -78,8 +78,7 @@ def answer(question: Question) -> str:
     if not question.head:
         return _trim_stop(_ANSWERS.value.format(value=question.value))
     head = question.head.removeprefix("the ")
-    many = " of " not in head and is_plural(head)
-    return _trim_stop(_ANSWERS.leaf.format(head=head, verb="are" if many else "is", value=question.value))
+    return _trim_stop(_ANSWERS.leaf.format(head=head, verb="are" if is_plural(head) else "is", value=question.value))
 
 
 def _trim_stop(sentence: str) -> str:

@@ -1,18 +1,18 @@
-"""Arguments of a call in words: "the branch login", "in /world/site", "after 1965", "(shelf F2, priority high)"."""
+"""Arguments of a call in words: "the branch login", "in /world/site", "after 1965", "with priority high"."""
 
 from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.client.effects import words
 from art_mcp.scenarios.observe import leaves, meanings, singular
-from art_mcp.scenarios.phrasing.english import article, is_plural, join_items, one_of, plural
-from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, WORDS
+from art_mcp.scenarios.phrasing.english import article, is_participle, is_plural, join_items, one_of, plural
+from art_mcp.scenarios.phrasing.language import LEXICON, SENTENCES, UNITS, WORDS
 from art_mcp.scenarios.phrasing.objects import (
     IDENTIFIERS,
     has_objects,
@@ -31,6 +31,9 @@ LONG_TEXT = 80
 _PATH = re.compile(r"(?:~|\.{0,2})/\S*|[\w./-]*\w\.[A-Za-z]\w{0,4}")
 """A value that is seen to be a path, or the name of a file."""
 
+_DATED = re.compile(r"\d{4}-\d\d|\d\d?:\d\d")
+
+_MARKS = tuple("\"'“")
 _QUOTES = ('"{}"', '"{}"', "'{}'", "“{}”")
 
 
@@ -74,8 +77,8 @@ class RenderedCall:
         thing: What is done something to, with its article: "the branch login". Empty: the verb has no object.
         where: What else is said of it: "in /world/site, at most 5".
         bare: Whether the thing is a noun without any value, so that `where` has all that the call says.
-        loose: Whether it ends with a list of notes, behind which a sentence goes on after a comma.
-        plain: Whether a question can be about all of it: it has neither notes nor wishes, such as "in detail".
+        loose: Whether it ends with a long value, behind which a sentence goes on after a comma.
+        plain: Whether a question can be about all of it: it has no wishes, such as "in detail", and no long values.
     """
 
     thing: str = ""
@@ -108,23 +111,27 @@ def render_arguments(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told: "the first branch".
     """
-    return _Writer(sense, rng, dict(wordings or {})).render({**arguments, **(wordings or {})})
+    return _Writer(sense, rng, dict(wordings or {}), arguments).render({**arguments, **(wordings or {})})
 
 
 class _Writer:
     """Puts the arguments of one call into words."""
 
-    def __init__(self, sense: Sense, rng: random.Random, wordings: dict[str, str]) -> None:
+    def __init__(
+        self, sense: Sense, rng: random.Random, wordings: dict[str, str], arguments: Collection[str] = ()
+    ) -> None:
         self._sense, self._verb, self._rng = sense, sense.verb, rng
-        self._wordings = {name: self._identify(wording) for name, wording in wordings.items()}
+        self._wordings = {name: self._identify(name, wording) for name, wording in wordings.items()}
         self._noun = sense.noun.split()
         self._nouns = {singular(word) for word in self._noun}
         self._phrases: list[tuple[int, str]] = []  # with its rank in the sentence
-        self._notes: list[tuple[str, str]] = []  # a name and its value: shelf, F2
+        # A name, its value, and both: "weight", "24 kg", "a weight of 24 kg".
+        self._notes: list[tuple[str, str, str]] = []
         self._wishes: list[str] = []
         self._ends: list[str] = []  # long values
-        self._as_list = False  # whether notes can only be said as a list
         self._makes = sense.verb.makes and "copy" not in sense.verb.phrases  # what is copied is there
+        if self._verb.edits and len(self._noun) > 1 and self._noun[-1] in arguments:
+            self._noun.pop()  # update_deal_stage(deal_id, stage)
         self._tail = sense.tail if " " in sense.tail else ""
         self._bare = True  # whether the object has no value
 
@@ -140,41 +147,47 @@ class _Writer:
         for name in [name for name in rest if name != place]:
             self._add_argument(name, rest[name])
         if place is not None:
-            self._phrases.append((6, self._fill(self._place_form(rest), place, rest[place])))
-        if self._verb.edits and thing and self._notes and not self._as_list:  # change the price of it-7 to 20
-            (own, text), *others = self._notes
-            changes = [f"to {text}", *(f"the {own} to {text}" for own, text in others)]
+            form = self._place_form(rest[place], thing)
+            self._phrases.append((0 if form == "owner" else 6, self._fill(form, place, rest[place])))
+        if self._verb.edits and thing and self._notes:  # change the price of it-7 to 20
+            (own, text, _), *others = self._notes
+            changes = [f"to {text}", *(f"the {own} to {text}" for own, text, _ in others)]
             thing, self._notes = f"the {own} of {thing}", []
             self._phrases.append((5, join_items(changes)))
-        where, loose = self._where()
-        return RenderedCall(thing or letters, where, self._bare, loose, not (self._notes or self._wishes or self._ends))
+        plain = not (self._tail or self._wishes or self._ends)
+        return RenderedCall(thing or letters, self._where(), self._bare, bool(self._ends), plain)
 
-    def _identify(self, wording: str) -> str:
+    def _identify(self, name: str, wording: str) -> str:
         """A description, or the thing that it identifies: not "delete the id"."""
-        noun = self._sense.noun if wording.removeprefix("the ") in IDENTIFIERS else ""
-        return f"that {one_of(noun)}" if noun else wording
+        _, key, *where = wording.split(" ", 2) if " " in wording else ("", "")
+        own = " ".join(word for word in label(name).split() if word not in IDENTIFIERS) or one_of(self._sense.noun)
+        if key not in IDENTIFIERS or not own:
+            return (
+                f"that {own}" if wording == f"the {own}" else wording.replace(f"the {own} in the", f"the {own} of the")
+            )
+        return f"the {own} {where[0]}" if where else f"that {own}"
 
-    def _where(self) -> tuple[str, bool]:
-        """All that is said beside the thing, and whether a sentence goes on behind it after a comma."""
+    def _where(self) -> str:
+        """All that is said beside the thing."""
         phrases = [self._tail, *(phrase for _, phrase in sorted(self._phrases, key=lambda ranked: ranked[0]))]
-        notes, reads = [" ".join(note) for note in self._notes], self._verb.reads
-        styles = ["commas", "commas", "brackets"]
-        if not self._as_list and (reads or self._makes):
-            styles = ["with", "where" if reads and self._sense.many else "with", *styles[: 2 * reads]]
-        style, listed = self._rng.choice(styles) if notes else "", ", ".join([*notes, *self._wishes])
-        clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text in self._notes]
-        clause = {"with": f"with {join_items(notes)}", "where": f"where {join_items(clauses)}"}.get(style, "")
-        inside = {"commas": [f", {listed}"], "brackets": [f"({listed})"]}
-        phrases += inside.get(style, [join_items(self._wishes), clause])
-        phrases += [f", {'; '.join(self._ends)}"] if self._ends else []
-        return join_phrases(*phrases), bool(self._ends or style == "commas")
+        parts = [wish.removeprefix("with ") for wish in self._wishes if wish.startswith("with ")]
+        wishes = join_items([wish for wish in self._wishes if not wish.startswith(("with ", ","))])
+        if self._verb.reads and self._sense.many and self._notes and not parts and self._rng.random() < 0.7:
+            clauses = [f"the {own} {'are' if is_plural(own) else 'is'} {text}" for own, text, _ in self._notes]
+            phrases += [f"where {join_items(clauses)}", wishes and f", {wishes}"]
+        else:
+            parts = [*(phrase for _, _, phrase in self._notes), *parts]
+            phrases += [f"with {join_items(parts)}" if parts else "", wishes]
+        phrases += [wish for wish in self._wishes if wish.startswith(",")]
+        return join_phrases(*phrases, f", {'; '.join(self._ends)}" if self._ends else "")
 
     def _value(self, name: str, value: Any, quote: bool = False) -> str:
         return self._wordings.get(name) or render_value(value, self._rng, quote)
 
     def _fill(self, kind: str, name: str, value: Any, own: str = "") -> str:
         """A value in a form of the table `arguments`. own: its name in words."""
-        own = "" if name in self._wordings and kind != "as" else own
+        in_value = name in self._wordings or (own and str(value).casefold().startswith(own))  # not "task task-7"
+        own = "" if in_value and kind != "as" else own
         form = self._rng.choice(SENTENCES.arguments[kind])
         return form.replace("{own} ", f"{own} " if own else "").format(text=self._value(name, value), own=own)
 
@@ -190,11 +203,12 @@ class _Writer:
     def _thing(self, rest: dict[str, Any], adjective: str) -> str:
         """The object of the verb, with the argument that is it. That argument is taken out of `rest`."""
         noun = " ".join([adjective, *self._noun]).strip()
+        noun = plural(noun) if adjective and self._sense.names else noun  # the local branches
         short = {name: value for name, value in rest.items() if not self._is_long(name, value)}
         name = object_of(self._sense, short, rest.keys())
         if name is None:
             self._bare = not adjective
-            return self._owner_thing(rest) or self._bare_noun(noun, adjective)
+            return self._moved_thing(rest) or self._owner_thing(rest) or self._bare_noun(noun, adjective)
         value, self._bare = rest.pop(name), False
         if has_objects(value):
             items = value if isinstance(value, list) else [value]
@@ -213,13 +227,24 @@ class _Writer:
         if name in WORDS.amounts or isinstance(value, list):  # insert_rows(count), delete_entities(names)
             counted = one_of(noun) if value == 1 or (isinstance(value, list) and len(value) == 1) else plural(noun)
             return f"the {counted} {text}" if isinstance(value, list) else f"{text} {counted}"
-        if self._makes and last in WORDS.names - {"name"}:
-            self._notes.append((last, text))
+        if self._makes and last in WORDS.names - {"name", "title"}:
+            self._notes.append((last, text, f"the {last} {text}"))
             return article(noun)
-        if self._makes and last in {"name", "path", "file"}:
-            return f"{article(noun)} {self._rng.choice(('named', 'called'))} {text}"
+        if self._makes and last in {"name", "title", "path", "file"}:
+            return f"{article(noun)} {'titled' if last == 'title' else self._rng.choice(('named', 'called'))} {text}"
         noun = one_of(noun)
+        if text.casefold().startswith(noun.split()[-1]):  # not "the task task-7"
+            return text
         return f"{noun} {text}" if text.isdigit() else self._rng.choice((f"the {noun} {text}", *_alone(text)))
+
+    def _moved_thing(self, rest: dict[str, Any]) -> str:
+        """What goes from one place to another, if it is told by where it is: `move_file(source, destination)`."""
+        for origin, goal, own in origin_goal_pairs(list(rest)):
+            if not own and set(self._noun) & WORDS.path_nouns and not (self._makes or self._verb.reads):
+                self._bare = False
+                self._phrases.append((3, self._fill("goal", goal, rest.pop(goal))))
+                return self._value(origin, rest.pop(origin))
+        return ""
 
     def _owner_thing(self, rest: dict[str, Any]) -> str:
         """A noun with the thing that has it, if one is told: the loans of member Ada. Empty: none is."""
@@ -265,30 +290,37 @@ class _Writer:
     def _place(self, rest: Mapping[str, Any]) -> str | None:
         """The argument that says in what something is done: a path, or a place by its name. None: there is none."""
         paths = [name for name in rest if isinstance(rest[name], str) and _PATH.fullmatch(rest[name])]
-        named = [name for name in rest if set(words(name)[-1:]) & WORDS.places]
+        named = [name for name in rest if set(words(name)[-1:]) & WORDS.places and label(name) != self._sense.key]
         return next((name for name in paths or named if not lead_of(words(name))), None)
 
-    def _place_form(self, rest: Mapping[str, Any]) -> str:
+    def _place_form(self, place: Any, thing: str) -> str:
         """How a place is said: a key of the table `arguments`."""
-        if self._bare and self._makes and len([value for value in rest.values() if isinstance(value, str | list)]) == 1:
+        texts = [phrase for rank, phrase in self._phrases if rank != 0]
+        if self._bare and self._makes and not texts and not self._notes:
             return "new_path"
         has_goal = any(rank == 4 and phrase.startswith(("to ", "from ")) for rank, phrase in self._phrases)
         if has_goal or not (self._verb.removes or self._verb.inward):
-            owned = self._sense.names and not self._sense.many and not self._phrases  # the log of /world/site
-            return "owner" if owned else "in"
+            owned = self._sense.names and not is_plural(thing) and _PATH.fullmatch(str(place))
+            return "owner" if owned else "in"  # the log of /world/site, the weather in Oslo
         return "out_of" if self._verb.removes else "into"
 
     def _render_item(self, item: Mapping[str, Any], noun: str) -> str:
-        """An object with its keys: "the entity Ada (type person, observations …)"."""
-        rest, named = dict(item), ""
-        key = next((key for key in rest if meanings(key)[-1:] == ["name"] and isinstance(rest[key], str)), None)
-        if key is not None and meanings(key)[0] in {"name", *meanings(noun)}:
-            named = f"{'named ' if self._makes else ''}{render_value(rest.pop(key), self._rng)}"
+        """An object with its keys: "the entity Ada with type person"."""
+        rest, thing = dict(item), article(noun) if self._makes else f"the {noun}"
+        own, kinds = {"name", "title", *meanings(noun)}, WORDS.texts | {*meanings(noun)}
+        names = [key for key in item if {*meanings(key)[-1:]} & {"name", "title"} and meanings(key)[0] in own]
+        texts = [key for key, value in item.items() if {*meanings(key)[-1:]} & kinds and not has_objects(value)]
+        if names and isinstance(item[names[0]], str):
+            thing = join_phrases(thing, "named" if self._makes else "", render_value(rest.pop(names[0]), self._rng))
+        elif texts:
+            many = isinstance(item[texts[0]], list) and len(item[texts[0]]) > 1
+            text = render_value(rest.pop(texts[0]), self._rng, quote=True)
+            thing = f"the {plural(noun) if many else noun} {text}"
         inner = _Writer(Sense(self._verb, noun, "", acts=True), self._rng, {})
         inner._pairs(rest)
         for name in rest:
             inner._add_argument(name, rest[name])
-        return join_phrases(article(noun) if self._makes else f"the {noun}", named, inner._where()[0])
+        return join_phrases(thing, inner._where())
 
     def _is_long(self, name: str, value: Any) -> bool:
         """Whether a value is too long for the middle of a sentence."""
@@ -300,6 +332,8 @@ class _Writer:
         parts = label(name).split() or [name]
         if isinstance(value, bool):
             self._switch(parts, value)
+        elif isinstance(value, list) and value and all(map(_change_of, value)):
+            self._phrases.append((8, f"by {join_items([_change_of(item) for item in value])}"))
         elif self._is_long(name, value) or has_objects(value):
             text = canonical(value) if not isinstance(value, str) else value if '"' in value else f'"{value}"'
             self._ends.append(f"with {'these' if label(name).endswith('s') else 'this'} {label(name)}: {text}")
@@ -308,31 +342,43 @@ class _Writer:
 
     def _number(self, parts: list[str], value: Any) -> bool:
         """Says a number as people say it. False: nothing special is known of it."""
-        number, rest = render_value(value, self._rng), " ".join(parts[1:])
-        bound, counts = LEXICON.bounds.get(parts[0], "") if rest else "", is_plural(parts[-1])
+        number, bound = render_value(value, self._rng), LEXICON.bounds.get(parts[0], "") if len(parts) > 1 else ""
         limits = self._verb.reads and WORDS.limits & set(parts) and set(parts) <= WORDS.limits | WORDS.amounts
         forms = LEXICON.numbers["limit"] if limits else LEXICON.numbers.get(" ".join(parts))
+        *own, last = parts[bool(bound) :]
+        unit = UNITS.get(last) if own or bound else None
+        if value == 1:
+            forms = tuple(re.sub(r"(?<=\{\} )\w+", lambda match: one_of(match[0]), form) for form in forms or ())
+            last = last if last.endswith("ms") else one_of(last)
+        amount = f"{bound} {unit.format(number, last) if unit else number}".strip()
         if forms:
-            wish = self._rng.choice(forms).format(number)
-            self._wishes.append(re.sub(r"(?<=\b1 )\w+", lambda match: one_of(match[0]), wish) if value == 1 else wish)
-        elif counts:  # with at least 3 pages
-            unit = one_of(parts[-1]) if value == 1 else parts[-1]
-            self._notes.append((f"{bound} {number}".strip(), " ".join([*parts[bool(bound) : -1], unit])))
-            self._as_list = True
-        elif bound:
-            self._notes.append((rest, f"{bound} {number}"))
-        return bool(forms or bound or counts)
+            self._wishes.append(self._rng.choice(forms).format(number))
+        elif unit:  # a weight of 24 kg, at most 3 days
+            self._wishes += [] if own else [f"with {amount}"]
+            self._notes += [_measure(" ".join(own), amount)] if own else []
+        elif is_plural(parts[-1]):  # at least 3 pages
+            self._wishes.append(f"with {amount} {' '.join([*own, last])}")
+        elif bound or isinstance(value, float):
+            self._notes.append(_measure(" ".join([*own, last]), amount))
+        else:
+            return False
+        return True
 
     def _switch(self, parts: list[str], value: bool) -> None:
         """Adds a truth value."""
+        if parts[-1] == "only":  # low_stock_only
+            parts = [parts[-1], *parts[:-1]]
         rest, of_words = " ".join(parts[1:]), LEXICON.switches.get(parts[0])
         if parts[0] in WORDS.prepositions and not of_words:  # in_stock
             of_words = (f"{parts[0]} {{}}", f"not {parts[0]} {{}}")
         if of_words and ("{}" in of_words[0]) is bool(rest):
-            self._wishes.append(of_words[not value].format(rest))
+            ones = " ones" if rest and is_participle(parts[-1]) else ""
+            self._wishes.append(of_words[not value].format(f"{rest}{ones}"))
+        elif (parts[0] == "is" and rest) or (is_participle(parts[-1]) and not rest):
+            self._wishes.append(f"{'' if value else 'not '}marked as {rest if parts[0] == 'is' else ' '.join(parts)}")
         else:
-            self._notes.append((f"{rest if parts[0] == 'is' and rest else ' '.join(parts)}:", "yes" if value else "no"))
-            self._as_list = True
+            parts = parts[:-1] if parts[1:] and parts[-1] in WORDS.prepositions else parts
+            self._wishes.append(f"{'with' if value else 'without'} {' '.join(parts)}")
 
     def _add_phrase(self, name: str, parts: list[str], value: Any) -> None:
         """Adds a text, a list or a number: by its preposition, as a thing of the server, or as a note."""
@@ -345,20 +391,35 @@ class _Writer:
             own = f"{rest} " if rest and not described else ""
             self._phrases.append((5, form.replace("{own} ", own).format(text=text)))
             return
-        if parts[-1] in WORDS.prepositions and parts[-2].endswith("ed"):  # assigned_to, created_after
-            self._phrases.append((5, f"{' '.join(parts)} {text}"))
+        if parts[-1] in WORDS.prepositions and len(parts) > 1:  # assigned_to, created_after, sort_by
+            ending = "ed" if parts[-1] == "by" and not is_participle(parts[-2]) else ""
+            self._phrases.append((5, f"{' '.join(parts[:-1])}{ending} {parts[-1]} {text}"))
             return
-        if tail and (of in (parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
-            self._tail = ""
-            self._phrases.append((0, f"{tail} {text}"))
+        if label(name) == self._sense.key and self._sense.many and not self._verb.names:  # filter_by_project
+            self._phrases.append((1, f"by {text}" if described else f"by {self._sense.key} {text}"))
+            return
+        if tail and (of in (parts[0], parts[-1], " ".join(parts)) if of else not self._phrases):  # members_in(city)
+            self._tail, own = "", f"{of} " if of and parts[-1] in ("id", "name") and not described else ""
+            self._phrases.append((0, f"{tail} {own}{text}"))
             return
         entity = self._entity(parts, value)
         kind = self._form(parts, value) or self._thing_form(entity, described)
         own = entity or (rest if len(parts) > 1 and singular(parts[0]) in self._nouns else " ".join(parts))
-        if kind is None:
-            self._as_list = self._as_list or bool(entity) or parts[-1] in WORDS.prepositions
-            self._notes.append((own, self._value(name, value, quote=parts[-1] in WORDS.texts)))
+        spot = "in" if parts[-1] in WORDS.sections else "on" if parts[-1] in WORDS.surfaces else ""
+        if described and not entity and kind in ("as", "other") and own in text:  # on that shelf, with that priority
+            self._phrases.append((4, f"{spot or 'with'} {text}"))
             return
+        if kind is None and (is_participle(parts[-1]) or (spot and not (self._verb.edits or isinstance(value, list)))):
+            own = f"{own} {text}"  # on shelf F2, due May 1
+            self._phrases.append((2, f"{spot} {own}") if spot else (7, f", {own}"))
+            return
+        if kind is None:
+            own = one_of(own) if isinstance(value, list) and len(value) == 1 else own
+            text = self._value(name, value, quote=parts[-1] in WORDS.texts)
+            self._notes.append((own, text, f"{'the ' if text[:1] in _MARKS else ''}{own} {text}"))
+            return
+        if kind in ("start", "end") and _DATED.match(text):
+            rest = ""  # starting at 2025-01-01, not at timestamp
         known = kind == "owner" and parts[-1] == "id" and self._sense.names and _alone(text)
         patterns = kind == "without" and set(parts[1:]) <= WORDS.search_terms | {"patterns", "contains"}
         own = rest if kind in ("start", "end", "without") else own
@@ -374,8 +435,9 @@ class _Writer:
             return ("other" if verb.reads else "as") if described else None
         if verb.removes or verb.inward:
             return "out_of" if verb.removes else "into"
-        owned = "in" if verb.reads and 1 in ranks else "owner"
-        return owned if verb.reads or self._bare else "other" if described else None
+        if not verb.reads:
+            return "owner" if self._bare and not self._makes else "other"
+        return "in" if 1 in ranks else "owner"
 
     def _entity(self, parts: list[str], value: Any) -> str:
         """The thing that an argument names: item for `item_id`, sheet where a tool lists sheets. Empty: none."""
@@ -390,6 +452,7 @@ class _Writer:
         """How an argument is said whose name says it: a key of the table `arguments`. None: it is not one of these."""
         last, few, text = singular(parts[-1]), len(parts) <= 2, isinstance(value, str)
         ways = {
+            "against": parts[0] in WORDS.goals and len(parts) == 1 and self._noun[-1:] == ["diff"],
             "without": parts[0] in WORDS.negations and len(parts) > 1,
             "query": few and last in WORDS.queries,
             "pattern": few and last in WORDS.search_terms,
@@ -403,6 +466,21 @@ class _Writer:
         return next((way for way, fits in ways.items() if fits), None)
 
 
+def _measure(own: str, amount: str) -> tuple[str, str, str]:
+    """A note of a number that is one of what its name says."""
+    return own, amount, f"{own if is_plural(own) else article(own)} of {amount}"
+
+
+def _change_of(item: Any) -> str:
+    """An object with an old text and a new one in words. Empty: it has more, or less."""
+    pairs = origin_goal_pairs(list(item)) if isinstance(item, dict) and len(item) == 2 else []
+    texts = [item[name] for name in pairs[0][:2]] if pairs else []
+    if not texts or not all(isinstance(text, str) and text and "\n" not in text for text in texts):
+        return ""
+    old, new = (text if '"' in text else f'"{text}"' for text in texts)
+    return f"replacing {old} with {new}"
+
+
 def _alone(text: str) -> tuple[str, ...]:
     """A value that is seen to be one without its noun, a path, or a name with digits. Empty: it is not."""
-    return (text,) if not text.isdigit() and re.search(r"[/._@\"'`“0-9-]", text) else ()
+    return (text,) if not text.isdigit() and text[:1] not in _MARKS and re.search(r"[/._@0-9]", text) else ()

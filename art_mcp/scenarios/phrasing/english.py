@@ -27,8 +27,10 @@ def is_participle(word: str) -> bool:
 
 
 def is_plural(noun: str) -> bool:
-    """Whether the last word of a noun phrase is a plural."""
-    last = noun.split()[-1].casefold() if noun.split() else ""
+    """Whether the head of a noun phrase is a plural: the word before its first preposition, or the last one."""
+    parts = noun.split() or [""]
+    end = next((at for at, word in enumerate(parts) if at and (word in WORDS.prepositions or word == "it")), len(parts))
+    last = parts[end - 1].casefold()
     return last in LEXICON.plurals.values() or (singular(last) != last and last not in WORDS.mass_nouns)
 
 

@@ -31,7 +31,7 @@ _FAMILIES: Mapping[str, set[str]] = {
 }
 """The families of requests, with the slots that their forms may have."""
 _ARGUMENTS = set(
-    "in into out_of new_path owner as other without query pattern origin goal start end time date text".split()  # noqa: SIM905
+    "in into out_of new_path owner as other against without query pattern origin goal start end time date text".split()  # noqa: SIM905
 )
 """The ways to say an argument."""
 
@@ -69,12 +69,16 @@ class WordSets(_Table):
     origins: WordSet
     goals: WordSet
     places: WordSet
+    sections: WordSet
+    surfaces: WordSet
+    outcomes: WordSet
     limits: WordSet
     amounts: WordSet
     suffixes: WordSet
     particles: WordSet
     verb_nouns: WordSet
     texts: WordSet
+    judgements: WordSet
     text_verbs: WordSet
     search_terms: WordSet
     queries: WordSet
@@ -102,6 +106,8 @@ class Lexicon(_Table):
     leads: dict[str, Texts]
     bounds: dict[str, Text]
     numbers: dict[str, NumberForms]
+    abbreviations: dict[str, Text]
+    units: dict[str, Text]
 
     @field_validator("numbers")
     @classmethod
@@ -273,3 +279,4 @@ SENTENCES = read_language(_FOLDER / "sentences.toml", Sentences)
 VALUES = read_language(_FOLDER / "values.toml", CommonValues)
 WORDS = LEXICON.words
 VERBS = _verbs(LEXICON)
+UNITS = {unit: form for units, form in LEXICON.units.items() for unit in units.split()}

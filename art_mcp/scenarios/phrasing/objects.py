@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from art_mcp.client.effects import words
-from art_mcp.scenarios.observe import meanings, singular
+from art_mcp.scenarios.observe import meanings
 from art_mcp.scenarios.phrasing.english import one_of
-from art_mcp.scenarios.phrasing.language import LEXICON, WORDS
+from art_mcp.scenarios.phrasing.language import LEXICON, UNITS, WORDS
 from art_mcp.scenarios.phrasing.sense import Sense
 
 IDENTIFIERS = WORDS.names | {"id", "number"}
@@ -18,8 +18,8 @@ _NAMING = {"name", "id", "path", "key"}
 
 
 def label(name: str) -> str:
-    """The name of a parameter as words, without a last one that says nothing: `range_str` → range."""
-    parts = words(name)
+    """The name of a parameter as words, without a last one that says nothing: `range_str` → range, `qty` → quantity."""
+    parts = [LEXICON.abbreviations.get(part, part) for part in words(name)]
     return " ".join(parts[:-1] if len(parts) > 1 and parts[-1] in WORDS.suffixes else parts) or name
 
 
@@ -44,11 +44,12 @@ def object_of(sense: Sense, arguments: Mapping[str, Any], every: Collection[str]
         return _object_alone(sense, arguments, names)
     own = IDENTIFIERS | {"new_name", "newName"} if makes else IDENTIFIERS
     ways: tuple[Callable[[str], bool], ...] = (
-        lambda name: bool(sense.key) and label(name) == sense.key,
+        lambda name: bool(sense.key) and not sense.many and label(name) == sense.key,
         lambda name: sense.many and not verb.reads and name in WORDS.amounts,
         lambda name: not is_result(sense, name, every) and _is_named(sense, name, arguments[name]),
-        lambda name: (verb.makes or not sense.many) and name in own,
+        lambda name: (verb.makes or not sense.many) and (name in own or meanings(name) == ["id"]),
         lambda name: not verb.sets and one_of(label(name)) == one_of(sense.noun),
+        lambda name: makes and bool({*meanings(name)[-1:]} & WORDS.texts) and isinstance(arguments[name], str),
         lambda name: len(names) == 1 and sense.acts and has_objects(arguments[name]),
     )
     return next((name for fits in ways for name in names if fits(name)), None)
@@ -60,7 +61,7 @@ def _object_alone(sense: Sense, arguments: Mapping[str, Any], names: Sequence[st
     others = [name for name in names if len(names) == 1 or not set(meanings(name)) & WORDS.places]
     takes_text = sense.verb.makes or not sense.acts or sense.verb.phrases[0] in WORDS.text_verbs
     skipped = WORDS.search_terms if takes_text else WORDS.search_terms | WORDS.texts
-    others = [name for name in others if len(name) > 1 and not set(words(name)[-1:]) & skipped]
+    others = [name for name in others if len(name) > 1 and not set(words(name)[-1:]) & (skipped | UNITS.keys())]
     return next(iter(lists if len(lists) == 1 else others), None)
 
 
@@ -74,9 +75,9 @@ def is_result(sense: Sense, name: str, every: Collection[str]) -> bool:
 
 def _is_named(sense: Sense, name: str, value: Any) -> bool:
     """Whether an argument is the name of what the noun says."""
-    noun, parts = [singular(word) for word in sense.noun.split()], meanings(name) or [""]
+    noun, parts = meanings(sense.noun) or sense.noun.split(), meanings(label(name)) or [""]
     whole, naming = isinstance(value, list) or not sense.many, parts[-1] in _NAMING
-    if parts == [noun[-1]] or (parts[0] in noun and naming and not sense.names):
+    if parts == [noun[-1]] or (parts[0] in noun and naming and not sense.names and (whole or sense.acts)):
         return True  # create_branch(branch_name), delete_entities(entityNames)
     if (parts[0] == noun[-1] and naming and whole) or (
         parts == ["name"] and isinstance(value, list) and not sense.verb.makes

@@ -21,8 +21,8 @@ OPENER_SHARE = 0.3
 CLOSER_SHARE = 0.15
 """Share of the requests with a closing sentence."""
 
-LONG_WORDS = 9
-"""Words of a question without a call, at most: more of them are told in two sentences."""
+LONG_WORDS = 14
+"""Words of a question that says what it is about, at most: more of them are told in two parts."""
 
 _OPEN_STOP = re.compile(r"(?<!\S)(\S*[./\\@]\S*[\w/])\.( |$)")
 """A full stop that could be read as a part of the path, the address or the number before it."""
@@ -104,14 +104,14 @@ class Phraser:
             return self._fill_form(form, call), name
         families = ["do and ask"]
         words = phrase_question(question, call, whole=True, rng=self._rng)
-        if call.noun_phrase and not call.first and len(words.wh.split()) <= LONG_WORDS + 4 * (not words.thing):
-            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else [])]
+        if call.noun_phrase and not call.first and len(words.wh.split()) <= LONG_WORDS:
+            families = ["do and ask", "ask", "ask", *(["thing"] if words.thing else ["ask"])]
+        if words.thing == call.noun_phrase:  # "show me the price of it-7" asks for it
+            families = ["do", "do", *families[2:]] if call.noun_phrase else families
         family = self._rng.choice(families)
         if family == "do and ask":
             words = phrase_question(question, call, whole=False, rng=self._rng)
         form, name = self._form_for(call, family, held)
-        while "thing}" in form.casefold() and not words.thing:
-            form, name = self._form_for(call, family, held)
         form = form.replace("{Ask}", capital(words.question)).replace("{ask}", words.question).replace("{wh}", words.wh)
         form = form.replace("{thing}", words.thing).replace("{Thing}", capital(words.thing))
         return self._fill_form(form, call), name

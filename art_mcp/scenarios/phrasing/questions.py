@@ -16,7 +16,7 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.lines import Line, lines
 from art_mcp.scenarios.observe import Path, at, changes_with_time, is_local, leaves, tokens
 from art_mcp.scenarios.phrasing.english import is_participle, is_plural, one_of, plural
-from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.language import LEXICON, UNITS, WORDS
 
 SHORT = 40
 """Characters of a fact, at most: a small model copies it without an error."""
@@ -61,6 +61,12 @@ _MOMENTS = {
     "time": re.compile(r"(?:\d{4}-\d\d-\d\d[T ])?\d\d?:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?"),
 }
 """Values that people name by what happened then: the date created."""
+
+_VAGUE = re.compile(r"the result|the (?:first|last) (?:entry|line)|entries|lines|message")
+"""What is asked for where nothing has a name, unless it is something to read."""
+
+_NO_ENTRIES = WORDS.containers | WORDS.path_nouns | WORDS.mass_nouns | {"result"}
+"""Nouns of results that are no nouns of their entries."""
 
 _PLACEHOLDER = re.compile(r"\[[^\[\]]*\]")
 """What stands for a picture or a link."""
@@ -119,7 +125,9 @@ def questions(
         varies = question.path is not None
         if len(question.value) <= LONG if varies else _fit(question.value, stated_texts, question.kind):
             unique.setdefault((question.kind, question.head or question.items, question.item), question)
-    return list(unique.values())
+    every = list(unique.values())
+    exact = [question for question in every if not _VAGUE.fullmatch(question.head or question.items)]
+    return every if is_readable(noun) and not many else exact or every
 
 
 def _fit(value: str, stated_texts: set[str], kind: QuestionKind) -> bool:
@@ -144,10 +152,14 @@ def identifying(entries: Sequence[Any]) -> str | None:
     return min(fitting)[1] if fitting else None
 
 
-def scalars(entry: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The values of an entry that are neither lists nor objects, nor empty, by their keys."""
-    for key, leaf in entry.items():
-        if isinstance(leaf, str | int | float) and not isinstance(leaf, bool) and leaf != "":
+def scalars(entries: Sequence[Any], number: int) -> Iterator[tuple[str, Any]]:
+    """The values of an entry that are neither lists nor objects, nor empty, by their keys.
+
+    Numbers that are 0 or 1 in all of several entries say yes or no, and are left out.
+    """
+    for key, leaf in entries[number].items():
+        is_flag = leaf in (0, 1) and len(entries) > 1 and all(entry.get(key) in (0, 1) for entry in entries)
+        if isinstance(leaf, str | int | float) and not (isinstance(leaf, bool) or is_flag) and leaf != "":
             yield str(key), leaf
 
 
@@ -163,14 +175,38 @@ def name_of(key: Any) -> str:
     """A key as a noun. Empty: no person would call it so, as it is a path, a letter, an abbreviation, or no noun."""
     parts = words(key) if isinstance(key, str) and _SPEAKABLE.fullmatch(key) else []
     spoken = all(len(word) > 1 and re.search("[aeiouy]", word) for word in parts) and 0 < len(parts) <= 3
-    return " ".join(parts) if spoken and not set(parts) & _UNNAMED and not is_participle(parts[-1]) else ""
+    if not spoken or set(parts) & _UNNAMED or is_participle(parts[-1]) or parts[-1][1:] == "id":
+        return ""
+    parts = [LEXICON.abbreviations.get(part, part) for part in parts]
+    return f"{' '.join(parts[:-1])} in {parts[-1]}" if is_measured(parts) else " ".join(parts)
+
+
+def is_measured(parts: Sequence[str]) -> bool:
+    """Whether the last word of a key says what its number is measured in: delay_minutes."""
+    return len(parts) > 1 and parts[-1] in UNITS and "percent" not in parts[-1]
+
+
+def number_of(name: str, value: Any) -> str:
+    """The name of a value. That of a number of things says so: the number of connections."""
+    return f"number of {name.removeprefix('total ')}" if is_plural(name) and text_of(value).isdecimal() else name
 
 
 def moment_of(key: Any, value: Any) -> str:
-    """A participle that is the key of a date or a time, as a noun: "time shown". Empty: it is none."""
+    """A participle that is the key of a date or a time, as a noun: "time it was shown". Empty: it is none."""
     parts = words(key) if isinstance(key, str) else []
     moment = next((noun for noun, form in _MOMENTS.items() if form.fullmatch(text_of(value))), "")
-    return f"{moment} {parts[0]}" if moment and len(parts) == 1 and is_participle(parts[0]) else ""
+    verb = "is" if parts == ["due"] else "was"
+    return f"{moment} it {verb} {parts[0]}" if moment and len(parts) == 1 and is_participle(parts[0]) else ""
+
+
+def is_readable(noun: str) -> bool:
+    """Whether what a noun names has lines that people read."""
+    return one_of(noun.rpartition(" ")[2]) in WORDS.readable
+
+
+def is_moment(value: Any) -> bool:
+    """Whether a value is a date or a time."""
+    return any(form.fullmatch(text_of(value)) for form in _MOMENTS.values())
 
 
 def text_of(value: Any) -> str:
@@ -222,12 +258,14 @@ class Finder(ABC):
         for number in self.rng.sample(range(len(entries)), min(len(entries), MAX_NAMES)):
             entry = entries[number]
             who = f'"{entry[key]}"' if " " in entry[key] and words(key)[-1] != "name" else entry[key]
-            if words(key)[-1] not in ("name", "title", item):
+            if words(key)[-1] == "id" and item != "entry":
+                who = f"{item} {who}" if who.isdigit() else f"the {item} {who}"
+            elif words(key)[-1] not in ("name", "title", item):
                 who = f"the {item} with the {name_of(key)} {who}"
             elif item != "entry":
                 who = f"the {item} {who}"
-            for other, leaf in scalars(entry):
-                name = name_of(other).removeprefix(f"{item} ")  # not "the entity type of the entity"
+            for other, leaf in scalars(entries, number):
+                name = number_of(name_of(other), leaf).removeprefix(f"{item} ")  # not "the entity type of the entity"
                 if other != key and name not in ("", item):
                     same = canonical(leaf) == canonical(find_part(later, (number, other)))
                     yield self._leaf(f"the {name} of {who}", text_of(leaf), same, where(number, other))
@@ -270,13 +308,22 @@ class StructuredFinder(Finder):
             # Under a plural stand entries, whose keys are values: {"pages": {"home": 3}}.
             if not name or not all(isinstance(key, str) for key in path) or any(map(is_plural, parents)):
                 continue
-            if ends[path[-1:]] == 1:
+            beside = set(words(str(path[-2]))[-1:]) if len(path) > 1 else set()
+            if beside & WORDS.origins and is_moment(leaf):
+                continue  # nobody asks for what goes in
+            if name in WORDS.outcomes or (beside & WORDS.goals and is_moment(leaf)):
+                yield self._at(path, "", text_of(leaf))
+            elif ends[path[-1:]] == 1:
                 question = self._at(path, f"the {name}", text_of(leaf))
-                if isinstance(leaf, int) and is_plural(name) and question.path is None:
-                    question = replace(question, kind="count", items=name.removeprefix("total "))
+                items = self.noun if self.many and name in ("count", "total", "total count") else name
+                if isinstance(leaf, int) and is_plural(items) and question.path is None:
+                    question = replace(question, kind="count", items=items.removeprefix("total "))
                 yield question
             elif parents and parents[-1] and twos[path[-2:]] == 1:
-                yield self._at(path, f"the {name} of the {parents[-1]}", text_of(leaf))
+                many = is_plural(name) or is_measured(words(str(path[-1])))
+                swap = many and isinstance(leaf, int | float)  # the median of the seats
+                whole, part = (parents[-1], name) if swap else (name, parents[-1])
+                yield self._at(path, f"the {whole} of the {part}", text_of(leaf))
 
     def _of_list(self, path: Path, entries: Sequence[Any]) -> Iterator[Question]:
         """Questions about a list. A key that is no plural says which entries these are: "the first task under done"."""
@@ -294,13 +341,13 @@ class StructuredFinder(Finder):
         if 1 < len(entries) <= MAX_COUNT:
             yield Question("count", "", str(len(entries)), items=plural(item) + under)
         ends: tuple[tuple[int, QuestionKind], ...] = ((0, "first"), (len(entries) - 1, "last"))
-        for number, place in ends:
-            for key, leaf in scalars(entries[number]):
-                name, kind, which = name_of(key).removeprefix(f"{item} "), place, f"the {place} {item}"
+        for number, place in ends[: len(entries)]:
+            for key, leaf in scalars(entries, number):
+                name, kind, which = number_of(name_of(key), leaf).removeprefix(f"{item} "), place, f"the {place} {item}"
                 begins = item == "entry" and key == next(iter(entries[number])) and name[-4:] != "name"
                 head = f"the {name} of {which}"
-                if len(entries) == 1:
-                    kind, head = "leaf", f"the {name}" if item == "entry" else f"the {name} of the {item}"
+                if len(entries) == 1 and item == "entry":
+                    kind, head = "leaf", f"the {name}"
                 elif name == item or begins:  # the entry is a column, and has no column
                     head = f"the {place} {name}"
                 if name:
@@ -332,17 +379,25 @@ class TextFinder(Finder):
             return
         keys = Counter(line.key for line in text_lines if line.key and not line.tagged)
         later = lines(self.second) if isinstance(self.second, str) else []
+        records, others = _records(text_lines), _records(later)
+        entry = _entry_noun(records) or (one_of(self.noun) if self.many else "entry")
         for key, count in keys.items():
             values, again = ([line.value for line in every if line.key == key] for every in (text_lines, later))
             name = name_of(key)
-            if count == 1 and 0 < len(name.split()) <= 2:
-                yield self._leaf(f"the {name}", values[0], again[:1] == values[:1], (key, 0))
-            elif len(again) == count and 0 < len(name.split()) <= 2:
-                yield self._leaf(f"the first {name}", values[0], again[0] == values[0], (key, 0), "first")
-                yield self._leaf(f"the last {name}", values[-1], again[-1] == values[-1], (key, count - 1), "last")
-        records, others = _records(text_lines), _records(later)
+            if not 0 < len(name.split()) <= 2:
+                continue
+            if len(set(values)) == 1:
+                number = is_readable(self.noun) and not self.many and re.fullmatch(r"[\d.]+", values[0])
+                head = f"the value for {name}" if number else f"the {name}"
+                yield self._leaf(head, values[0], again[:1] == values[:1], (key, 0))
+            elif len(again) == count:
+                name = number_of(name, values[0])
+                head = "the {} " + (entry if name != entry and (records or is_plural(name) or " of " in name) else name)
+                head = head if head.endswith(name) else f"the {name} of {head}"
+                yield self._leaf(head.format("first"), values[0], again[0] == values[0], (key, 0), "first")
+                yield self._leaf(head.format("last"), values[-1], again[-1] == values[-1], (key, count - 1), "last")
         if len(records) == len(others):
-            yield from self._by_name(records, others, _entry_noun(records), lambda number, key: (key, number))
+            yield from self._by_name(records, others, entry, lambda number, key: (key, number))
         if stable:
             yield from self._of_assignments(text_lines)
             bare = [line for line in text_lines if (not line.key or line.tagged) and not line.value.endswith(":")]
@@ -378,9 +433,11 @@ class TextFinder(Finder):
                 yield Question("value", "", text_lines[0].value)
             return
         tags = Counter(line.key for line in text_lines if line.tagged)
-        readable = set(self.noun.split()) & WORDS.readable and not tags
+        readable = is_readable(self.noun) and not tags
         names = tags or all(len(line.value.split()) == 1 for line in text_lines)
-        item = one_of(self.noun) if self.many else "entry" if names and not readable else "line"
+        item = "entry" if names and not readable else "line"
+        if self.many or (item == "entry" and not tags and self.noun.split()[-1] not in _NO_ENTRIES):
+            item = one_of(self.noun)
         yield from self._of_values([line.value for line in text_lines], item, whole=all_of_them)
         for tag, count in tags.items():
             name = {"dir": "directory"}.get(tag.casefold(), tag.casefold())
@@ -403,8 +460,8 @@ class TextFinder(Finder):
 def _entry_noun(records: Sequence[dict[str, str]]) -> str:
     """The noun of an entry of a text: the key that it begins with, if that has its number, as in `Commit: 4b38`."""
     first = next(iter(records[0])) if records else ""
-    has_numbers = first and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
-    return (name_of(first) if has_numbers and words(first)[-1:] != ["id"] else "") or "entry"
+    has_numbers = first and not is_plural(first) and all(_NUMBER_OR_HASH.fullmatch(record[first]) for record in records)
+    return name_of(first) if has_numbers and words(first)[-1:] != ["id"] else ""
 
 
 def _records(text_lines: Sequence[Line]) -> list[dict[str, str]]:

@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 
 from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool
-from art_mcp.scenarios.phrasing.english import article, is_participle, is_plural, one_of
+from art_mcp.scenarios.phrasing.english import article, is_participle, is_plural, one_of, plural
 from art_mcp.scenarios.phrasing.language import VERBS, WORDS, Verb
 
 COMMON = 0.7
 """A first word that this share of the tools have is the name of the server, and says nothing of a tool."""
 
+RUNS = Verb(("run",))
 _NOUN_RUN = Verb(("run", "get"), names=True)
 NOUN_ALONE = Verb(("get", "give me", "show me"), names=True)
 """The verb of a tool that has none in its name."""
@@ -67,7 +68,11 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
         for sense in every.values()
         if sense.many or sense.verb.makes or sense.verb.removes or sense.verb is VERBS["rename"]
     )
-    return {name: replace(sense, things=things) for name, sense in every.items()}
+    plurals = [noun for noun, _ in Counter(sense.noun for sense in every.values() if sense.many).most_common(1)]
+    return {  # filter_by_project filters what most tools are about
+        name: replace(sense, things=things, noun=sense.noun or (plurals[0] if sense.key and plurals else ""))
+        for name, sense in every.items()
+    }
 
 
 def acts(name: str) -> bool:
@@ -85,6 +90,9 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     if name_words[0] == "is" and len(name_words) > 1:  # is_prime(n), is_leap_year(year)
         said = " ".join(name_words[1:])
         return Sense(Verb(("check whether",)), "", f"is {article(said) if len(name_words) > 2 else said}", acts=False)
+    doer = VERBS.get(name_words[-1].removesuffix("er")) if name_words[1:] and name_words[-1].endswith("er") else None
+    if doer:  # duplicate_finder
+        return Sense(doer, plural(" ".join(name_words[:-1])), "", acts=not doer.reads)
     begin = _begin(tool, name_words)
     if begin and name_words[begin] in WORDS.verb_nouns:  # `semantic_search`
         return Sense(_NOUN_RUN, " ".join(name_words), "", acts=False)
@@ -92,17 +100,23 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     if begin is not None:
         verb, rest = _verb(tool, name_words[begin:])
         rest = rest or name_words[:begin]  # `issue.create`
+    elif words(tool.description[:80])[:1] in (["run"], ["runs"]):
+        verb = RUNS  # `doctor`
     at = next((at for at, word in enumerate(rest) if word in WORDS.prepositions), len(rest))
     noun = [word for word in rest[:at] if word not in WORDS.fillers]
     tail, key = " ".join(rest[at:]), ""
     if rest[at : at + 1] == ["by"]:
         tail, key = "", " ".join(rest[at + 1 :])
-    if len(noun) > 1 and is_participle(noun[-1]):
+    if len(noun) > 1 and is_participle(noun[-1]) and verb.phrases[0] in WORDS.judgements:
+        noun, tail = noun[:-1], f"as {noun[-1]}"  # mark_task_done(task_id)
+    elif len(noun) > 1 and is_participle(noun[-1]):
         noun = [noun[-1], *noun[:-1]]  # diff unstaged → unstaged diff
     if set(tail.split()[1:]) and set(tail.split()[1:]) <= common:
         tail = ""  # `write_data_to_excel` of a server with this name
     if len(noun) == 1 and not verb.reads and not tail and is_participle(noun[0]):  # propose_done(title)
         noun, tail = [], f"as {noun[0]}"
+        if verb.phrases[0] not in WORDS.judgements:
+            verb = replace(verb, phrases=tuple(f"{phrase} to mark" for phrase in verb.phrases))
     return Sense(verb, " ".join(noun), tail, acts=not verb.reads, key=key)
 
 

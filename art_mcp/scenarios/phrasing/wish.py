@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.arguments import join_phrases, render_arguments
-from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of
+from art_mcp.scenarios.phrasing.english import gerund, is_plural, one_of, plural
 from art_mcp.scenarios.phrasing.language import WORDS
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.sense import Sense
 
-_RESULTS = (("what is the result?", "what the result is"), ("what do you get?", "what you get"))
+_ABOUT = {"info", "information", "detail", "metadata"}
+"""Nouns of results that tell what a thing is like."""
+
+_CLAUSE = 0.4
+"""How often a short thing is asked for in a clause: "tell me what the price of it-77 is"."""
+
+_CLAUSE_WORDS = 6
+"""Words of such a thing, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +74,10 @@ def wish(
     doing = join_phrases(gerund(verb), call.whole)
     noun_phrase = call.whole if sense.names and call.thing and call.plain else ""
     # "the files of /world" says all beside its noun; "the file with the name a.txt" does not: it is named as a whole.
-    many = sense.many and call.bare
-    return Wish(do, doing, noun_phrase, sense.noun, many, call.where if call.bare else "", loose=call.loose)
+    many, noun = sense.many and call.bare, sense.noun
+    if noun_phrase.startswith(call.thing) and call.thing.endswith(f" {plural(noun)}"):  # the local branches
+        noun = plural(noun)
+    return Wish(do, doing, noun_phrase, noun, many, call.where if call.bare else "", loose=call.loose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +86,7 @@ class QuestionPhrases:
 
     Args:
         question: The question: "what is the price of it-77?"
-        wh: The indirect question: "what the price of it-77 is".
+        wh: What somebody can tell: "what the price of it-77 is", or "the price of it-77".
         thing: What is asked for: "the price of it-77". Empty: no noun phrase names it.
     """
 
@@ -97,28 +107,43 @@ def phrase_question(question: Question, call: Wish, whole: bool, rng: random.Ran
     if question.kind == "count":
         return _count(question, call, whole)
     if question.kind == "contains":
-        among = f"the {_items(question, call, whole)}"
+        items = _items(question, call, whole)
+        among = items if items.startswith("all ") else f"the {items}"
         return QuestionPhrases(f"is {question.item} among {among}?", f"whether {question.item} is among {among}")
     thing = _thing(question, call, whole)
-    if question.kind == "value" and not whole:
-        direct, wh = rng.choice(_RESULTS)
-        return QuestionPhrases(direct, wh, "the result")
-    many = call.many if question.kind == "value" else " of " not in question.head and is_plural(question.head)
+    if re.match(r"the (first|last) line\b", thing):
+        return QuestionPhrases(f"what does {thing} say?", f"what {thing} says", thing)
+    many = call.many if not question.head and whole else is_plural(thing)
     verb = "are" if many else "is"
-    return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}", thing)
+    clause = len(thing.split()) <= _CLAUSE_WORDS and " it " not in thing and rng.random() < _CLAUSE
+    return QuestionPhrases(f"what {verb} {thing}?", f"what {thing} {verb}" if clause else thing, thing)
 
 
 def _thing(question: Question, call: Wish, whole: bool) -> str:
     """What is asked for."""
+    head, last = question.head, one_of(call.noun.rpartition(" ")[2])
     if not whole or not call.noun_phrase:
-        return question.head or "the result"
-    last = call.noun.split()[-1]
-    if not question.head or (question.head.split()[-1] == last and question.kind == "leaf"):
-        return call.noun_phrase  # not "the count of the count"
-    if call.many and (question.kind in ("first", "last") or f" {one_of(last)}" in question.head):
-        return join_phrases(question.head, call.where)
-    inside = " of " in question.head or is_plural(call.noun) or set(call.noun.split()) & WORDS.containers
-    return f"{question.head} {'in' if inside else 'of'} {call.noun_phrase}"
+        if is_plural(call.noun):
+            head = re.sub(rf"\b(the (?:first|last)) (?:{re.escape(one_of(call.noun))}|{last})$", r"\1 one", head)
+        simple = head.startswith("the ") and len(head.split()) <= 3 and not set(head.split()) & {"first", "last", "it"}
+        named = call.noun_phrase not in ("", f"the {call.noun}") and not (call.many or call.where)
+        owns = named and not set(call.noun.split()) & WORDS.containers
+        return f"its {head[4:]}" if simple and owns else head or "the result"
+    if not head or (question.kind == "leaf" and head.endswith(last)):
+        return call.noun_phrase  # not "the count of the count", nor "the datetime of the current time"
+    if " it " in head:
+        return head.replace(" it ", f" {call.noun_phrase} ")
+    if call.many and f" {last}" in head:
+        return join_phrases(head, call.where)
+    if head in (f"the first {last}", f"the last {last}") and call.noun != last and f" {call.noun} " in call.noun_phrase:
+        return f"{head.removesuffix(f' {last}')} of {call.noun_phrase}"  # the last of the local branches
+    if last in _ABOUT and call.where.startswith("of "):  # the size of a.txt, not in the file info of it
+        return f"{head} {call.where}"
+    thing = call.noun_phrase
+    if last in head.split():  # the first directory in /w, not in the directory /w
+        thing = re.sub(rf"^the {re.escape(call.noun)} (?=\S*[/.])", "", thing)
+    inside = " of " in head or is_plural(call.noun) or set(call.noun.split()) & WORDS.containers
+    return f"{head} {'in' if inside else 'of'} {thing}"
 
 
 def _items(question: Question, call: Wish, whole: bool) -> str:
@@ -133,8 +158,8 @@ def _items(question: Question, call: Wish, whole: bool) -> str:
 
 def _count(question: Question, call: Wish, whole: bool) -> QuestionPhrases:
     items = _items(question, call, whole)
-    here = items.removeprefix(question.items)  # "how many entries are there in the log?"
-    counted = items if here == items else question.items
-    here = "" if here == items else here
-    many = f"how many {counted}"
+    some = question.items.partition(" under ")[0]
+    here = items.removeprefix(some)  # "how many entries are there in the log?"
+    counted, here = (items, "") if here == items or here.startswith(" of ") else (some, here)
+    many, here = f"how many {counted.removeprefix('all ')}", f"{here} in all" if counted.startswith("all ") else here
     return QuestionPhrases(f"{many} are there{here}?", f"{many} there are{here}", f"the number of {items}")

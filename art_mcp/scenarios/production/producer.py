@@ -15,10 +15,9 @@ from art_mcp.scenarios.drafting.explore import EMPTY, learn_failure
 from art_mcp.scenarios.drafting.sequences import note_sequences
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.values import Endless, NoValue
-from art_mcp.scenarios.execute import StepFailed
+from art_mcp.scenarios.execute import StepFailed, is_act
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.phrasing.language import VERBS
-from art_mcp.scenarios.phrasing.sense import acts
 from art_mcp.scenarios.plan import HELD_OUT, Step
 from art_mcp.scenarios.production.composer import Composer
 from art_mcp.scenarios.production.emitter import Emitter
@@ -227,6 +226,9 @@ class Producer:
             if executed_draft.trial.changes == [] and self._pool.changes(executed_draft.trial.steps[-1].tool):
                 return "empty", "nothing was changed"
             return None
+        last = executed_draft.trial.steps[-1]
+        if self._drafter.values.graph.is_stock(last.tool, last.arguments, executed_draft.results[-1]):
+            return "error", str(executed_draft.results[-1])
         if not executed_draft.questions:
             return "empty", "the result has no short value that could be asked for"
         surplus = executed_draft.is_empty and not self._pool.has_room_for_empty(executed_draft)
@@ -261,9 +263,7 @@ class Producer:
         return True
 
     def _acts(self, name: str) -> bool:
-        """Whether a tool changes something: it was seen to, or its verb says so. One of which nothing is known but that
-        its name has no such verb is executed as `Trials` does, together with those that read."""
-        return name in self._drafter.values.graph.changing or acts(name)
+        return is_act(self._drafter.tools[name], self._drafter.values.graph.changing)
 
     def _open(self, acting: bool) -> list[str]:
         """The tools of which more calls are wanted. acting: those that change something."""

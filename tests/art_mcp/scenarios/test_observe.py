@@ -27,6 +27,8 @@ from art_mcp.scenarios.observe import Finding, at, findings, is_nothing, leaves,
         ("1,234,567", None, "1,234,567"),
         ("59.9,10.7", None, "59.9,10.7"),
         ("__import__('os')", None, "__import__('os')"),
+        ("x", {"result": [{"type": "image", "data": "iVBO"}, {"type": "text", "text": '{"width": 9}'}]}, {"width": 9}),
+        ("x", {"result": [{"type": "text", "words": 3}]}, [{"type": "text", "words": 3}]),
     ],
 )
 def test_a_result_is_read_as_what_it_is(text: str, structured: Any, value: Any) -> None:
@@ -47,6 +49,8 @@ def test_every_leaf_is_found_where_its_path_says() -> None:
     [
         ("Error: no such table", "error"),
         ("Database error: x", "error"),
+        ('{"error": true, "code": "not_found", "message": "Note x not found."}', "error"),
+        ('{"error": false, "code": "ok"}', None),
         ("No matches found", "empty"),
         ("", "empty"),
         ("[]", "empty"),

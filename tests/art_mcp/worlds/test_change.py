@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 from art_mcp.worlds.change import Change, compare, merge_changes
 
 MADE = Change(where="/world/repo", what="branch x", after="abc")
@@ -58,3 +60,24 @@ def test_a_backup_with_the_time_in_its_name_is_expected_beside_a_change() -> Non
     assert compare(both, [done]).degree == 0.5
     assert compare(both, [later.model_copy(update={"after": "coffee"}), done]).degree < 1.0
     assert merge_changes(backups[:1], backups[1:]) is None, "nothing else was changed"
+
+
+def test_a_row_with_a_random_id_is_expected_with_its_values() -> None:
+    def rows(*texts: str) -> list[Change]:
+        ids = [str(uuid4()) for _ in texts]
+        values = [
+            (own, name, value)
+            for own, text in zip(ids, texts, strict=True)
+            for name, value in (("id", own), ("text", text))
+        ]
+        return [
+            Change(where="/world/todo.db", what=f'todos[id="{own}"].{name}', after=f'"{value}"')
+            for own, name, value in values
+        ]
+
+    both = merge_changes(rows("buy tea", "sell 2 cups"), rows("buy tea", "sell 2 cups"))
+    assert both is not None
+    assert compare(both, rows("sell 2 cups", "buy tea")).degree == 1.0
+    assert compare(both, rows("buy tea", "sell 3 cups")).degree == 0.75
+    assert compare(both, rows("buy tea")).degree == 0.5
+    assert merge_changes(rows("buy tea"), rows("buy milk")) is None

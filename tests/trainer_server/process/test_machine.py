@@ -15,6 +15,7 @@ from trainer_server.process.hardware import (
     memory_in_use,
     resident_memory,
     resident_memory_of_sessions,
+    visible_gpus,
 )
 
 INNER = "held = bytes([1]) * (64 << 20); print(1); input()"
@@ -52,3 +53,7 @@ def test_gpus_are_asked_of_their_driver(
     command.chmod(0o700)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert gpu_use() == use
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert list(visible_gpus().values()) == use
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    assert visible_gpus() == ({"1": use[1]} if use else {})

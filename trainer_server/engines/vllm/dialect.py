@@ -24,8 +24,8 @@ from trainer_server.engines.connection import (
     Unreadable,
 )
 from trainer_server.engines.vllm.replies import (
-    LeftOut,
     Models,
+    PluginReport,
     PromptScores,
     PromptTokens,
     TextReply,
@@ -203,15 +203,15 @@ class VLLMClient:
             return True
         return False if "--tool-call-parser" in answer.text else None
 
-    async def missing_parts(self) -> dict[str, list[str]] | None:
-        """By feature that the plugins left out in this vLLM: what is missing for it (vllm_plugins/art_parts.py).
+    async def plugin_report(self) -> PluginReport | None:
+        """What the plugins in this vLLM say of it (vllm_plugins/art_key.py).
 
         Returns:
             None: it was started without the plugins, or does not say.
         """
         answer = await self._get("/art/plugins")
         try:
-            return dict((await _read(answer, LeftOut))["missing"]) if answer.status == 200 else None
+            return PluginReport(**await _read(answer, PluginReport)) if answer.status == 200 else None
         except (ValueError, MalformedAnswer):
             return None
 

@@ -86,6 +86,8 @@ class VLLMEngine:
         self.failure: str | None = None
         self.max_model_len: int | None = None
         self._lock = asyncio.Lock()  # held while the engine is started, restarted, or rests
+        self._max_num_seqs: int | None = None
+        """Requests that vLLM computes at once; None: it does not say."""
         self._missing: dict[str, list[str]] | str | None = None
         """By feature that plugins left out in this vLLM: what is missing for it. UNKNOWN: it does not say. None: it was
         not asked yet."""
@@ -149,6 +151,7 @@ class VLLMEngine:
             "restarts": self.restarts,
             "adapters": sorted(self._adapters & self.wanted.keys()),
             "max_model_len": self.max_model_len,
+            "max_num_seqs": self._max_num_seqs,
             "pid": self._child.pid if self._child else None,
             "missing": self._missing,
             "tool_parser": tools,
@@ -285,7 +288,9 @@ class VLLMEngine:
 
     async def check(self) -> None:
         self.max_model_len = await self.client.check(sleeps=self._shares)
-        self._note_missing_parts(await self.client.missing_parts())
+        report = await self.client.plugin_report()
+        self._max_num_seqs = None if report is None else report.max_num_seqs
+        self._note_missing_parts(None if report is None else report.missing)
 
     def _note_missing_parts(self, missing: dict[str, list[str]] | None) -> None:
         """Keeps what plugins left out in this vLLM. The same is logged once.

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+import orjson
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WrapValidator, model_validator
 
-from trainer_server.common.jsonl import LineTooLong, explain, lines_of
+from trainer_server.common.jsonl import LineTooLong, explain, line_batches_of
 from trainer_server.engines.base import EngineLost, MalformedAnswer, RequestRefused
 from trainer_server.engines.connection import MOST_BYTES, AnswerStream, RequestFailure, Unreadable
 from trainer_server.wire import EngineError
@@ -63,8 +64,24 @@ class _TokenLogprob(_TopLogprob):
     top_logprobs: Items[_TopLogprob] = Field(default_factory=list)
 
 
+def _are_entries(entries: object) -> bool:
+    """Whether these are log-probabilities of tokens without alternatives, as most of an answer is."""
+    return type(entries) is list and all(
+        type(entry) is dict
+        and type(entry.get("token")) is str
+        and type(entry.get("logprob")) is float
+        and entry.get("top_logprobs") == []
+        for entry in entries
+    )
+
+
+def _check_entries(entries: Any, check: Callable[[Any], Any]) -> Any:
+    """Checks most log-probabilities without pydantic, which takes ten times as long. It finds what is wrong."""
+    return entries if _are_entries(entries) else check(entries)
+
+
 class _Logprobs(_Form):
-    content: Items[_TokenLogprob] | None = None
+    content: Annotated[Items[_TokenLogprob] | None, WrapValidator(_check_entries)] = None
 
 
 class _Details(_Form):
@@ -220,10 +237,13 @@ class Models(_Form):
     data: Items[_Model]
 
 
-class LeftOut(_Form):
-    """What plugins have left out in a vLLM, by feature, with what is missing for it."""
+class PluginReport(_Form):
+    """What the plugins in a vLLM answer."""
 
     missing: dict[str, list[str]]
+    """By feature that they left out: what is missing for it."""
+    max_num_seqs: int | None = Field(default=None, ge=1)
+    """Requests that vLLM computes at once; None: this vLLM does not say."""
 
 
 def read(raw: bytes | str, form: type[BaseModel], most_values: int = MOST_VALUES) -> dict[str, Any]:
@@ -248,6 +268,10 @@ def parse_json(raw: bytes | str, most_values: int = MOST_VALUES) -> Any:
             count_values(raw.encode() if isinstance(raw, str) else raw, most_values)
         except (TooManyValues, TooManyDigits) as error:
             raise MalformedAnswer(f"it has {error}") from None
+    try:
+        return orjson.loads(raw)
+    except orjson.JSONDecodeError:  # no JSON, or JSON with half of a character, which models write
+        pass
     if isinstance(raw, bytes):
         raw = raw.decode()  # by itself, Python's JSON reader would take UTF-16, in which nothing was counted
     try:
@@ -262,6 +286,31 @@ def _check_form(body: Any, form: type[BaseModel]) -> dict[str, Any]:
     except ValidationError as error:
         raise MalformedAnswer(beginning(explain(error), _MOST_MESSAGE)) from None
     return dict(body)
+
+
+def _is_token_chunk(chunk: Any) -> bool:
+    """Whether this is a right ChatChunk with a token of text and no more, as almost all chunks are. Pydantic takes four
+    times as long to find it."""
+    if type(chunk) is not dict or chunk.get("usage") is not None or chunk.get("prompt_token_ids") is not None:
+        return False
+    if type(choices := chunk.get("choices")) is not list or len(choices) != 1 or type(choice := choices[0]) is not dict:
+        return False
+    delta, token_ids, logprobs = choice.get("delta"), choice.get("token_ids"), choice.get("logprobs")
+    return (
+        type(choice.get("index")) is int
+        and choice["index"] >= 0
+        and choice.get("finish_reason") is None
+        and choice.get("stop_reason") is None
+        and type(delta) is dict
+        and type(delta.get("content")) is str
+        and delta.get("reasoning") is None
+        and delta.get("reasoning_content") is None
+        and delta.get("tool_calls") is None
+        and type(token_ids) is list
+        and all(type(token) is int and 0 <= token < 2**31 for token in token_ids)
+        and type(logprobs) is dict
+        and _are_entries(logprobs.get("content"))
+    )
 
 
 def make_refusal(message: str, status: int) -> RequestRefused:
@@ -319,23 +368,36 @@ class VLLMReply:
             return await off_loop(len(raw), partial(read, raw, form, most))
 
     async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        started = False
-        with self._errors_as_lost():
-            async for line in lines_of(self._response.chunks(), most_bytes=MOST_BYTES):
-                if not line.startswith("data: ") or line == "data: [DONE]":
-                    continue
-                chunk = await off_loop(len(line), partial(self._read_chunk, line.removeprefix("data: "), begun=started))
-                started = True
+        async for batch in self.batches():
+            for chunk in batch:
                 yield chunk
-        if not started:
+
+    async def batches(self) -> AsyncIterator[list[dict[str, Any]]]:
+        is_begun = False
+        with self._errors_as_lost():
+            async for lines in line_batches_of(self._response.chunks(), most_bytes=MOST_BYTES):
+                batch: list[dict[str, Any]] = []
+                try:
+                    for line in lines:
+                        if line.startswith(b"data: ") and line != b"data: [DONE]":
+                            read_line = partial(self._read_chunk, line.removeprefix(b"data: "), begun=is_begun)
+                            batch.append(await off_loop(len(line), read_line))
+                            is_begun = True
+                except (EngineError, ValueError):
+                    if batch:  # those before the wrong one are the client's
+                        yield batch
+                    raise
+                if batch:
+                    yield batch
+        if not is_begun:
             raise EngineLost("the stream ended before it began")
 
-    def _read_chunk(self, text: str, *, begun: bool) -> dict[str, Any]:
+    def _read_chunk(self, text: bytes, *, begun: bool) -> dict[str, Any]:
         """begun: whether a part of the answer came before this chunk."""
         chunk = parse_json(text)
         if isinstance(chunk, dict) and "error" in chunk:
             raise _streamed_error(chunk["error"], begun=begun)
-        return _check_form(chunk, self._chunk)
+        return chunk if self._chunk is ChatChunk and _is_token_chunk(chunk) else _check_form(chunk, self._chunk)
 
     @contextmanager
     def _errors_as_lost(self) -> Iterator[None]:
@@ -365,10 +427,12 @@ class TextReply(VLLMReply):
         choices = [_as_chat(choice, "message") for choice in body["choices"]]
         return {**body, "choices": choices, **_prompt_of(body)}
 
-    async def chunks(self) -> AsyncIterator[dict[str, Any]]:
-        async for chunk in super().chunks():
-            choices = [_as_chat(choice, "delta") for choice in chunk["choices"]]
-            yield {**chunk, "choices": choices, **_prompt_of(chunk)}
+    async def batches(self) -> AsyncIterator[list[dict[str, Any]]]:
+        async for batch in super().batches():
+            yield [
+                {**chunk, "choices": [_as_chat(choice, "delta") for choice in chunk["choices"]], **_prompt_of(chunk)}
+                for chunk in batch
+            ]
 
 
 def _as_chat(choice: Mapping[str, Any], key: str) -> dict[str, Any]:

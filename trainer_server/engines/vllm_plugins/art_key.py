@@ -1,6 +1,7 @@
 """vLLM's key on all of its routes: by itself it guards only those below /v1, and leaves others open, among them those
 that put it to sleep or run code in its workers. One route is added: `GET /art/plugins` answers which features the
-plugins have left out in this vLLM, and what is missing for them (`art_parts`).
+plugins have left out in this vLLM, with what is missing for them (`art_parts`), and how many requests vLLM computes at
+once.
 
 vLLM takes this class by `--middleware art_key.KeyOnly`; this folder is on its PYTHONPATH. Without a key vLLM would
 serve everybody: then this module cannot be imported, and vLLM does not start.
@@ -40,6 +41,16 @@ class KeyOnly:
                     await PlainTextResponse("Unauthorized", 401)(scope, receive, send)
                 return
             if scope["type"] == "http" and scope["path"] == PLUGINS:
-                await JSONResponse({"missing": art_parts.missing()})(scope, receive, send)
+                report = {"missing": art_parts.missing(), **_limits(scope)}
+                await JSONResponse(report)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+def _limits(scope: Scope) -> dict[str, int]:
+    """`max_num_seqs` of all ranks together; nothing where this vLLM has it elsewhere."""
+    try:
+        config = scope["app"].state.vllm_config
+        return {"max_num_seqs": config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size}
+    except AttributeError:
+        return {}

@@ -31,6 +31,7 @@ PARTS = {
     RESIDUAL: (
         f"{_LAYERS}.layernorm:RMSNorm.forward_native(x, residual)",
         f"{_LAYERS}.layernorm:RMSNorm.self.variance_epsilon",
+        f"{_LAYERS}.layernorm:RMSNorm.self.pass_weight_add",
         f"{_LAYERS}.layernorm:RMSNorm.self.variance_size_override",
         f"{_LAYERS}.layernorm:RMSNorm.self.weight",
         f"{_LAYERS}.layernorm:GemmaRMSNorm.forward_native(x, residual)",

@@ -23,15 +23,17 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 async def health(server: ServerDep, request: Request) -> dict[str, object]:
-    """Whether completions can be answered now. Holders of a token are also told which engines can, how many GPUs are
-    paid for at which price, and whether this server is the one of its fleet that trains. Those of scope train are told
-    what is wrong with engines, trainer or jobs: reasons quote logs."""
+    """Whether completions can be answered now. Holders of a token are also told which engines can, how many requests
+    they compute at once (`concurrency`; null where one does not say), how many GPUs are paid for at which price, and
+    whether this server is the one of its fleet that trains. Those of scope train are told what is wrong with engines,
+    trainer or jobs: reasons quote logs."""
     token = token_of(request.scope)
     if token is None:
         return {"ready": server.ready}
     return {
         "ready": server.ready,
         "engines": [engine.ready for engine in server.engines],
+        "concurrency": _concurrency(server),
         "leads": server.config.trains,
         "trainer": server.jobs.process.running,
         **_parsers(server),
@@ -47,6 +49,12 @@ async def ready(server: ServerDep, request: Request, response: Response) -> dict
     the token are also told which parsers the engines use."""
     response.status_code = 200 if server.ready else 503
     return {"ready": server.ready, **(_parsers(server) if authorized(request.scope) else {})}
+
+
+def _concurrency(server: Server) -> int | None:
+    counts: list[int | None] = [engine.describe().get("max_num_seqs") for engine in server.engines]
+    known_counts = [count for count in counts if count is not None]
+    return min(sum(known_counts), server.admission.most) if len(known_counts) == len(counts) else None
 
 
 def _parsers(server: Server) -> dict[str, object]:

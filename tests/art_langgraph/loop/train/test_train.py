@@ -12,9 +12,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import interrupt
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
 from art_langgraph import HeldOut, TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.runs.chat_models import Answering
+from tests.support.servers.serving import serving
 from trainer_server.common import Connection
 from trainer_server.wire import ConfigError, Job, JobStatus, Policy, PolicySpec, StepResult
 
@@ -129,23 +134,41 @@ async def test_rollouts_get_config_answers_to_interrupts_and_metadata() -> None:
     assert [run.metadata for run in runs] == [{"who": "me"}] * 2
 
 
-async def test_training_and_evaluation_together_run_no_more_than_max_concurrency() -> None:
-    running, most = 0, 0
+class CountingGraph:
+    """A graph that counts how many of its runs there are at once, at most."""
 
-    async def node(state: MessagesState) -> dict[str, Any]:
-        nonlocal running, most
-        running += 1
-        most = max(most, running)
+    def __init__(self) -> None:
+        self.most = self._running = 0
+        self.graph = StateGraph(MessagesState).add_node("model", self._node).add_edge(START, "model").compile()
+
+    async def _node(self, state: MessagesState) -> dict[str, Any]:
+        self._running += 1
+        self.most = max(self.most, self._running)
         for _ in range(20):
             await asyncio.sleep(0)
-        running -= 1
+        self._running -= 1
         return {"messages": [await Answering(policy="agent@0").ainvoke(state["messages"])]}
 
-    counting = StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+@pytest.mark.parametrize(("concurrency", "runs"), [(5, 5), (None, 32)])
+async def test_by_default_as_many_runs_go_on_as_the_engines_compute(concurrency: int | None, runs: int) -> None:
+    async def health(request: Request) -> JSONResponse:
+        return JSONResponse({"concurrency": concurrency})
+
+    counting = CountingGraph()
+    client = Client()
+    with serving(Starlette(routes=[Route("/health", health)])) as url:
+        client.connection = Connection(url, "key")
+        assert await versions(client, graph=counting.graph, steps=1, n=40) == [8]
+    assert counting.most == runs
+
+
+async def test_training_and_evaluation_together_run_no_more_than_max_concurrency() -> None:
+    counting = CountingGraph()
     held_out = HeldOut(["b", "c", "d"], temperature=None)
     ahead = {"max_staleness": 2, "steps": 4, "held_out": held_out, "evaluate_every": 1, "n": 3}
-    assert await versions(Client(), graph=counting, max_concurrency=3, **ahead) == [8, 8, 8, 8]
-    assert most == 3
+    assert await versions(Client(), graph=counting.graph, max_concurrency=3, **ahead) == [8, 8, 8, 8]
+    assert counting.most == 3
 
 
 @pytest.mark.parametrize("wrong", [{"groups_per_step": 0}, {"first_step": 0}, {"groups_per_step": 2}])

@@ -120,3 +120,11 @@ def test_a_value_that_does_not_exist_has_a_noun() -> None:
     draft = Drafter(catalog, catalog.tools, values, rng).missing("get_box")
     assert draft
     assert draft.obstacle == Obstacle(draft.steps[0].arguments["box_name"], "box")
+
+
+def test_a_date_is_no_name_of_something_that_does_not_exist() -> None:
+    shows = tool("show_day", day=STRING)
+    catalog, rng = Catalog(tools=[shows]), random.Random(0)
+    values = Values(catalog, {}, rng)
+    values.learn("list_days", {}, [{"day": f"2026-03-0{at}"} for at in range(1, 9)])
+    assert Drafter(catalog, catalog.tools, values, rng).missing("show_day") is None

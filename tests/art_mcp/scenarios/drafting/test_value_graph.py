@@ -12,7 +12,7 @@ import pytest
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.explore import learn_failure
-from art_mcp.scenarios.drafting.value_graph import parameter_name
+from art_mcp.scenarios.drafting.pools import parameter_name
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.plan import Step
@@ -47,7 +47,8 @@ def test_a_world_shows_its_files_tables_columns_and_cells(tmp_path: Path) -> Non
     assert {"/world/papers", "/world/papers/old", "/world/papers/old/plan.txt", "old/plan.txt", "plan.txt"} <= shown
     assert {"item", "price", "lamp", "12", "red", "/world/shop.db", "orders", "customer", "Ada", 3} <= shown
     assert not any("hidden" in str(value) for value in shown)
-    assert records == [{"item": "lamp", "price": "12"}, {"customer": "Ada", "amount": 3}]
+    rows = [{"item": "lamp", "price": "12"}, {"team_name": "red"}, {"customer": "Ada", "amount": 3}]
+    assert sorted(map(str, records)) == sorted(map(str, rows))
 
 
 def test_calls_that_worked_overrule_names() -> None:
@@ -125,6 +126,81 @@ def test_an_error_teaches_what_goes_with_the_other_arguments() -> None:
     assert sum(budget) > 24, "most of the sheets are those of the workbook"
 
 
+def test_what_is_in_one_entry_of_a_result_is_not_mixed_with_another_entry() -> None:
+    zoo = {
+        "project": "zoo",
+        "groups": [{"group": "Birds", "items": ["owl", "kiwi"]}, {"group": "Cats", "items": ["lynx"]}],
+    }
+    garden = {
+        "project": "garden",
+        "groups": [{"group": "Trees", "items": ["oak"]}, {"group": "Herbs", "items": ["sage"]}],
+    }
+    reads = tool("read_item", project=STRING, group=STRING, item=STRING)
+    values = values_of(reads, tool("list_projects"))
+    values.learn("list_projects", {}, [zoo, garden])
+    graph = values.graph
+    groups, items = ["Birds", "Cats", "Trees", "Herbs"], ["owl", "kiwi", "lynx", "oak", "sage"]
+    assert graph.neighbours(groups, ["garden"]) == ["Trees", "Herbs"]
+    assert graph.neighbours(items, ["zoo", "Birds"]) == ["owl", "kiwi"]
+    sheets = {"Orders": {"columns": ["lamp", "price"]}, "Stock": {"columns": ["shelf", "room"]}}
+    values.learn("describe_book", {"path": "/world/a.xlsx"}, {"sheets": sheets})
+    assert graph.neighbours(["lamp", "price", "shelf", "room"], ["/world/a.xlsx", "Stock"]) == ["shelf", "room"]
+
+
+def test_words_of_a_long_text_are_near_what_it_belongs_to() -> None:
+    values = values_of(tool("replace_text", name=STRING, old_text=STRING))
+    text = "It opens in May, and the first guests stay until the leaves fall."
+    values.learn("read_note", {"name": "garden"}, {"content": text})
+    assert [part for part in values.graph.near(["garden"]) if part in text] == ["and the"]
+
+
+def test_a_parameter_profits_from_one_whose_name_has_a_word_less() -> None:
+    opens, moves = tool("open_box", shelf=STRING), tool("move_box", target_shelf=STRING, colour_code=STRING)
+    values = values_of(opens, moves)
+    values.graph.note_source(("open_box", "shelf"), "s-1", SHELVES)
+    values.graph.note("open_box", {"shelf": "s-1"}, 1.0)
+    assert values.graph.by_related_name(("move_box", "target_shelf"), SHELVES).hits == 1
+    assert values.graph.by_related_name(("move_box", "colour_code"), SHELVES).hits == 0
+    assert values.graph.by_name(("move_box", "target_shelf"), SHELVES).hits == 0
+
+
+def test_new_texts_are_made_of_the_words_of_those_that_are_there() -> None:
+    adds, tags = tool("add_task", title=STRING), tool("add_tag", tag=STRING)
+    values = values_of(adds, tags, tool("list_tasks"))
+    titles = ["Sand the oak table", "Order new hinges", "Varnish the doors", "Sharpen all chisels"]
+    values.learn("list_tasks", {}, [{"title": title, "tag": title.split()[-1]} for title in titles])
+    for title in titles:
+        for own, step in (
+            ("title", Step(tool="add_task", arguments={"title": title})),
+            ("tag", Step(tool="add_tag", arguments={"tag": title.split()[-1]})),
+        ):
+            learn_failure(values, step, f"there is a {own} {step.arguments[own]!r} already")
+    new = {call["title"] for call in drawn(values, adds)} - set(titles)
+    assert new
+    assert {text.partition(" ")[0] for text in new} <= {title.split()[0] for title in titles}
+    assert {text.partition(" ")[2] for text in new} <= {title.partition(" ")[2] for title in titles}
+    assert not any(" " in call["tag"] for call in drawn(values, tags))
+
+
+def test_a_call_that_got_a_stock_answer_is_forgotten() -> None:
+    reads = tool("get_entry", file=STRING, key=STRING)
+    values = values_of(reads)
+    for key in ("a-1", "a-2", "a-3"):
+        values.learn(
+            "get_entry", {"file": "a.bib", "key": key}, f"Titel: Das {key}. Buch von Band {key[-1]}, Seiten {key[-1]}7"
+        )
+    wrong = [{"file": "a.bib", "key": key} for key in ("b-1", "b-2")]
+    for call in wrong:
+        values.learn("get_entry", call, f"{call['key']} fehlt")
+        values.graph.note("get_entry", call, 1.0)
+    assert all(values.graph.is_stock("get_entry", call, f"{call['key']} fehlt") for call in wrong)
+    for call in wrong:
+        values.graph.retract("get_entry", call, f"{call['key']} fehlt")
+    assert values.graph.neighbours(["a-1", "b-1", "b-2"], ["a.bib"]) == ["a-1"]
+    assert not values.graph.is_accepted(("get_entry", "key"), "b-1")
+    assert len(values.graph.results["get_entry"]) == 3
+
+
 def test_values_that_failed_are_not_drawn_where_others_are_left() -> None:
     lends = tool("lend", title=STRING)
     values = values_of(lends, tool("list_books"))
@@ -141,6 +217,16 @@ def test_words_to_look_for_are_of_names_and_of_short_texts() -> None:
     values.learn("list_tasks", {}, [{"name": "plan", "state": "open", "text": "paint the fence", "log": "word " * 40}])
     assert {"plan", "paint", "fence"} <= set(values.graph.terms())
     assert "open" not in values.graph.terms()
+
+
+def test_what_an_earlier_call_made_proves_nothing_of_its_source() -> None:
+    renames = tool("rename_sheet", sheet=STRING)
+    values = values_of(renames, tool("list_people"))
+    values.learn("list_people", {}, [{"person": "Ada"}])
+    values.graph.note("rename_sheet", {"sheet": "Ada"}, 1.0, new={'"Ada"'})
+    assert not values.graph.is_accepted(("rename_sheet", "sheet"), "Ada")
+    values.graph.note("rename_sheet", {"sheet": "Ada"}, 1.0)
+    assert values.graph.is_accepted(("rename_sheet", "sheet"), "Ada")
 
 
 def test_a_call_that_gives_nothing_proves_nothing() -> None:
@@ -163,6 +249,18 @@ def test_one_of_the_parameters_that_an_error_names_is_drawn() -> None:
     learn_failure(values, step, "Exactly one of 'since_sha' or 'since_day' must be provided")
     for call in drawn(values, diff):
         assert len(call.keys() & {"since_sha", "since_day"}) == 1
+
+
+def test_files_outside_of_a_world_are_not_used_in_it(tmp_path: Path) -> None:
+    crops = tool("crop_image", path=STRING)
+    values = values_of(crops, tool("list_images"))
+    (tmp_path / "pictures").mkdir()
+    values.learn_places(places_of([tmp_path / "pictures"]))
+    outside = str(tmp_path / "cache" / "lamp.png")
+    values.learn("list_images", {}, [{"path": "/world/pictures/lamp.png"}, {"path": outside}])
+    paths = {call["path"] for call in drawn(values, crops, explore=True)}
+    assert "/world/pictures/lamp.png" in paths
+    assert outside not in paths
 
 
 def test_examples_of_paths_of_other_machines_are_never_used_in_a_world(tmp_path: Path) -> None:

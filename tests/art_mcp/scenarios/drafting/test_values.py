@@ -10,8 +10,10 @@ import pytest
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.values import NoValue, Values
+from art_mcp.scenarios.plan import Step
 from tests.support.mcp.tools import INTEGER, STRING, tool
 
 
@@ -186,3 +188,47 @@ def drawn(schema: dict[str, Any], **more: Any) -> list[Any]:
 def test_values_obey_their_schema(schema: dict[str, Any], good: Any) -> None:
     made = drawn(schema, **{"$defs": {"colour": {"enum": ["red"]}}})
     assert all(good(one) for one in made), made
+
+
+def test_an_object_of_which_the_schema_says_nothing_is_like_those_that_are_there() -> None:
+    imports = tool("import_rows", rows={"type": "array", "items": {"type": "object"}})
+    values = values_of(imports, tool("list_rows"))
+    with pytest.raises(NoValue):
+        values.arguments(imports)
+    rows = [{"plant": "leek", "beds": 2}, {"plant": "bean", "beds": 3}]
+    values.learn("list_rows", {}, rows)
+    assert all(values.arguments(imports)["rows"][0] in rows for _ in range(10))
+
+
+def test_what_edits_a_thing_says_how() -> None:
+    edits = tool("update_task", task=STRING)
+    edits.input_schema["properties"] |= {"owner": STRING, "text": STRING}
+    values = values_of(edits, tool("list_tasks"))
+    values.learn("list_tasks", {}, [{"task": name, "owner": "Ada"} for name in ("mow", "dig")])
+    values.graph.note("update_task", {"task": "mow", "owner": "Ada"}, 1.0)
+    changed = [len(values.arguments(edits, optional=0.0)) > 1 for _ in range(40)]
+    assert sum(changed) > 20
+
+
+def test_a_parameter_that_a_call_did_without_is_not_necessary() -> None:
+    finds = tool("find_note", name=STRING)
+    finds.input_schema["properties"]["project"] = STRING
+    values = values_of(finds, tool("list_notes"))
+    values.learn("list_notes", {}, [{"name": "compost", "project": "orchard"}])
+    step = Step(tool="find_note", arguments={"name": "reef"})
+    learn_failure(values, step, "no note reef in this project")
+    assert "project" in values.arguments(finds, optional=0.0)
+    values.graph.note("find_note", {"name": "compost"}, 1.0)
+    assert "project" not in values.arguments(finds, optional=0.0)
+
+
+def test_an_optional_argument_goes_with_the_others() -> None:
+    clears = tool("clear_note", note=STRING)
+    clears.input_schema["properties"]["project"] = STRING
+    values = values_of(clears, tool("list_notes"), tool("list_projects"))
+    values.learn("list_notes", {}, [{"note": "compost", "pages": 2}, {"note": "roses", "project": "orchard"}])
+    values.learn("list_projects", {}, [{"project": "orchard"}, {"project": "festival"}])
+    values.graph.note("clear_note", {"note": "roses", "project": "orchard"}, 1.0)
+    calls = [values.arguments(clears, optional=1.0) for _ in range(40)]
+    assert {"note": "roses", "project": "orchard"} in calls
+    assert all("project" not in call for call in calls if call["note"] == "compost")

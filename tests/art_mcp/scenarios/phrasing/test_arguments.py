@@ -9,6 +9,7 @@ import pytest
 
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.arguments import render_value, spell_value
+from art_mcp.scenarios.phrasing.language import UNITS
 from art_mcp.scenarios.phrasing.sense import senses
 from art_mcp.scenarios.phrasing.wish import wish
 from tests.support.mcp.tools import INTEGER, STRING, tool
@@ -40,8 +41,8 @@ def ways(given: CatalogTool, arguments: dict[str, Any], spoken: dict[str, str] |
          "read the file /a.txt limited to the first 3 lines"),
         (tool("search_notes", query=STRING), {"query": "tea"}, "look through the notes for tea"),
         (tool("list_issues", state={"enum": ["open", "closed"]}, limit=INTEGER), {"state": "open", "limit": 5},
-         "list the issues limited to 5 entries with state open"),
-        (tool("branch", branch_type=STRING), {"branch_type": "local"}, "show me the local branch"),
+         "list the issues where the state is open, limited to 5 entries"),
+        (tool("branch", branch_type=STRING), {"branch_type": "local"}, "show me the local branches"),
         (tool("commit", message=STRING), {"message": "Fix it"}, 'commit with the message "Fix it"'),
         (tool("get_note", include_body=BOOLEAN), {"include_body": True}, "get the note including body"),
         (tool("get_note", include_body=BOOLEAN), {"include_body": False}, "get the note without body"),
@@ -50,7 +51,7 @@ def ways(given: CatalogTool, arguments: dict[str, Any], spoken: dict[str, str] |
         (tool("open_nodes", names=ARRAY), {"names": ["Ada", "Bob"]}, "open the nodes Ada and Bob"),
         (tool("delete_relations", relations={"type": "array", "items": RELATION}),
          {"relations": [{"from": "Ada", "to": "Bob", "relationType": "knows"}]},
-         "remove the relation from Ada to Bob (type knows)"),
+         "remove the relation from Ada to Bob with type knows"),
         (tool("create_things", things={"type": "array", "items": {"type": "object"}}), {"things": [PAPERS]},
          "create a thing named lamp with kind light and remarks old and blue"),
     ],
@@ -60,6 +61,22 @@ def test_people_would_say_it_so(given: CatalogTool, arguments: dict[str, Any], t
     assert text in found, sorted(found)
     for said_so in found:
         assert all(part in said_so for value in arguments.values() for part in spell_value(value)), said_so
+
+
+@pytest.mark.parametrize("unit", sorted(UNITS))
+@pytest.mark.parametrize(("value", "lead"), [(24, "dose"), (24, "max_dose"), (2.5, "dose")])
+def test_a_number_is_said_with_its_unit_behind_it(unit: str, value: float, lead: str) -> None:
+    name = f"{lead}_{unit}"
+    for text in ways(tool("get_plan", **{name: {"type": "number"}}), {name: value}):
+        bound = "at most " if lead == "max_dose" else ""
+        assert f"a dose of {bound}{UNITS[unit].format(value, unit)}" in text, text
+
+
+@pytest.mark.parametrize("name", ["network", "dry_run", "is_urgent", "urgent_only", "include_notes", "in_stock"])
+def test_a_switch_is_said_and_not_read_out(name: str) -> None:
+    on, off = (ways(tool("get_plan", **{name: BOOLEAN}), {name: value}) for value in (True, False))
+    assert not on & off
+    assert not any(sign in text for text in on | off for sign in (":", "yes", "true", "("))
 
 
 def test_what_is_described_is_not_told() -> None:

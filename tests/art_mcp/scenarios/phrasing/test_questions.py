@@ -33,7 +33,35 @@ def test_a_leaf_is_asked_by_its_key_and_only_where_the_key_is_unambiguous() -> N
 
 def test_a_moment_is_asked_for_by_what_happened_then() -> None:
     asked = heads(found({"shown": "09:41:07", "created": "2026-03-04", "closed": "Porto", "day": "Monday"}))
-    assert asked == {"the time shown": "09:41:07", "the date created": "2026-03-04", "the day": "Monday"}
+    assert asked == {
+        "the time it was shown": "09:41:07", "the date it was created": "2026-03-04", "the day": "Monday"
+    }  # fmt: skip
+
+
+def test_a_table_of_figures_is_asked_by_figure_and_column() -> None:
+    asked = heads(
+        found({figure: {"seats": at, "delay_minutes": at + 0.5} for at, figure in enumerate(("mean", "median"), 3)})
+    )
+    assert set(asked) == {
+        f"the {figure} of the {what}" for figure in ("mean", "median") for what in ("seats", "delay in minutes")
+    }
+
+
+def test_a_number_of_things_is_asked_for_as_one() -> None:
+    rows = [{"name": name, "pages": at, "since": 2010 + at} for at, name in enumerate(("lamp", "chair", "vase"), 20)]
+    every = found({"items": rows, "total": 21}, noun="items", many=True)
+    asked = heads(every)
+    assert asked["the number of pages of the first item"] == "20"
+    assert asked["the number of pages of the item vase"] == "22"
+    assert ("count", "items", "21") in {(question.kind, question.items, question.value) for question in every}
+
+
+def test_what_has_a_name_is_asked_for_instead_of_lines_and_flags() -> None:
+    text = "On branch main\nThree files\nOwner: Ada"
+    assert heads(found(text, noun="status")) == {"the owner": "Ada"}
+    assert "the first line" in heads(found(text, noun="note"))
+    flags = [{"name": name, "hidden_flag": at % 2, "rank": at} for at, name in enumerate(("lamp", "chair", "vase"))]
+    assert not any("flag" in head for head in heads(found(flags)))
 
 
 def test_entries_are_asked_by_their_names_by_their_place_and_counted() -> None:
@@ -143,7 +171,7 @@ CALL = Wish("show me the log of /r", "showing me the log of /r", "the log of /r"
     ("question", "whole", "ask", "wh"),
     [
         (Question("leaf", "the author", "Ada"), True, "what is the author in the log of /r?",
-         "what the author in the log of /r is"),
+         "the author in the log of /r"),
         (Question("leaf", "the author", "Ada"), False, "what is the author?", "what the author is"),
         (Question("leaf", "the log", "x"), True, "what is the log of /r?", "what the log of /r is"),
         (Question("count", "", "3", items="entries"), True, "how many entries are there in the log of /r?",
@@ -154,5 +182,6 @@ CALL = Wish("show me the log of /r", "showing me the log of /r", "the log of /r"
     ],
 )  # fmt: skip
 def test_questions_in_words(question: Question, whole: bool, ask: str, wh: str) -> None:
-    asked = phrase_question(question, CALL, whole, random.Random(0))
-    assert (asked.question, asked.wh) == (ask, wh)
+    ways = [phrase_question(question, CALL, whole, random.Random(seed)) for seed in range(20)]
+    assert {asked.question for asked in ways} == {ask}
+    assert {asked.wh for asked in ways} == {wh, *(asked.thing for asked in ways if question.head)}

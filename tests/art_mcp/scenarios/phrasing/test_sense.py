@@ -19,11 +19,19 @@ from tests.support.mcp.tools import tool
         ("issue.create", "issue", "", True),
         ("delete-entities", "entities", "", True),
         ("echo", "", "", False),
+        ("mark_task_done", "task", "as done", True),
+        ("propose_done", "", "as done", True),
+        ("duplicate_finder", "duplicates", "", False),
     ],
 )
 def test_a_verb_a_noun_and_a_tail(name: str, noun: str, tail: str, changes: bool) -> None:
     sense = senses([tool(name)])[name]
     assert (sense.noun, sense.tail, sense.acts) == (noun, tail, changes)
+
+
+def test_what_filters_by_a_property_filters_what_most_tools_are_about() -> None:
+    found = senses([tool("list_kilns"), tool("search_kilns"), tool("list_glazes"), tool("filter_by_yard")])
+    assert found["filter_by_yard"].noun == "kilns"
 
 
 def test_the_name_of_the_server_is_left_out() -> None:

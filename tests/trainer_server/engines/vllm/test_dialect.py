@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
+from pydantic import ValidationError
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -23,7 +25,14 @@ from testbed.engine_app import make_app
 from tests.support.patience import PATIENCE
 from tests.support.servers.serving import serving
 from trainer_server.common.jsonl import explain
-from trainer_server.engines.base import AdapterLost, AdapterRefused, EngineLost, MalformedAnswer, RequestRefused
+from trainer_server.engines.base import (
+    AdapterLost,
+    AdapterRefused,
+    BatchesChunks,
+    EngineLost,
+    MalformedAnswer,
+    RequestRefused,
+)
 from trainer_server.engines.vllm import replies
 from trainer_server.engines.vllm.command import free_port
 from trainer_server.engines.vllm.dialect import Health, VLLMClient
@@ -352,7 +361,8 @@ def test_alternatives_of_a_token_are_few(entries: dict[str, str]) -> None:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "in chunks"])
 async def test_values_of_an_answer_are_counted_before_it_is_read(stream: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each empty list takes twenty times its bytes."""
-    monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("it was read"))
+    for module in (json, orjson):
+        monkeypatch.setattr(module, "loads", lambda *_, **__: pytest.fail("it was read"))
     answer = (b"data: " if stream else b"") + b'{"choices": [], "more": [' + b"[]," * 2**21 + b"[]]}\n\n"
     async with sending(b"HTTP/1.1 200 OK", answer) as (client, _):
         with pytest.raises(MalformedAnswer, match=r"more than 2,09\d,\d{3} values"):
@@ -421,3 +431,55 @@ async def test_the_limit_of_an_answer_grows_with_what_was_asked_for(tokens: int,
         asked = question("say hi", max_tokens=tokens, n=1, logprobs=True, top_logprobs=top)
         async with client.chat(asked) as reply:
             assert len((await reply.whole())["choices"][0]["token_ids"]) == tokens
+
+
+def _token_chunk() -> dict[str, Any]:
+    entry = {"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []}
+    delta = {"content": "a", "reasoning": None}
+    choice = {"index": 0, "delta": delta, "logprobs": {"content": [entry]}, "finish_reason": None, "token_ids": [97]}
+    return {"id": "chatcmpl-engine", "choices": [choice]}
+
+
+VALUES = (None, True, -1, 2**31, 0.5, 1, "a", [], [1], [-1], [2**31], [True], ["a"], {}, {"content": 1}, [{}], [None])
+FIELDS = (
+    (), ("choices",), ("choices", 0), ("usage",), ("prompt_token_ids",), *(
+        ("choices", 0, *rest) for rest in (
+            ("index",), ("delta",), ("delta", "content"), ("delta", "reasoning"), ("delta", "reasoning_content"),
+            ("delta", "tool_calls"), ("finish_reason",), ("stop_reason",), ("token_ids",), ("logprobs",),
+            ("logprobs", "content"), ("logprobs", "content", 0), ("logprobs", "content", 0, "token"),
+            ("logprobs", "content", 0, "logprob"), ("logprobs", "content", 0, "top_logprobs"),
+        )
+    ),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("field", FIELDS, ids=lambda field: ".".join(map(str, field)) or "all")
+async def test_every_chunk_is_held_against_the_form(field: tuple[Any, ...]) -> None:
+    """Also a chunk that is so plain that pydantic does not look at it."""
+    for value in VALUES:
+        whole = {"chunk": _token_chunk()}
+        at: Any = whole
+        for name in ("chunk", *field)[:-1]:
+            at = at[name]
+        at[("chunk", *field)[-1]] = value
+        chunk = whole["chunk"]
+        coming = sending(b"HTTP/1.1 200 OK", b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        async with coming as (client, _), client.chat(question("say hi", stream=True)) as reply:
+            try:
+                replies.ChatChunk.model_validate(chunk)
+            except ValidationError:
+                with pytest.raises(MalformedAnswer):
+                    await anext(reply.chunks())
+            else:
+                assert await anext(reply.chunks()) == chunk
+
+
+async def test_chunks_that_come_together_are_given_together_also_before_a_fault() -> None:
+    good = b"data: " + json.dumps(_token_chunk()).encode() + b"\n\n"
+    coming = sending(b"HTTP/1.1 200 OK", good * 2 + b'data: {"choices": 1}\n\n' + good)
+    async with coming as (client, _), client.chat(question("say hi", stream=True)) as reply:
+        assert isinstance(reply, BatchesChunks)
+        batches = reply.batches()
+        assert await anext(batches) == [_token_chunk()] * 2
+        with pytest.raises(MalformedAnswer):
+            await anext(batches)

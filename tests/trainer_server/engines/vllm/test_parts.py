@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -142,6 +143,32 @@ def test_the_key_plugin_answers_what_was_left_out(monkeypatch: pytest.MonkeyPatc
         assert http.get("/art/plugins").status_code == 401
         answer = http.get("/art/plugins", headers={"Authorization": "Bearer secret"})
     assert answer.json() == {"missing": {"anything": ["json:no_such_name"]}}
+
+
+def test_the_key_plugin_answers_how_many_requests_vllm_computes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "secret")
+    engine_plugin("art_parts")
+    app = Starlette()
+    app.state.vllm_config = SimpleNamespace(
+        scheduler_config=SimpleNamespace(max_num_seqs=256), parallel_config=SimpleNamespace(data_parallel_size=2)
+    )
+    app.add_middleware(engine_plugin("art_key").KeyOnly)
+    with serving(app) as url, httpx.Client(base_url=url) as http:
+        answer = http.get("/art/plugins", headers={"Authorization": "Bearer secret"})
+    assert answer.json() == {"missing": {}, "max_num_seqs": 512}
+
+
+@pytest.mark.parametrize("count", [None, 512])
+async def test_an_engine_tells_how_many_requests_it_computes_at_once(
+    count: int | None, settings: EngineSettings
+) -> None:
+    app = make_app()
+    app.state.engine["max_num_seqs"] = count
+    with serving(app) as url:
+        engine = VLLMEngine.at(url, settings)
+        await engine.check()
+        assert engine.describe()["max_num_seqs"] == count
+        await engine.stop()
 
 
 @pytest.fixture

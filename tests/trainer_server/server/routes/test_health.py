@@ -55,6 +55,16 @@ def test_holders_of_the_token_are_told_the_parsers(http: TestClient, path: str) 
     assert (told["tool_parser"], told["reasoning_parser"]) == (None, None)
 
 
+def test_holders_of_the_token_are_told_how_many_requests_the_engines_compute_at_once(
+    http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert http.get("/health", headers=HOLDER).json()["concurrency"] is None
+    (engine,) = http.app.state.server.engines  # type: ignore[attr-defined]
+    facts = engine.describe()
+    monkeypatch.setattr(engine, "describe", lambda: {**facts, "max_num_seqs": 24})
+    assert http.get("/health", headers=HOLDER).json()["concurrency"] == 24
+
+
 def test_holders_of_the_token_are_told_what_is_paid_for(http: TestClient) -> None:
     server = http.app.state.server  # type: ignore[attr-defined]
     told = http.get("/health", headers=HOLDER).json()
