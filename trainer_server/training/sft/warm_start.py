@@ -226,7 +226,7 @@ def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks
     with ranks.computing():
         for row, counts in ranks.shard_rows(rows):
             logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)), detached=detached)
-            part = -logp_R.sum() / tokens
+            part = -logp_R.double().sum() / tokens
             (part if counts else part * 0).backward()  # type: ignore[no-untyped-call]
             if counts:
                 loss += part.detach()
