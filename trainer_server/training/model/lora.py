@@ -303,7 +303,7 @@ class FusedLoRA:
         for group in self._groups:
             self._masters += [layer.lora_A[adapter].weight for layer in group.layers]
             self._masters += [layer.lora_B[adapter].weight for layer in group.layers]
-        self.tie()
+        self._has_tied = False
         self._hook = decoder.register_forward_pre_hook(lambda *_: self._cast())
         if self._groups:
             first = self._groups[0].layers[0]
@@ -314,17 +314,17 @@ class FusedLoRA:
         self._hook.remove()
         self.untie()
 
-    def tie(self) -> None:
-        """After the model was moved to the device that computes."""
-        for group in self._groups:
-            group.tie()
-
     def untie(self) -> None:
-        """Before the model is moved."""
+        """Before the model is moved. The next pass moves the frozen weights together again, where it computes."""
         for group in self._groups:
             group.untie()
+        self._has_tied = False
 
     def _cast(self) -> None:
+        if not self._has_tied:
+            for group in self._groups:
+                group.tie()
+            self._has_tied = True
         counts = [len(group.layers) for group in self._groups]
         stacks = iter(_Cast.apply(self._dtype, self._scale, counts, *self._masters) if counts else ())
         for group in self._groups:

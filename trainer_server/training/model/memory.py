@@ -1,4 +1,6 @@
-"""How many layers of a row are computed twice: as many as must be, so that the row fits into the memory that is free.
+"""Memory of the device that computes: how many layers of a row are computed twice, and where a model rests.
+
+As many layers as must be, so that the row fits into the memory that is free.
 
 Checkpointing a layer keeps its input alone, and computes the layer again in the backward pass. Shapes: T tokens.
 """
@@ -74,3 +76,32 @@ class LayerMemory:
             return layers
         lacking = (layers + 2) * self.layer_bytes - room
         return min(layers, max(1, math.ceil(lacking / (self.layer_bytes - self.input_bytes))))
+
+
+class HostWeights:
+    """The frozen weights of a model in main memory, where they stay while the model is on a GPU.
+
+    They never change: to make room on the GPU, its copies are let go.
+
+    Args:
+        model: With its weights in main memory, all of them frozen.
+        device: The GPU, which copies the faster from pages that are pinned.
+    """
+
+    def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
+        is_gpu = device.type == "cuda"
+        self._device = device
+        self._weights = [
+            (weight, weight.data.pin_memory() if is_gpu else weight.data) for weight in model.parameters()
+        ]
+        self.rest()
+
+    def wake(self) -> None:
+        """Copies them to the device, without waiting for the copies."""
+        for weight, host in self._weights:
+            weight.data = host.to(self._device, non_blocking=True)
+
+    def rest(self) -> None:
+        """Lets go of the device's copies, and of what was made of them."""
+        for weight, host in self._weights:
+            weight.data = host

@@ -39,7 +39,7 @@ from trainer_server.training.model.lora import (
     lora_config,
     unadapted_layers,
 )
-from trainer_server.training.model.memory import LayerMemory, free_memory
+from trainer_server.training.model.memory import HostWeights, LayerMemory, free_memory
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.tree import Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
@@ -126,6 +126,7 @@ class PolicyModel:
         forward pass computes it. None: they may."""
         if ranks.shards_model:  # before it comes to a GPU, which may not hold all of it
             shard(base.get_decoder().layers)
+        self._host = HostWeights(base, self.device) if rest and self._movable and not ranks.shards_model else None
         if not rest:
             self.wake()
         text = base.config.get_text_config()
@@ -156,9 +157,9 @@ class PolicyModel:
     def wake(self) -> None:
         """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
         if self._movable:
+            if self._host is not None:
+                self._host.wake()
             self._base.to(self.device)
-            if self._lora is not None:
-                self._lora.tie()
         if not self._examined:
             check_repeatable(self._base)
             text = self._base.config.get_text_config()
@@ -173,6 +174,8 @@ class PolicyModel:
         """Gives the GPU's memory back: model and LoRA wait in main memory."""
         if self._lora is not None:
             self._lora.untie()
+        if self._host is not None:
+            self._host.rest()
         self._base.to("cpu")
         gc.collect()
         if self.device.type == "cuda":

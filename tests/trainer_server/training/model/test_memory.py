@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import AutoModelForCausalLM, LlamaConfig
 
-from tests.support.training.models import PLAIN, tiny_model
+from tests.support.training.models import PLAIN, SPEC, tiny_model
 from trainer_server.training.model.head import chunk_size
 from trainer_server.training.model.memory import LayerMemory
 from trainer_server.training.model.policy import PolicyModel
@@ -73,6 +75,24 @@ def test_a_row_computes_layers_twice_until_it_fits_and_gives_the_same(model: Pol
     assert recomputed[0] == 0
     assert recomputed[-1] == LAYERS
     assert 0 < recomputed[1] < recomputed[2] < LAYERS
+
+
+def test_a_model_that_rests_goes_back_to_the_memory_that_it_came_from(tmp_path: Path) -> None:
+    path = str(tmp_path)
+    AutoModelForCausalLM.from_config(LlamaConfig(**PLAIN)).save_pretrained(path)
+    resting = PolicyModel(path, dtype=torch.float32, device="cpu", rest=True)
+    resting.initialise(SPEC)
+    (row,) = pack([np.arange(20)], [np.arange(5)], budget=100).rows
+    frozen = [weight for weight in resting._base.parameters() if not weight.requires_grad]
+    places = [weight.data_ptr() for weight in frozen]
+    results = []
+    for _ in range(2):
+        resting.wake()
+        results.append(resting.logprobs(row, torch.ones(5))[0].detach())
+        assert [weight.data_ptr() for weight in frozen] != places, "products of several layers have weights of their own"
+        resting.rest()
+        assert [weight.data_ptr() for weight in frozen] == places
+    assert torch.equal(*results)
 
 
 def test_chunks_of_the_head_grow_with_the_memory_that_is_free() -> None:
