@@ -91,9 +91,7 @@ class HostWeights:
     def __init__(self, model: torch.nn.Module, device: torch.device) -> None:
         is_gpu = device.type == "cuda"
         self._device = device
-        self._weights = [
-            (weight, weight.data.pin_memory() if is_gpu else weight.data) for weight in model.parameters()
-        ]
+        self._weights = [(weight, weight.data.pin_memory() if is_gpu else weight.data) for weight in model.parameters()]
         self.rest()
 
     def wake(self) -> None:

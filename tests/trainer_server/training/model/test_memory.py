@@ -89,7 +89,7 @@ def test_a_model_that_rests_goes_back_to_the_memory_that_it_came_from(tmp_path: 
     for _ in range(2):
         resting.wake()
         results.append(resting.logprobs(row, torch.ones(5))[0].detach())
-        assert [weight.data_ptr() for weight in frozen] != places, "products of several layers have weights of their own"
+        assert [weight.data_ptr() for weight in frozen] != places, "what is tied lies elsewhere"
         resting.rest()
         assert [weight.data_ptr() for weight in frozen] == places
     assert torch.equal(*results)
