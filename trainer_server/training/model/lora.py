@@ -314,17 +314,21 @@ class FusedLoRA:
         self._hook.remove()
         self.untie()
 
+    def tie(self) -> None:
+        """Moves the frozen weights of each group together. The first pass does it if nobody did."""
+        if not self._has_tied:
+            for group in self._groups:
+                group.tie()
+            self._has_tied = True
+
     def untie(self) -> None:
-        """Before the model is moved. The next pass moves the frozen weights together again, where it computes."""
+        """Before the model is moved."""
         for group in self._groups:
             group.untie()
         self._has_tied = False
 
     def _cast(self) -> None:
-        if not self._has_tied:
-            for group in self._groups:
-                group.tie()
-            self._has_tied = True
+        self.tie()
         counts = [len(group.layers) for group in self._groups]
         stacks = iter(_Cast.apply(self._dtype, self._scale, counts, *self._masters) if counts else ())
         for group in self._groups:

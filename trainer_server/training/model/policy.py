@@ -126,6 +126,7 @@ class PolicyModel:
         forward pass computes it. None: they may."""
         if ranks.shards_model:  # before it comes to a GPU, which may not hold all of it
             shard(base.get_decoder().layers)
+        self._is_awake = False
         self._host = HostWeights(base, self.device) if rest and self._movable and not ranks.shards_model else None
         if not rest:
             self.wake()
@@ -160,6 +161,7 @@ class PolicyModel:
             if self._host is not None:
                 self._host.wake()
             self._base.to(self.device)
+        self._is_awake = True
         if not self._examined:
             check_repeatable(self._base)
             text = self._base.config.get_text_config()
@@ -177,6 +179,7 @@ class PolicyModel:
         if self._host is not None:
             self._host.rest()
         self._base.to("cpu")
+        self._is_awake = False
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -204,6 +207,8 @@ class PolicyModel:
             if self._lora is not None:
                 self._lora.remove()
             self._lora = FusedLoRA(self._peft, shape)
+            if self._is_awake:
+                self._lora.tie()
         self._adapter = shape
         self._peft.train()
 
