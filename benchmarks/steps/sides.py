@@ -91,11 +91,14 @@ class Packed:
 class Padded:
     """Separate rows, padded on the right; attention is transformers' sdpa with its mask."""
 
+    fused = True
+    """Whether adapters are computed as this project does it, and not by PEFT."""
+
     def __init__(self, path: str, dtype: torch.dtype) -> None:
         from peft import LoraConfig, get_peft_model
         from transformers import AutoModelForCausalLM
 
-        from trainer_server.training.model.lora import use_fused_lora
+        from trainer_server.training.model.lora import FusedLoRA
 
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.base: Any = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
@@ -104,7 +107,8 @@ class Padded:
             keep_fp32(self.base)
         lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=list(SPEC.targets))
         peft = get_peft_model(self.base.to(self.device), lora)
-        use_fused_lora(peft)
+        if self.fused:
+            FusedLoRA(peft, "default")
         peft.train()
         self.named = lora_of(self.base)
         self.weights = [weight for _, weight in self.named]

@@ -101,7 +101,8 @@ def environment(settings: TrainerSettings, *, low_priority: bool) -> dict[str, s
         variables |= {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": _SPINS}
     if not KEEPING.keys() & variables.keys():
         variables |= KEEPING
-    return variables
+    # What torch compiles on a GPU, for the next start: by default it is in a directory that a reboot empties.
+    return {"TORCHINDUCTOR_CACHE_DIR": str(settings.home.cache / "torch"), **variables}
 
 
 class TrainerProcess:

@@ -36,8 +36,10 @@ Shape = Literal["constant", "constant_with_warmup", "linear", "cosine"]
 
 def make_optimizer(model: PolicyModel, config: GRPOConfig | SFTConfig) -> torch.optim.AdamW:
     """AdamW over the LoRA's weights, without state."""
+    weights = [weight for _, weight in model.parameters()]
     optimizer = torch.optim.AdamW(
-        [weight for _, weight in model.parameters()],
+        weights,
+        fused=weights[0].is_cuda,  # a few kernels for all weights
         lr=config.lr,
         betas=(config.adam_beta1, config.adam_beta2),
         eps=config.adam_epsilon,
@@ -108,7 +110,7 @@ def load_state(directory: Path, model: PolicyModel, optimizer: torch.optim.AdamW
     for name, weight in model.parameters():
         if f"exp_avg.{name}" in tensors:
             optimizer.state[weight] = {
-                "step": torch.tensor(float(updates)),
+                "step": torch.tensor(float(updates), device=weight.device),
                 "exp_avg": tensors[f"exp_avg.{name}"].to(weight.device),
                 "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(weight.device),
             }

@@ -100,6 +100,8 @@ def environment(settings: EngineSettings, api_key: str, gpus: str | None = None)
     """
     return {
         "VLLM_API_KEY": api_key,
+        # What it compiles on a GPU, for the next start. Two minutes of the first one go into it.
+        "VLLM_CACHE_ROOT": os.environ.get("VLLM_CACHE_ROOT", str(settings.home.cache / "vllm")),
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0",  # they would lead out of the allowed domains
         "DO_NOT_TRACK": "1",

@@ -26,7 +26,14 @@ from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.dialect import AdapterDelayed, Health, VLLMClient
 from trainer_server.engines.vllm.parsers import Parsers, no_tools_reason, parsers_of
-from trainer_server.engines.vllm.process import PATIENCE, HealthFailures, VLLMProcess, crash_phrase, start_failure
+from trainer_server.engines.vllm.process import (
+    PATIENCE,
+    HealthFailures,
+    StartPhases,
+    VLLMProcess,
+    crash_phrase,
+    start_failure,
+)
 from trainer_server.engines.vllm.registry import check_whole_adapters
 from trainer_server.process.child import Child
 from trainer_server.wire import EngineError
@@ -181,8 +188,8 @@ class VLLMEngine:
         try:
             async with self._lock:
                 await self._start_child()
-                await self._make_ready()
-            progress(f"vLLM at {self.url} is ready ({time.monotonic() - start_time:.0f} s)")
+                phases = await self._make_ready(progress)
+            progress(f"vLLM at {self.url} is ready ({time.monotonic() - start_time:.0f} s{phases})")
         except Exception as error:  # of any kind: the supervisor tries again
             self._record_failure(error)
         self._supervisor = asyncio.create_task(self._supervise(), name="engine-supervisor")
@@ -357,16 +364,25 @@ class VLLMEngine:
             self._health_failures.record()
         return health == Health.alive or (health == Health.silent and not self._health_failures.too_many)
 
-    async def _make_ready(self) -> None:
+    async def _make_ready(self, progress: Callable[[str], None] = lambda _: None) -> str:
         """Makes the engine ready: waits for its process to answer, checks it, and loads the wanted adapters.
+
+        Args:
+            progress: Is told of the phases of a start on a GPU.
+
+        Returns:
+            The seconds of those phases, see `StartPhases.summary`.
 
         Raises:
             EngineError: vLLM does not answer, cannot serve the base model, or does not load an adapter.
         """
         deadline = time.monotonic() + START_TIMEOUT
+        phases = StartPhases(self._child) if self._child else None
         while not await self.client.healthy():
-            if not self._child:
+            if not self._child or phases is None:
                 raise EngineError(f"the engine at {self.url} does not answer")
+            if phase := phases.advance():
+                progress(f"vLLM starts: {phase}")
             if not self._child.running:
                 raise EngineError(start_failure(self._child, self._base))
             if time.monotonic() > deadline:
@@ -398,6 +414,7 @@ class VLLMEngine:
         self._idle = True
         self._futile.clear()
         self._ready.set()
+        return phases.summary() if phases else ""
 
     def _count_death(self, child: Child) -> str:
         """Counts the death of vLLM. Returns what it died of, as the end of a phrase; empty: the log does not say."""

@@ -33,6 +33,12 @@ _LOG_LINES = 1000
 """Lines of vLLM's log in which the cause of its end is looked for."""
 _ERROR = re.compile(r"^(?:\([^)]*\) )?(?:ERROR [^\]]*\] )?((?:\w+\.)*\w+(?:Error|Exception)): +(\S.*)$")
 """A traceback's last line, as `ValueError: …`, perhaps after the process's name and the log's time and place."""
+_PHASES = (
+    ("weights", "Starting to load model"),
+    ("compilation", "Dynamo bytecode transform time"),
+    ("CUDA graphs", "Capturing CUDA graphs"),
+)
+"""Phases of a start on a GPU, and the words of vLLM's log with which each begins."""
 _FOLLOWING = ("initialization failed", "root cause above", "EngineCore encountered an issue")
 """Words of errors that follow from another one."""
 
@@ -79,6 +85,38 @@ class VLLMProcess(Child):
         await self.stop()
         if self._has_directory:
             shutil.rmtree(self.socket.parent, ignore_errors=True)
+
+
+class StartPhases:
+    """The phases of a start of vLLM, which take minutes on a GPU where nothing is in its caches.
+
+    Args:
+        child: That starts.
+    """
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self._begin: dict[str, float] = {}
+        self._next_look = 0.0
+
+    def advance(self) -> str | None:
+        """The phase that has begun since the last look into the log, once a second; None: none has."""
+        if time.monotonic() < self._next_look:
+            return None
+        self._next_look = time.monotonic() + 1.0
+        log = self._child.tail(_LOG_LINES)
+        begun = [name for name, words in _PHASES if words in log and name not in self._begin]
+        for name in begun:
+            self._begin[name] = time.monotonic()
+        return begun[-1] if begun else None
+
+    def summary(self) -> str:
+        """The seconds of each phase until now; empty where vLLM compiles nothing, as on CPUs."""
+        if len(self._begin) < 2:
+            return ""
+        ends = [*self._begin.values(), time.monotonic()][1:]
+        parts = (f"{name} {end - begin:.0f} s" for (name, begin), end in zip(self._begin.items(), ends, strict=True))
+        return f": {', '.join(parts)}"
 
 
 class HealthFailures:

@@ -114,13 +114,14 @@ def old_logprobs(
 
     The rows are divided among the ranks; all ranks get all values.
     """
-    logp_F, entropy_F = torch.zeros(len(tokens.trained_F)), torch.zeros(len(tokens.trained_F))
+    logp_F, entropy_F = (torch.zeros(len(tokens.trained_F), device=model.device) for _ in range(2))
     with ranks.computing():
         for row, counts in ranks.shard_rows(rows):
             logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row))
             if counts:
-                index_R = tokens.index_R(row)
-                logp_F[index_R], entropy_F[index_R] = logp_R.cpu(), entropy_R.cpu()
+                index_R = tokens.index_R(row).to(model.device)
+                logp_F[index_R], entropy_F[index_R] = logp_R, entropy_R
+        logp_F, entropy_F = logp_F.cpu(), entropy_F.cpu()
     ranks.all_reduce(logp_F, entropy_F)
     return logp_F, entropy_F
 

@@ -6,7 +6,8 @@ Log-probabilities are in nats.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 
@@ -38,6 +39,14 @@ class Readouts:
     entropy_scale: float = 0.0
     reference_logp_R: torch.Tensor | None = None
     teacher_logp_R: torch.Tensor | None = None
+
+    def to(self, device: torch.device) -> Readouts:
+        """The same where the log-probabilities are computed, without waiting for what is computed there."""
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, value in values.items():
+            if torch.is_tensor(value):
+                values[name] = value.to(device, non_blocking=True)
+        return Readouts(**values)
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ import random
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -33,8 +33,9 @@ from trainer_server.training.grpo.logprobs import (
 )
 from trainer_server.training.grpo.metrics import StepMetrics, TokenTraces, alarms
 from trainer_server.training.grpo.minibatch import Minibatch, Tokens, highest_entropy, minibatches
-from trainer_server.training.grpo.objective import grpo_loss
+from trainer_server.training.grpo.objective import LossResult, grpo_loss
 from trainer_server.training.model.policy import PolicyModel
+from trainer_server.training.model.tree import Row
 from trainer_server.training.optimizer import UpdateCheck, learning_rate
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.wire import GRPOConfig, TrainingError
@@ -165,25 +166,55 @@ def _backward(
     ranks: Ranks,
 ) -> tuple[float, float]:
     """Adds up this rank's gradients of an update, row by row, and its metrics. Returns the loss of all ranks, and the
-    seconds of this rank's forward passes."""
+    seconds of this rank's forward passes: on a GPU, until they are queued.
+
+    What a GPU computes is read once, after the last row: to wait for a row would leave the GPU idle before the next."""
     loss, forward = torch.zeros(1, dtype=torch.float64), 0.0
+    rows: list[tuple[Row, torch.Tensor]] = []
+    results: list[LossResult] = []
+    outputs: list[tuple[torch.Tensor, torch.Tensor]] = []
     entropy_scale, entropy_gradient = minibatch.entropy_scale(tokens), bool(config.entropy_coef)
     with ranks.computing():
         for row, counts in ranks.shard_rows(minibatch.rows):
             start = time.monotonic()
-            outputs = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
-            logp_R, entropy_R = (output.cpu() for output in outputs)
+            logp_R, entropy_R = model.logprobs(row, tokens.temperature_R(row), entropy_gradient=entropy_gradient)
             forward += time.monotonic() - start
             place, readouts = tokens.readouts(row, minibatch.token_weight_S, entropy_scale)
-            result = grpo_loss(logp_R[place], readouts, config, entropy_R[place])
+            at = place.to(logp_R.device, non_blocking=True)
+            result = grpo_loss(logp_R[at], readouts.to(logp_R.device), config, entropy_R[at])
             (result.loss if counts else result.loss * 0).backward()  # type: ignore[no-untyped-call]
             if counts:
-                loss += result.loss.item()
-                index_R = tokens.index_R(row)
-                traces.add(index_R, logp_R, entropy_R)
-                step_metrics.add(result, logp_R.detach() - tokens.expected_logp_F[index_R], entropy_R[place])
+                rows.append((row, place))
+                results.append(result)
+                outputs.append((logp_R.detach(), entropy_R.detach()))
+        for (row, place), result, (logp_R, entropy_R) in zip(rows, *_on_cpu(results, outputs), strict=True):
+            loss += result.loss.item()
+            index_R = tokens.index_R(row)
+            traces.add(index_R, logp_R, entropy_R)
+            step_metrics.add(result, logp_R - tokens.expected_logp_F[index_R], entropy_R[place])
     ranks.all_reduce(loss)
     return loss.item(), forward
+
+
+def _on_cpu(
+    results: Sequence[LossResult], outputs: Sequence[tuple[torch.Tensor, torch.Tensor]]
+) -> tuple[list[LossResult], list[tuple[torch.Tensor, torch.Tensor]]]:
+    """What was computed of some rows, in main memory, by one transfer. All of it is fp32."""
+    names = [field.name for field in fields(LossResult)]
+    tensors = [getattr(result, name) for result in results for name in names]
+    tensors += [part for pair in outputs for part in pair]
+    present = [tensor.detach() for tensor in tensors if tensor is not None]
+    if not present:
+        return [], []
+    flat = torch.cat([tensor.reshape(-1) for tensor in present]).cpu()
+    parts = iter(flat.split([tensor.numel() for tensor in present]))
+    moved: list[Any] = [None if tensor is None else next(parts).view(tensor.shape) for tensor in tensors]
+    end = len(results) * len(names)
+    by_result = [moved[at : at + len(names)] for at in range(0, end, len(names))]
+    return (
+        [LossResult(**dict(zip(names, values, strict=True))) for values in by_result],
+        list(zip(moved[end::2], moved[end + 1 :: 2], strict=True)),
+    )
 
 
 def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:
@@ -198,4 +229,4 @@ def _sizes(parts: Sequence[Minibatch]) -> dict[str, int]:
 
 def _updates(optimizer: torch.optim.AdamW) -> int:
     """Updates that the optimizer has made, in this process and before."""
-    return max((int(state["step"]) for state in optimizer.state.values()), default=0)
+    return next((int(state["step"]) for state in optimizer.state.values()), 0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -132,6 +132,8 @@ class Bucket:
 class Layout:
     """How a row is attended to, or the part of it behind its trunk."""
 
+    padding: ClassVar[int] = 0
+    """Tokens that a row is padded with."""
     buckets: list[Bucket]
     trunk: int = 0
     """Tokens of the row that were computed before, whose keys and values are in `trunk_cache`."""
@@ -251,7 +253,7 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
 
     Args:
         name: Of the function, as a model's configuration names it.
-        attend: (layer, query, key, value, tree, window, scale, sinks) → (1, T, H, D); query is (1, H, T, D), key and
+        attend: (module, query, key, value, tree, window, scale, sinks) → (1, T, H, D); query is (1, H, T, D), key and
             value are (1, K, T, D), sinks is (H,). window, scale and sinks are None for none, for 1/√D and for none.
 
     Returns:
@@ -274,9 +276,9 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
     ) -> tuple[torch.Tensor, None]:
         if tree is None:
             raise TrainingError("the model does not pass its keyword arguments on to attention; it cannot be packed")
-        _refuse(module, attention_mask, dropout, sliding_window, kwargs)
-        layer: Any = module.layer_idx
-        return attend(layer, query, key, value, tree, sliding_window, scaling, s_aux), None
+        if not torch.compiler.is_compiling():  # it would compile each layer anew, and was tried before
+            _refuse(module, attention_mask, dropout, sliding_window, kwargs)
+        return attend(module, query, key, value, tree, sliding_window, scaling, s_aux), None
 
     AttentionInterface.register(name, tree_attention)
     AttentionMaskInterface.register(name, _no_mask)
@@ -284,7 +286,7 @@ def register(name: str, attend: Callable[..., torch.Tensor]) -> Callable[..., tu
 
 
 def _attend(
-    layer: int,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -294,11 +296,10 @@ def _attend(
     sinks_H: Sinks,
 ) -> torch.Tensor:
     if tree.pass_cache is not None:
-        tree.pass_cache[layer] = key, value
+        tree.pass_cache[module.layer_idx] = key, value
     if tree.trunk_cache is not None:
-        key, value = (
-            torch.cat([trunk, own], 2) for trunk, own in zip(tree.trunk_cache[layer], (key, value), strict=True)
-        )
+        trunk = tree.trunk_cache[module.layer_idx]
+        key, value = (torch.cat([before, own], 2) for before, own in zip(trunk, (key, value), strict=True))
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scale is None else scale
     out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale, sinks_H)

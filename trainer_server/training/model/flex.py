@@ -11,7 +11,7 @@ Shapes: T tokens, N blocks.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,22 +39,44 @@ queries, keys and values of those that need a gradient. torch's own limit is 8."
 class FlexLayout:
     """How a row is attended to on a GPU: the end of every token's subtree, and its depth; a mask for each window.
 
-    Padding at the end of a short row sees itself alone, and nothing sees it."""
+    Padding at the end of a short row sees itself alone, and nothing sees it. padding: how many tokens it has."""
 
     end_T: torch.Tensor
     depth_T: torch.Tensor
+    padding: int
     masks: dict[int | None, BlockMask] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, row: Row, device: torch.device) -> FlexLayout:
+    def of(cls, row: Row, device: torch.device, windows: Iterable[int | None] = ()) -> FlexLayout:
+        """The layout of a row.
+
+        Args:
+            row: The row.
+            device: Where it is computed.
+            windows: Those that masks are made for at once; others are made when they are first asked for.
+        """
+        tokens = len(row.tokens_T)
+        padding = max(tokens, _SHORTEST) - tokens
         end_T, depth_T = torch.from_numpy(row.end_T), torch.from_numpy(row.depth_T)
-        own_end = torch.arange(len(end_T), max(len(end_T), _SHORTEST)) + 1
-        return cls(torch.cat([end_T, own_end]).to(device), torch.cat([depth_T, torch.zeros_like(own_end)]).to(device))
+        own_end = torch.arange(tokens, tokens + padding) + 1
+        layout = cls(
+            torch.cat([end_T, own_end]).to(device), torch.cat([depth_T, torch.zeros_like(own_end)]).to(device), padding
+        )
+        for window in windows:
+            layout.mask(window)
+        return layout
 
     def mask(self, window: int | None) -> BlockMask:
         if window not in self.masks:
             self.masks[window] = block_mask(self.end_T, self.depth_T, window)
         return self.masks[window]
+
+
+def windows(config: Any) -> set[int | None]:
+    """The windows of a model's layers, by its configuration; None among them: some layers have none."""
+    window = getattr(config, "sliding_window", None)
+    kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+    return {window if kind == "sliding_attention" else None for kind in kinds}
 
 
 def block_mask(end_T: torch.Tensor, depth_T: torch.Tensor, window: int | None) -> BlockMask:
@@ -138,7 +160,7 @@ def _pad(x_1HTD: torch.Tensor, tokens: int) -> torch.Tensor:
 
 
 def _attend(
-    layer: int,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -151,7 +173,7 @@ def _attend(
     scale = query.shape[3] ** -0.5 if scale is None else scale
     options = {"block_mask": tree.mask(window), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
     query, key, value = (_pad(heads, len(tree.end_T)) for heads in (query, key, value))
-    kernel = _kernel(query.device.type)
+    kernel: Any = flex_attention if torch.compiler.is_compiling() else _kernel(query.device.type)
     if sinks_H is None:
         out: torch.Tensor = kernel(query, key, value, **options)
         return out[:, :, :tokens, :size].transpose(1, 2)

@@ -10,8 +10,16 @@ from typing import Any
 
 import torch
 
+from trainer_server.training.model.memory import free_memory
+
 CHUNK = 128
-"""Read-outs whose logits exist at once: 25 MB in fp32 for 49,152 tokens, which a cache can hold."""
+"""Read-outs whose logits exist at once on CPUs: 25 MB in fp32 for 49,152 tokens, which a cache can hold."""
+_GPU_CHUNKS = (128, 4096)
+"""Least and most read-outs whose logits exist at once on GPUs, where many are fast."""
+_GPU_SHARE = 8
+"""A chunk takes one part of so many of the memory that is free."""
+_ARRAYS = 4
+"""Arrays of a chunk's logits in fp32 that exist at once."""
 _FP32_ROWS = 2048
 """Rows of the head that exist in fp32 at once: 5 MB of 576 numbers each. As a whole it would be 113 MB, and to make it
 takes longer than the logits of a chunk."""
@@ -44,6 +52,12 @@ def projection(weight_VE: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor
     return on_cpu
 
 
+def chunk_size(vocabulary: int, free: int) -> int:
+    """Read-outs of a chunk on a GPU with so many bytes free."""
+    least, most = _GPU_CHUNKS
+    return max(least, min(most, free // _GPU_SHARE // (_ARRAYS * 4 * vocabulary)))
+
+
 class HeadLogprobs(torch.autograd.Function):
     """(hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient) → log-probability of each target, and entropy.
 
@@ -65,8 +79,9 @@ class HeadLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logps, entropies, by_logp, by_entropy = [], [], [], []
         project = projection(weight_VE)
-        for start in range(0, len(target_R), CHUNK):
-            part = slice(start, start + CHUNK)
+        size = chunk_size(len(weight_VE), free_memory(weight_VE.device)) if weight_VE.is_cuda else CHUNK
+        for start in range(0, len(target_R), size):
+            part = slice(start, start + size)
             scale_C1, target_C1 = temperature_R[part, None], target_R[part, None]
             z_CV = project(hidden_RE[part]).div_(scale_C1)
             logp_CV = z_CV.log_softmax(1)

@@ -11,9 +11,11 @@ import logging
 import math
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from peft import PeftModel, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import load_file, save_file
@@ -29,19 +31,27 @@ from trainer_server.training.model.architecture import (
     without_dropout,
 )
 from trainer_server.training.model.head import HeadLogprobs
+from trainer_server.training.model.layers import Layers
 from trainer_server.training.model.lora import (
+    FusedLoRA,
     adapted_targets,
     has_experts,
     lora_config,
     unadapted_layers,
-    use_fused_lora,
 )
+from trainer_server.training.model.memory import HostWeights, LayerMemory, free_memory
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
-from trainer_server.training.model.tree import Row
+from trainer_server.training.model.tree import Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import PolicySpec, TrainingError
 
 log = logging.getLogger(__name__)
+
+_TRIAL_TOKENS = 200
+"""Of the row that compiled layers are tried with: no multiple of anything."""
+_TRIAL_ERROR = 0.2
+"""Relative difference of hidden states or gradients that rounding in bf16 explains: gradients of two exact ways differ
+by up to a tenth there. A gradient that is lost differs by 1."""
 
 _ATTENTION: dict[str, tuple[str, Callable[[Row, torch.device], Any]]] = {
     "cpu": (attention.NAME, attention.Layout.of),
@@ -95,16 +105,29 @@ class PolicyModel:
             keep_fp32(base)
         self._base = base
         self._unadapted = unadapted_layers(base)
+        self._layers = Layers(base.get_decoder())
+        self._memory: LayerMemory | None = None
+        self.compiles = self.device.type == "cuda" and quantization is None and not ranks.shards_model
+        """Whether the first row compiles the layers, see `compile_layers`. On CPUs products take most of the time."""
+        self.compilation: dict[str, Any] = {}
+        """The metrics that tell whether layers are compiled, and why they are not; empty before it was tried."""
+        self.free_memory = None if self.device.type == "cpu" else partial(free_memory, self.device)
+        """Bytes of the device that nobody uses; None: rows are computed twice by their length alone."""
         self._movable = quantization is None
         self._peft: PeftModel | None = None
+        self._lora: FusedLoRA | None = None
         self._adapter = ""
         self._attention, self._layout = _ATTENTION.get(self.device.type, _ATTENTION["cpu"])
+        if self._attention == flex.NAME:
+            self._layout = partial(flex.FlexLayout.of, windows=flex.windows(base.config.get_text_config()))
         self._examined = False
         self.unshared_because: str | None = None
         """Why rows may not branch: completions then share a row only where one continues the other, and the model's own
         forward pass computes it. None: they may."""
         if ranks.shards_model:  # before it comes to a GPU, which may not hold all of it
             shard(base.get_decoder().layers)
+        self._is_awake = False
+        self._host = HostWeights(base, self.device) if rest and self._movable and not ranks.shards_model else None
         if not rest:
             self.wake()
         text = base.config.get_text_config()
@@ -125,7 +148,7 @@ class PolicyModel:
         if not self._examined:
             return {}
         because = {} if self.unshared_because is None else {"rows_unshared_because": self.unshared_because}
-        return {"rows_shared": self.share, **because}
+        return {"rows_shared": self.share, **because, **self.compilation}
 
     @property
     def detaches(self) -> bool:
@@ -135,7 +158,10 @@ class PolicyModel:
     def wake(self) -> None:
         """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
         if self._movable:
+            if self._host is not None:
+                self._host.wake()
             self._base.to(self.device)
+        self._is_awake = True
         if not self._examined:
             check_repeatable(self._base)
             text = self._base.config.get_text_config()
@@ -148,7 +174,12 @@ class PolicyModel:
 
     def rest(self) -> None:
         """Gives the GPU's memory back: model and LoRA wait in main memory."""
+        if self._lora is not None:
+            self._lora.untie()
+        if self._host is not None:
+            self._host.rest()
         self._base.to("cpu")
+        self._is_awake = False
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -169,10 +200,15 @@ class PolicyModel:
         elif shape != self._adapter and self._unadapted:
             targets, left_out = ", ".join(adapted_targets(self._base, spec.targets)), ", ".join(self._unadapted)
             log.warning("%s: %s get an adapter, %s none", type(self._base).__name__, targets, left_out)
-        use_fused_lora(self._peft)
         self._peft.set_adapter(shape)
         for other in others:
             self._peft.delete_adapter(other)
+        if shape != self._adapter:
+            if self._lora is not None:
+                self._lora.remove()
+            self._lora = FusedLoRA(self._peft, shape)
+            if self._is_awake:
+                self._lora.tie()
         self._adapter = shape
         self._peft.train()
 
@@ -218,12 +254,71 @@ class PolicyModel:
             if mark in name and "lora_" in name:
                 yield name.replace(mark, "."), weight
 
-    def _checkpointing(self, on: bool) -> None:
-        """Trades computing for memory: layers are computed again in the backward pass."""
-        if on:
-            self._base.activation_checkpointing_enable({"use_reentrant": False})
-        else:
-            self._base.activation_checkpointing_disable()
+    def _layers_twice(self, tokens: int) -> int:
+        """How many layers a row of so many tokens computes twice."""
+        if not torch.is_grad_enabled():
+            return 0
+        if self.free_memory is None:
+            return self._layers.count if tokens > self.checkpoint_above else 0
+        if self._memory is None:
+            self._memory = LayerMemory.measure(self._any_row, self._layers.count)
+        return self._memory.layers_twice(tokens, self._layers.count, self.free_memory())
+
+    def compile_layers(self) -> None:
+        """Compiles the layers, if they give the hidden states and gradients of the uncompiled ones, of a small row.
+
+        Otherwise they stay as they are, which the log and the metrics say: attention is compiled in any case."""
+        weights = [weight for _, weight in self.parameters()]
+        size = self._base.config.get_text_config().hidden_size
+        direction_E = torch.randn(size, generator=torch.Generator().manual_seed(0)).to(self.device)
+        self._layers.twice = 0
+
+        def results() -> list[torch.Tensor]:
+            with torch.enable_grad():
+                hidden_1TE = self._any_row(_TRIAL_TOKENS)
+                grads = torch.autograd.grad((hidden_1TE.float() @ direction_E).sum(), weights)
+            return [hidden_1TE.detach().float(), torch.cat([grad.flatten() for grad in grads])]
+
+        expected = results()
+        self._layers.compile()
+        because: str | None = None
+        try:
+            pairs = zip(results(), expected, strict=True)
+            if any(not (mine - theirs).norm() <= _TRIAL_ERROR * theirs.norm() for mine, theirs in pairs):
+                because = "compiled, they give other hidden states or gradients"
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # of torch's compiler, of any kind: the uncompiled layers are right
+            log.warning("%s cannot be compiled", type(self._base).__name__, exc_info=error)
+            because = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        self.compilation = {"layers_compiled": because is None}
+        if because is not None:
+            self._layers.leave_uncompiled()
+            self.compilation["layers_uncompiled_because"] = because
+            log.warning("layers are not compiled, which costs time: %s", because)
+
+    def _any_row(self, tokens: int) -> torch.Tensor:
+        """Hidden states (1, T, E) of a row of any tokens."""
+        (row,) = pack([np.arange(tokens) % 2], [np.zeros(1, dtype=np.int64)], budget=tokens).rows
+        return self._hidden_states(row, self._layout(row, self.device) if self.share else None)
+
+    def _hidden_states(self, row: Row, layout: Any, part: slice = slice(None)) -> torch.Tensor:
+        """Hidden states (1, T, E) of a part of a row, and of what the layout pads it with.
+
+        Args:
+            row: The row.
+            layout: Of the part; None: the model's own attention, for a row without branches.
+            part: Which tokens.
+        """
+        padding = 0 if layout is None else layout.padding
+        tokens_1T, depth_1T = (
+            torch.from_numpy(np.pad(values_T[part], (0, padding))).to(self.device)[None]
+            for values_T in (row.tokens_T, row.depth_T)
+        )
+        tree = {} if layout is None else {"position_ids": depth_1T, "tree": layout}
+        outputs = self._base.get_decoder()(input_ids=tokens_1T, use_cache=False, **tree)
+        hidden_1TE: torch.Tensor = outputs.last_hidden_state
+        return hidden_1TE
 
     def logprobs(
         self, row: Row, temperature_R: torch.Tensor, *, entropy_gradient: bool = False, detached: bool = False
@@ -231,7 +326,7 @@ class PolicyModel:
         """Log-probability of every read-out's target, and the entropy there, both fp32 (R,), in nats.
 
         Logits are divided by each read-out's own temperature, as the sampler did. Rows of more than `checkpoint_above`
-        tokens are checkpointed, whatever was computed before.
+        tokens are checkpointed, whatever was computed before; on GPUs, as many layers of a row as must be to fit.
 
         Args:
             row: Of a packed prefix tree; of one completion where completions may not share rows.
@@ -239,28 +334,24 @@ class PolicyModel:
             entropy_gradient: Whether the entropy has a gradient; otherwise it is detached.
             detached: Whether no gradient goes through the keys and values of the row's trunk, see `detaches`.
         """
-        self._checkpointing(torch.is_grad_enabled() and len(row.tokens_T) > self.checkpoint_above)
-        tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
+        if self.compiles and self.share and not self.compilation:
+            self.compile_layers()
+        self._layers.twice = self._layers_twice(len(row.tokens_T))
         place_R, target_R = (torch.from_numpy(index_R).to(self.device) for index_R in (row.place_R, row.target_R))
         temperature_R = temperature_R.float().to(self.device)
         if self.unshared_because is not None:
             if len(row.runs) > 1:
                 raise TrainingError(f"this model cannot share a row between completions: {self.unshared_because}")
+            tokens_1T = torch.from_numpy(row.tokens_T).to(self.device)[None]
             logits_RV = self._base(input_ids=tokens_1T, use_cache=False, logits_to_keep=place_R).logits[0]
             logp_RV = (logits_RV.float() / temperature_R[:, None]).log_softmax(1)
             entropy_R = -(logp_RV.exp() * logp_RV).sum(1)
             logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
             return logp_R, entropy_R if entropy_gradient else entropy_R.detach()
         trunk = row.trunk if detached and self.detaches else 0
-        depth_1T = torch.from_numpy(row.depth_T).to(self.device)[None]
-        if trunk:
-            layout: Any = attention.Layout.of(row, self.device, self._trunk(row, tokens_1T, depth_1T))
-        else:
-            layout = self._layout(row, self.device)
-        outputs = self._base.get_decoder()(
-            input_ids=tokens_1T[:, trunk:], position_ids=depth_1T[:, trunk:], use_cache=False, tree=layout
-        )
-        hidden_RE = outputs.last_hidden_state[0].index_select(0, place_R - trunk)
+        layout = attention.Layout.of(row, self.device, self._trunk(row)) if trunk else self._layout(row, self.device)
+        hidden_1TE = self._hidden_states(row, layout, slice(trunk, None))
+        hidden_RE = hidden_1TE[0].index_select(0, place_R - trunk)
         weight_VE = self._base.get_output_embeddings().weight
         logp_and_entropy: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
             hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient
@@ -268,12 +359,9 @@ class PolicyModel:
         return logp_and_entropy
 
     @torch.no_grad()
-    def _trunk(self, row: Row, tokens_1T: torch.Tensor, depth_1T: torch.Tensor) -> attention.Trunk:
+    def _trunk(self, row: Row) -> attention.Trunk:
         """Keys and values of the row's trunk, as the weights in place compute them."""
         layout = attention.Layout.of_trunk(row, self.device)
-        trunk = row.trunk
-        self._base.get_decoder()(
-            input_ids=tokens_1T[:, :trunk], position_ids=depth_1T[:, :trunk], use_cache=False, tree=layout
-        )
+        self._hidden_states(row, layout, slice(row.trunk))
         assert layout.pass_cache is not None
         return layout.pass_cache

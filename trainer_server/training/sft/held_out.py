@@ -61,12 +61,13 @@ class HeldOut:
             TrainingError: The loss is not finite.
         """
         start = time.monotonic()
-        total = torch.zeros(1, dtype=torch.float64)
+        total = torch.zeros(1, dtype=torch.float64, device=self._model.device)
         with self._ranks.computing():
             for row, counts in self._ranks.shard_rows(self._rows):
                 logp_R, _ = self._model.logprobs(row, torch.ones(len(row.target_R)))
                 if counts:
-                    total -= logp_R.double().sum().cpu()
+                    total -= logp_R.double().sum()
+        total = total.cpu()
         self._ranks.all_reduce(total)
         loss = total.item() / self._tokens
         if not math.isfinite(loss):

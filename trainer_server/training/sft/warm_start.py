@@ -222,14 +222,15 @@ def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks
         ranks: The processes that compute it.
         detached: Whether no gradient goes through the keys and values of a row's trunk, where the model allows it.
     """
-    loss = torch.zeros(1, dtype=torch.float64)
+    loss = torch.zeros(1, dtype=torch.float64, device=model.device)  # read once: no row waits for the one before
     with ranks.computing():
         for row, counts in ranks.shard_rows(rows):
             logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)), detached=detached)
-            part = -logp_R.sum() / tokens
+            part = -logp_R.double().sum() / tokens
             (part if counts else part * 0).backward()  # type: ignore[no-untyped-call]
             if counts:
-                loss += part.item()
+                loss += part.detach()
+    loss = loss.cpu()
     ranks.all_reduce(loss)
     return loss.item()
 

@@ -1,4 +1,4 @@
-"""LoRA's linear layer under torch.compile."""
+"""LoRA's linear layers as few products, and under torch.compile."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
-from trainer_server.training.model.lora import _LoRALinear
+from trainer_server.training.model.lora import FusedLoRA, _LoRALinear
 
 # What torch itself does in tracing any autograd function.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -24,7 +25,7 @@ def gradients(layer: Any) -> list[torch.Tensor]:
 
 
 def layer(x_NI: torch.Tensor, w_OI: torch.Tensor, a_RI: torch.Tensor, b_OR: torch.Tensor) -> torch.Tensor:
-    y_NO: torch.Tensor = _LoRALinear.apply(x_NI, w_OI, a_RI, b_OR, 0.5)
+    y_NO: torch.Tensor = _LoRALinear.apply(x_NI, w_OI, None, a_RI, b_OR)
     return y_NO
 
 
@@ -58,3 +59,53 @@ def test_nothing_is_traced_that_computes_in_place() -> None:
     gradients(torch.compile(layer, backend=backend))
     assert "addmm" in traced
     assert not [name for name in traced if name.endswith("_")]
+
+
+class Attention(torch.nn.Module):
+    """Three layers; the second and third read another input than the first where they are told to."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.q_proj, self.k_proj, self.v_proj = (torch.nn.Linear(8, size, bias=bias) for size in (12, 6, 6))
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.q_proj(x), self.k_proj(other), self.v_proj(other)], -1)
+
+
+class Decoder(torch.nn.Module):
+    """Two layers of attention, and what the trainer asks of a model."""
+
+    def __init__(self, bias: bool) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([Attention(bias), Attention(bias)])
+
+    def forward(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self.layers[0](x, other) + self.layers[1](x, other)
+
+    def get_decoder(self) -> Decoder:
+        return self
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("same", [True, False])
+@pytest.mark.parametrize("targets", [["q_proj", "k_proj", "v_proj"], ["q_proj", "v_proj"], ["k_proj"]])
+def test_layers_of_a_group_compute_what_peft_computes(bias: bool, same: bool, targets: list[str]) -> None:
+    torch.manual_seed(0)
+    peft: Any = get_peft_model(Decoder(bias), LoraConfig(r=3, lora_alpha=12, target_modules=targets)).double()
+    weights = [weight for name, weight in sorted(peft.named_parameters()) if "lora_" in name]
+    for weight in weights:
+        torch.nn.init.normal_(weight)
+    x = torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+    other = x if same else torch.randn(2, 5, 8, dtype=torch.float64, requires_grad=True)
+
+    def results() -> list[torch.Tensor]:
+        y = peft.get_base_model()(x, other)
+        return [y, *torch.autograd.grad(y.square().sum(), [x, *weights])]
+
+    expected = results()
+    fused = FusedLoRA(peft, "default")
+    for _ in range(2):
+        for mine, theirs in zip(results(), expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+    fused.untie()
+    torch.testing.assert_close(results()[0], expected[0])

@@ -1,0 +1,1 @@
+"""What a machine with one GPU gives, measured by one command."""

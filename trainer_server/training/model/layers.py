@@ -1,0 +1,43 @@
+"""The layers of a decoder: computed as they are or compiled, and some of them twice, which takes less memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from trainer_server.training.model.flex import compile_strict
+
+
+class Layers:
+    """Takes the place of the forward function of each layer.
+
+    twice: how many layers, from the first, keep their input alone, and are computed again in the backward pass.
+    """
+
+    def __init__(self, decoder: torch.nn.Module) -> None:
+        layers = [module for module in decoder.modules() if isinstance(module, GradientCheckpointingLayer)]
+        self.count = len(layers)
+        self.twice = 0
+        self._run: Any = _run
+        for at, layer in enumerate(layers):
+            layer.forward = partial(self._forward, at, layer)  # type: ignore[method-assign]
+
+    def compile(self) -> None:
+        """One graph for each kind of layer, whatever the length of a row. The first pass compiles it."""
+        self._run = compile_strict(_run)
+
+    def leave_uncompiled(self) -> None:
+        self._run = _run
+
+    def _forward(self, at: int, layer: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if at < self.twice and torch.is_grad_enabled():
+            return checkpoint(self._run, layer, *args, use_reentrant=False, **kwargs)
+        return self._run(layer, *args, **kwargs)
+
+
+def _run(layer: Any, *args: Any, **kwargs: Any) -> Any:
+    return type(layer).forward(layer, *args, **kwargs)
