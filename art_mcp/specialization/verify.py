@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,14 +48,17 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
       results. Of a step with `by_result`, such as a query, all arguments are correct that give the same values. Of a
       step that only reads they may differ in capital and small letters, if they give the same values.
     - faithful: The share of the plan's facts and readings that the answer mentions. A reading is what this run's own
-      call gave. If a plan that asks has neither: whether the answer mentions a value that this run's calls gave.
+      call gave. If a plan that asks has neither: whether the answer mentions a value that this run's calls gave. An
+      answer that says a sentence again, or gives several values of the same thing, has the share of its other
+      sentences of that: a policy would soon guess until a value is right.
     - world: Where the reference or the run changed the world (`Plan.changes`): the number of changes that are as those
       of the reference, divided by the number of changes that were expected or made. What differs is put into words in
       `trajectory.metadata["world"]["differences"]`.
     - success: Whether all arguments are correct, the expected calls gave no error, at most EXTRA_CALLS other calls were
       made, and there is an answer. If the task asks for information (`Plan.asks`), the answer must be faithful. If the
       task changes the world, what should have changed did, and nothing else; by which calls does not matter then,
-      unless values that vary from run to run hide whether the change is right.
+      unless values that vary from run to run hide whether the change is right. No answer is a success that says a
+      sentence again.
 
     A task that cannot be done (`Plan.reply` is "refusal") is a success if the answer says so, names what is missing
     (`Plan.about`), and nothing was changed. The call that would have been right may be made. A task that needs no tool
@@ -89,6 +93,10 @@ def verify(scenario: Scenario | None = None) -> Callable[[Trajectory], dict[str,
 
 _CLOCK = re.compile(r"\d{1,2}:\d{2}")
 """Hours and minutes."""
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
+_HEAD = re.compile(r"(?:\S+ ){2,}(?:is|are|was|were) ")
+"""What a sentence tells the value of: "the id of order 7 is "."""
 
 _NO_ANSWER = ("closed", "missing", "limited")
 """Failures of calls that say nothing of the run: the server had ended, or refused too many calls, or a cassette had no
@@ -142,6 +150,8 @@ def parts(trajectory: Trajectory, plan: Plan, comparison: Comparison | None = No
         faithful = _faithful(text, plan, [call for call, _ in matches], calls, trajectory)
     else:
         faithful = float(_replied(text, plan))
+    clear = _clear(text, plan)
+    faithful *= clear
     world = {"world": comparison.degree} if comparison else {}
     as_planned = right == 1.0 and not any(call.is_error for call in hits)
     by_state = bool(plan.changes) and not any(change.varies for change in plan.changes or ())
@@ -157,6 +167,7 @@ def parts(trajectory: Trajectory, plan: Plan, comparison: Comparison | None = No
             and world.get("world", 1.0) == 1.0
             and len(calls) <= len(matches) + EXTRA_CALLS
             and bool(text)
+            and clear == 1.0
             and (faithful == 1.0 or not (plan.asks or plan.reply != "result"))
         ),
     }
@@ -249,6 +260,21 @@ def _replied(text: str, plan: Plan) -> bool:
     """Whether an answer is right for a task that cannot be done, or that needs no tool."""
     mentions_subject = not plan.about or any(mentions(text, name) for name in plan.about)
     return bool(text) and mentions_subject and (plan.reply != "refusal" or refuses(text))
+
+
+def _clear(text: str, plan: Plan) -> float:
+    """The share of an answer's sentences that say nothing again, and no other value of what an earlier one tells.
+
+    A plan of several calls may have the same sentence for each of them. Sentences of less than four words do not count.
+    """
+    parts = (" ".join(part.casefold().split()) for part in _SENTENCE_END.split(text))
+    counts = Counter(part for part in parts if part.count(" ") >= 3)
+    if not counts:
+        return 1.0
+    most = max(1, len(plan.reference))
+    heads = Counter(head[0] for sentence in counts if (head := _HEAD.match(sentence)))
+    more = sum(max(0, count - most) for count in (*counts.values(), *heads.values()))
+    return max(0.0, 1 - more / counts.total())
 
 
 def _faithful(

@@ -86,6 +86,31 @@ async def test_a_success_is_worth_one() -> None:
 
 
 @pytest.mark.parametrize(
+    ("answer", "faithful"),
+    [
+        ("The price of it-77 is 1200. It is 1200 euros, to be exact.", 1.0),
+        ("There is a price of 1200.\nThere is also a discount of 5.", 1.0),
+        ("Yes, it is. Yes, it is. It costs 1200.", 1.0),
+        ("The price of it-77 is 1200. The price of it-77 is 1200.", 0.5),
+        ("The price of it-77 is 900. The price of it-77 is 1200.", 0.5),
+        ("The price of it-77 is 9. The price of it-77 is 90. The price of it-77 is 1200. I hope it helps you.", 0.5),
+    ],
+)
+async def test_an_answer_that_repeats_itself_or_guesses_is_no_success(answer: str, faithful: float) -> None:
+    found = await degrees(run(PRICE, answer, called("get_price")))
+    assert (found["success"], found["faithful"]) == (float(faithful == 1.0), faithful)
+
+
+async def test_two_calls_may_give_the_same_sentence() -> None:
+    twice = MCPScenario.make(
+        "Both?", Plan(reference=[Step(tool="add", arguments={"a": at}) for at in (1, 2)], facts=["3"])
+    )
+    calls = [called("add", "3", arguments={"a": at}) for at in (1, 2)]
+    said = ["The result of it is 3."] * 3
+    assert [(await degrees(run(twice, " ".join(said[:n]), *calls)))["success"] for n in (1, 2, 3)] == [1.0, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
     "arguments",
     [{"item_id": "it-77", "unit": "euro"}, {"unit": "euro", "item_id": "it-77"}, {"item_id": "it-77", "note": None}],
 )
