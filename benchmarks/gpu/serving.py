@@ -130,7 +130,9 @@ async def ask(url: str, key: str, model: str, count: int, load: Load, *, ledger:
                 "temperature": 1.0,
             }
             headers = {ROLLOUT: f"load-{count}-{at}"} if ledger else {}
-            (await http.post("/v1/chat/completions", json=body, headers=headers)).raise_for_status()
+            reply = await http.post("/v1/chat/completions", json=body, headers=headers)
+            if reply.status_code != 200:
+                raise RuntimeError(f"{url} answers {reply.status_code}: {reply.text[:500]}")
 
         begin = time.monotonic()
         await asyncio.gather(*map(answer, range(count)))
@@ -182,7 +184,8 @@ def raw_rates(options: Options, path: Path, load: Load) -> dict[str, Any]:
     own = environment(EngineSettings(base=base, home=Home.find(), cpu=options.device == "cpu"), KEY)
     own |= {"ART_CPU_LORA": "0", "ART_PRECISION": "0", "PYTHONPATH": ""}
     url, begin = f"http://127.0.0.1:{port}", time.monotonic()
-    with running(raw_line(base, cache, port), own, options.scratch / "raw.log", url):
+    line = [*raw_line(base, cache, port), *(["--enforce-eager"] if options.device == "cpu" else [])]
+    with running(line, own, options.scratch / "raw.log", url):
         ready = time.monotonic() - begin
 
         async def all_counts() -> dict[str, Any]:
