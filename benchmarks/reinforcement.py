@@ -141,7 +141,7 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, curv
         world: An empty directory for the world.
         curve: Keeps what is measured.
     """
-    server, training = SERVERS[options.server], TrainingSettings(lr=options.lr)
+    server, training = SERVERS[options.server], TrainingSettings(lr=options.lr, loss_aggregation=options.loss_aggregation)
     runs = RunSettings(rank=options.rank, timeout=PATIENCE)
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
         output = options.output and options.output / "specialize"
@@ -229,6 +229,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60, help="GRPO steps (60)")
     parser.add_argument("--every", type=int, default=20, help="steps between two measurements (20)")
     parser.add_argument("--lr", type=float, default=TrainingSettings.lr, help=f"of the steps ({TrainingSettings.lr:g})")
+    parser.add_argument(
+        "--loss-aggregation", choices=("trajectory", "loss_type"), default=TrainingSettings.loss_aggregation,
+        help="whether each run weighs the same, or as the loss has it: each token (trajectory)",
+    )  # fmt: skip
     parser.add_argument("--rank", type=int, default=8, choices=(8, 16, 32), help="of the LoRA (8)")
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
     parser.add_argument("--output", type=Path, help="keep curve.json and the report of `specialize` here")
