@@ -1,6 +1,6 @@
 """What does reinforcement learning add to the warm start of `specialize`, when it has time?
 
-    python -m benchmarks.reinforcement --server git --seed 0 --json [--minutes 20] [--steps 60] [--lr 3e-4] [--output DIR]
+    python -m benchmarks.reinforcement --server git --seed 0 --json [--minutes 20] [--steps 60] [--output DIR]
 
 Starts the trainer server on the embedded model and an MCP server in a world made by the seed, as
 `benchmarks.specialize` does. First `specialize` gets its minutes for everything but reinforcement learning. Then GRPO
@@ -141,7 +141,8 @@ async def run(url: str, key: str, options: argparse.Namespace, world: Path, curv
         world: An empty directory for the world.
         curve: Keeps what is measured.
     """
-    server, training = SERVERS[options.server], TrainingSettings(lr=options.lr, loss_aggregation=options.loss_aggregation)
+    server = SERVERS[options.server]
+    training = TrainingSettings(lr=options.lr, loss_aggregation=options.loss_aggregation)
     runs = RunSettings(rank=options.rank, timeout=PATIENCE)
     async with TrainerClient(url, key) as client, connected(server, world, options.seed) as opened:
         output = options.output and options.output / "specialize"
@@ -228,7 +229,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0, help="time until the first step (20)")
     parser.add_argument("--steps", type=int, default=60, help="GRPO steps (60)")
     parser.add_argument("--every", type=int, default=20, help="steps between two measurements (20)")
-    parser.add_argument("--lr", type=float, default=TrainingSettings.lr, help=f"of the steps ({TrainingSettings.lr:g})")
+    rate = TrainingSettings.lr
+    parser.add_argument("--lr", type=float, default=rate, help=f"learning rate of the steps ({rate:g})")
     parser.add_argument(
         "--loss-aggregation", choices=("trajectory", "loss_type"), default=TrainingSettings.loss_aggregation,
         help="whether each run weighs the same, or as the loss has it: each token (trajectory)",

@@ -23,6 +23,11 @@ HEADLINE = ("values", "phrasings")
 apart."""
 LEAST = 12
 """Scenarios of a measurement at least, however little time there is."""
+_TIMEOUT_SHARE = 0.2
+"""What runs at the same time may make each other take of their time limit. The cost that is known may be that of a
+version which calls fewer tools, and some runs take twice as long as others."""
+_FEWEST_AT_ONCE = 4
+"""Runs at the same time at least: fewer would leave the engine idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +276,15 @@ class Measurer:
             return min(rest, max(LEAST, fitting))
         return min(rest, fitting) if fitting >= LEAST else 0
 
+    @property
+    def concurrency(self) -> int:
+        """Runs at the same time: as many as the settings allow, but so few that no run exceeds its time limit because
+        of the others, as far as their cost is known."""
+        most = self.runs.max_concurrency
+        if not self.cost:
+            return most
+        return max(min(most, _FEWEST_AT_ONCE), min(most, int(_TIMEOUT_SHARE * self.runs.timeout / self.cost)))
+
     async def _evaluate(self, agent: Graph, scenarios: Sequence[MCPScenario], version: int) -> Evaluation:
         return await evaluate(
             agent,
@@ -278,7 +292,7 @@ class Measurer:
             verify(),
             version=version,
             success=solved,
-            max_concurrency=self.runs.max_concurrency,
+            max_concurrency=self.concurrency,
             timeout=self.runs.timeout,
             progress=self.progress and f"held out, version {version}",
         )

@@ -209,7 +209,7 @@ class Difficulty(Stage):
                 n,
                 verify(),
                 temperature=TEMPERATURE,
-                max_concurrency=options.runs.max_concurrency,
+                max_concurrency=context.measurer.concurrency,
                 timeout=options.runs.timeout,
                 store=runner.directory.store,
                 progress=options.progress and "measuring difficulty",

@@ -186,7 +186,10 @@ class Reinforcement(Stage):
         )
         with runner.stage(self.name, about) as record:
             try:
-                async for step in reinforce(context, scenarios, record.seconds, first_step=len(steps) + 1):
+                at_once = context.measurer.concurrency
+                async for step in reinforce(
+                    context, scenarios, record.seconds, first_step=len(steps) + 1, max_concurrency=at_once
+                ):
                     self._add_step(step)
             except RolloutsFailed as error:  # what was made until then must not be lost with a training
                 context.note(self.name, f"the training ended: {error}")
@@ -258,7 +261,12 @@ def hints_of(schemas: Mapping[str, Schema]) -> Hints:
 
 
 def reinforce(
-    context: RunContext, scenarios: Sequence[MCPScenario], seconds: float | None, *, first_step: int
+    context: RunContext,
+    scenarios: Sequence[MCPScenario],
+    seconds: float | None,
+    *,
+    first_step: int,
+    max_concurrency: int | None = None,
 ) -> AsyncIterator[StepRecord]:
     """Trains the policy, yielding after each step.
 
@@ -269,6 +277,7 @@ def reinforce(
         scenarios: The scenarios to train on.
         seconds: The time. None: there is no limit but the number of steps.
         first_step: Number of the first step.
+        max_concurrency: Runs at the same time. None: those of the settings.
     """
     options, ruler, selection = context.options, context.ruler, context.selection
     training, runs = options.training, options.runs
@@ -292,7 +301,7 @@ def reinforce(
         dynamic_sampling=training.dynamic_sampling,
         hints=hints_of(context.outcome.schemas) if training.hints and not ruler else None,
         temperature=TEMPERATURE,
-        max_concurrency=runs.max_concurrency,
+        max_concurrency=max_concurrency or runs.max_concurrency,
         timeout=runs.timeout,
         store=context.runner.directory.store,
         seed=options.seed,

@@ -33,6 +33,14 @@ def measured(stage: str, values: str, phrasings: str = "", combinations: str = "
     return Measurement(stage, Evaluation(runs, 3, solved))
 
 
+@pytest.mark.parametrize(
+    ("cost", "at_once"), [(None, 48), (0.1, 48), (0.5, 48), (1.0, 24), (2.2, 10), (30.0, 4), (1000.0, 4)]
+)
+def test_as_few_runs_at_once_that_none_exceeds_its_time_because_of_the_others(cost: float | None, at_once: int) -> None:
+    assert Measurer(RunSettings(max_concurrency=48, timeout=120.0), progress=False, cost=cost).concurrency == at_once
+    assert Measurer(RunSettings(max_concurrency=2), progress=False, cost=cost).concurrency == 2
+
+
 def test_the_headline_is_the_mean_of_two_sets_whatever_their_sizes() -> None:
     one = measured("after", "yyyn", "yn", "nnnn")
     assert one.rates() == {"values": 0.75, "phrasings": 0.5, "combinations": 0.0, "headline": 0.625}
