@@ -39,8 +39,12 @@ class Rows:
             self.failures += 1
             self._write({"row": name, "error": f"{type(error).__name__}: {' '.join(str(error).split())[:600]}"})
             return None
-        self._write({"row": name, **figures, "took_s": round(time.monotonic() - begin, 2)})
+        self.add(name, {**figures, "took_s": round(time.monotonic() - begin, 2)})
         return figures
+
+    def add(self, name: str, figures: dict[str, Any]) -> None:
+        """Writes a row that is measured already."""
+        self._write({"row": name, **figures})
 
     def _write(self, row: dict[str, Any]) -> None:
         with self._path.open("a") as file:

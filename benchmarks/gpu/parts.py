@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,8 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainer_server.common.guard import end_group
+
 Row = dict[str, Any]
 """A measured thing: its name at `row`, and its figures."""
+_GRACE = 20.0
+"""Seconds in which a part ends the servers that it has started."""
 _TAIL = 40
 """Lines of what a part has printed last, which are kept where it fails."""
 
@@ -24,7 +26,7 @@ class Part:
     """What one process measures.
 
     Args:
-        name: Of the part; its function is `measure` of the module, which gets the rest of the name behind "-".
+        name: Its function in the module; what stands behind a "-" is passed to it.
         module: Of benchmarks.gpu.
         seconds: It may take, of a run of 8 minutes.
         gpus: GPUs that it needs. 0: it is measured on CPUs too.
@@ -113,23 +115,10 @@ def run_part(part: Part, options: Options, seconds: float, on_row: Callable[[Row
                 break
             time.sleep(0.2)
     finally:
-        end_session(process)
+        end_group(process.pid, grace=_GRACE)
+        process.wait()
     took = round(time.monotonic() - begin, 1)
     if code == 0:
         return {"state": "done", "seconds": took}
     state = "failed" if code is not None else f"ended after {seconds:.0f} s"
     return {"state": state, "seconds": took, "output": log.read_text(errors="replace").splitlines()[-_TAIL:]}
-
-
-def end_session(process: subprocess.Popen[bytes]) -> None:
-    """Ends a part with all that it has started."""
-    for sent, patience in ((signal.SIGTERM, 20), (signal.SIGKILL, 20)):
-        try:
-            os.killpg(process.pid, sent)
-        except ProcessLookupError:
-            break
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            continue
-    process.wait()

@@ -20,8 +20,6 @@ from art_examples.quickstart.quickstart import LEARNING_RATE, MAX_TOKENS
 from art_examples.quickstart.reward import reward, success
 from art_examples.quickstart.scenarios import KINDS, held_out_scenarios, training_scenarios
 from art_examples.quickstart.server_process import trainer_server
-from langchain_core.runnables import Runnable
-from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Evaluation, GRPOConfig, Scenario, TrainerClient, evaluate, gather, train
 from art_mcp import connect
@@ -29,6 +27,7 @@ from benchmarks.gpu.child import Rows
 from benchmarks.gpu.parts import Options
 from benchmarks.gpu.shapes import SHAPES, save_model
 from benchmarks.rollouts import KEY, raw_line
+from benchmarks.steps.overlap import graph
 from testbed.running import running
 from trainer_server.common import Connection, Home
 from trainer_server.engines.base import EngineSettings
@@ -93,16 +92,6 @@ def text(seed: int, words: int) -> str:
     return " ".join(rng.choice(_WORDS) for _ in range(words))
 
 
-def graph(connection: Connection, tokens: int) -> Runnable[Any, Any]:
-    """A graph of one call."""
-    model = ChatART(policy=POLICY, base_url=connection.url, api_key=connection.api_key, max_tokens=tokens)
-
-    async def node(state: MessagesState) -> dict[str, Any]:
-        return {"messages": [await model.ainvoke(state["messages"])]}
-
-    return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
-
-
 async def ask(url: str, key: str, model: str, count: int, load: Load, *, ledger: bool) -> float:
     """Seconds of so many answers at once.
 
@@ -152,9 +141,9 @@ def serving(options: Options, rows: Rows) -> None:
     """Two starts of vLLM; answers by vLLM alone, through the gateway, and to graphs; and steps of a training."""
     path, load = base_model(options), Load(options.tiny)
     with server(options, "first", str(path)) as (_, seconds, lines):
-        rows.measure("first start", lambda: {"ready_s": seconds, "lines": lines})
+        rows.add("first start", {"ready_s": seconds, "lines": lines})
     with server(options, "second", str(path)) as (connection, seconds, lines):
-        rows.measure("second start", lambda: {"ready_s": seconds, "lines": lines})
+        rows.add("second start", {"ready_s": seconds, "lines": lines})
         asyncio.run(rates(connection, load, rows))
         measure_loop(connection, load, rows, "loop")
     rows.measure("raw vLLM", lambda: raw_rates(options, path, load))
@@ -168,13 +157,13 @@ async def rates(connection: Connection, load: Load, rows: Rows) -> None:
         for count in load.requests:
             seconds = await ask(connection.url, connection.api_key, POLICY, count, load, ledger=True)
             figures = rate(count, seconds, load)
-            rows.measure(f"gateway, {count}", lambda figures=figures: figures)
+            rows.add(f"gateway, {count}", figures)
             scenarios = [Scenario(input={"messages": [("user", text(at, load.prompt_words))]}) for at in range(count)]
-            agent = graph(connection, load.tokens)
+            agent = graph(POLICY, connection, load.tokens)
             begin = time.monotonic()
             await gather(agent, scenarios, n=1, temperature=1.0, max_concurrency=count, progress=False)
             figures = rate(count, time.monotonic() - begin, load)
-            rows.measure(f"graphs, {count}", lambda figures=figures: figures)
+            rows.add(f"graphs, {count}", figures)
 
 
 def raw_rates(options: Options, path: Path, load: Load) -> dict[str, Any]:
@@ -211,7 +200,7 @@ def measure_loop(connection: Connection, load: Load, rows: Rows, name: str) -> N
             await client.create_policy(POLICY, rank=16)
             begin = time.monotonic()
             async for record in train(
-                graph(connection, load.tokens),
+                graph(POLICY, connection, load.tokens),
                 scenarios,
                 policy=POLICY,
                 reward=lambda _: rng.random(),
@@ -231,7 +220,7 @@ def measure_loop(connection: Connection, load: Load, rows: Rows, name: str) -> N
                     "version": record.result.version,
                     "tokens_unique": record.result.metrics.get("tokens_unique"),
                 }
-                rows.measure(f"{name}, step {record.step}", lambda figures=figures: figures)
+                rows.add(f"{name}, step {record.step}", figures)
 
     asyncio.run(run())
 
@@ -246,7 +235,7 @@ def learning(options: Options, rows: Rows) -> None:
     """The quickstart's agent on real weights: GRPO until success on held-out questions rises beyond its interval."""
     model = options.model or "embedded"
     with server(options, "learning", model) as (connection, seconds, lines):
-        rows.measure("start", lambda: {"model": Path(model).name, "ready_s": seconds, "lines": lines})
+        rows.add("start", {"model": Path(model).name, "ready_s": seconds, "lines": lines})
         rows.measure("GRPO", lambda: asyncio.run(learn(connection, 2 if options.tiny else 10, options.tiny)))
 
 
@@ -307,7 +296,7 @@ def turns(options: Options, rows: Rows) -> None:
     """Engine and trainer on one GPU by turns, vLLM asleep while a step is computed."""
     path, load = base_model(options), Load(options.tiny)
     with server(options, "turns", str(path), "--share-gpu") as (connection, seconds, lines):
-        rows.measure("start", lambda: {"ready_s": seconds, "lines": lines})
+        rows.add("start", {"ready_s": seconds, "lines": lines})
         measure_loop(connection, load, rows, "by turns")
 
 
@@ -317,7 +306,7 @@ def several(options: Options, rows: Rows) -> None:
     flags = ("--trainer-gpus", "0,1", "--trainer-processes", "2", "--engine-gpus", "0")
     flags += ("--engine-args", "--gpu-memory-utilization 0.4")
     with server(options, "several", str(path), *flags) as (connection, seconds, lines):
-        rows.measure("start", lambda: {"ready_s": seconds, "lines": lines})
+        rows.add("start", {"ready_s": seconds, "lines": lines})
         measure_loop(connection, load, rows, "two trainers")
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.steps.cases import Run
+from benchmarks.steps.cases import Run, completion
 from trainer_server.training.model.tree import Ints
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, Sampling, TrajectoryRef
+from trainer_server.wire import Completion, GroupRef, TrajectoryRef
 
 _TOKENIZER = ("tokenizer", "special", "chat_template", "vocab", "merges", "generation_config", "added_tokens")
 
@@ -140,21 +140,7 @@ def requests(groups: list[list[Run]]) -> tuple[dict[str, Completion], list[Group
             ids = []
             for call, (prompt, answer) in enumerate(run.calls):
                 ids.append(f"{group}-{at}-{call}")
-                completions[ids[-1]] = Completion(
-                    id=ids[-1],
-                    created=0.0,
-                    server_id="s",
-                    base_model="m",
-                    tokenizer="t",
-                    policy="p",
-                    version=0,
-                    status=CompletionStatus.complete,
-                    finish_reason="stop",
-                    sampling=Sampling(),
-                    prompt_token_ids=prompt.tolist(),
-                    token_ids=answer.tolist(),
-                    logprobs=[-9.0] * len(answer),
-                )
+                completions[ids[-1]] = completion(ids[-1], prompt.tolist(), answer.tolist())
             trajectories.append(TrajectoryRef(id=f"{group}-{at}", reward=run.advantage, completions=ids))
         refs.append(GroupRef(scenario_id=str(group), trajectories=trajectories))
     return completions, refs

@@ -20,6 +20,7 @@ from benchmarks.gpu.parts import Options
 from benchmarks.gpu.shapes import CASES, SHAPES, TINY_CASES, Groups, requests, save_model
 from benchmarks.steps import sides
 from benchmarks.steps.cases import Run
+from benchmarks.train_step import measured_peak, synchronise
 from trainer_server.jobs.demonstrations import Demonstrations
 from trainer_server.jobs.demonstrations import Row as Demonstration
 from trainer_server.training.grpo.batch import Origin, gather_batch
@@ -39,11 +40,6 @@ STEPS = 4
 """Steps of a case; the first one compiles. Each has other lengths."""
 MANY_GROUPS = {"0.6B": 16, "1.7B": 6, "4B": 4}
 """Groups of case M: what fits into the time."""
-
-
-def synchronise() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def seconds_of(work: Callable[[], Any]) -> float:
@@ -230,20 +226,12 @@ class Trainee:
         }
 
 
-def large_product_rate(tiny: bool) -> float:
-    """TFLOP/s of the fastest of some large products in bf16."""
-    size = 256 if tiny else 8192
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    a, b = (torch.randn(size, size, dtype=torch.bfloat16, device=device) for _ in range(2))
-    return 2.0 * size**3 / min(seconds_of(lambda: a @ b) for _ in range(8)) / 1e12
-
-
 def step(options: Options, rows: Rows, size: str) -> None:
     """A step of the cases S, M and L: packed, in padded rows, and in padded rows with PEFT's own adapters."""
     shape = SHAPES["tiny" if options.tiny else size]
     path = save_model(shape, options.scratch / f"model-{'tiny' if options.tiny else size}", options.device)
     cases = TINY_CASES if options.tiny else {**CASES, "M": Groups(MANY_GROUPS[size], 8, 1500, 4, 150)}
-    peak = large_product_rate(options.tiny)
+    peak = measured_peak(torch.bfloat16, time.perf_counter, 256 if options.tiny else 8192, repeats=8)
     packed = packed_steps(rows, path, cases, shape.vocabulary, peak)
     gc.collect()
     if size == "4B" and not options.tiny:  # its padded rows take as long as all other parts
@@ -265,7 +253,7 @@ def packed_steps(rows: Rows, path: str, cases: Mapping[str, Groups], vocabulary:
     trainee = Trainee(path)
     synchronise()
     load = {"load_s": round(time.monotonic() - began, 2), "product_tflops": round(peak, 1)}
-    rows.measure("load", lambda: load)
+    rows.add("load", load)
     measured = {
         name: rows.measure(name, partial(packed_step, trainee, case, vocabulary, BUDGET, peak))
         for name, case in cases.items()

@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 
 from trainer_server.training.model.tree import Ints, common_prefix
+from trainer_server.wire import Completion, CompletionStatus, Sampling
 
+SAMPLER_LOGPROB = -9.0
+"""Of each token of a completion: what the sampler gave does not matter for the time of a step."""
 CASES = ("A", "B", "C", "D")
 QUICKSTART = Path(__file__).with_name("quickstart_groups.json")
 
@@ -32,6 +35,15 @@ class Run:
                 rows.pop()
             rows.append((tokens, sampled))
         return rows
+
+
+def completion(name: str, prompt: list[int], answer: list[int]) -> Completion:
+    """A row of the ledger: the policy `p` of the base model `m` has sampled an answer after a prompt."""
+    return Completion(
+        id=name, created=0.0, server_id="s", base_model="m", tokenizer="t", policy="p", version=0,
+        status=CompletionStatus.complete, finish_reason="stop", sampling=Sampling(),
+        prompt_token_ids=prompt, token_ids=answer, logprobs=[SAMPLER_LOGPROB] * len(answer),
+    )  # fmt: skip
 
 
 def case(name: str, vocabulary: int) -> list[Run]:

@@ -39,8 +39,9 @@ VERSIONS = 4
 """More than there are slots: each has to be loaded again."""
 
 
-def graph(policy: str, connection: Connection) -> Runnable[Any, Any]:
-    model = ChatART(policy=policy, base_url=connection.url, api_key=connection.api_key, max_tokens=48)
+def graph(policy: str, connection: Connection, max_tokens: int = 48) -> Runnable[Any, Any]:
+    """A graph of one call."""
+    model = ChatART(policy=policy, base_url=connection.url, api_key=connection.api_key, max_tokens=max_tokens)
 
     async def node(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}

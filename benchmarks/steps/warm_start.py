@@ -39,6 +39,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.steps.cases import completion
 from benchmarks.steps.sides import SPEC
 from trainer_server.common import Home
 from trainer_server.engines.served_model import resolve
@@ -48,7 +49,7 @@ from trainer_server.training.grpo.step import optimise
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.optimizer import make_optimizer
 from trainer_server.training.sft.warm_start import warm_start
-from trainer_server.wire import Completion, CompletionStatus, GroupRef, GRPOConfig, Sampling, SFTConfig, TrajectoryRef
+from trainer_server.wire import Completion, GroupRef, GRPOConfig, SFTConfig, TrajectoryRef
 
 Clock = Callable[[], float]
 
@@ -102,11 +103,7 @@ class Step(Packed):
         for at, row in enumerate(rows):
             names = [f"{at}-{start}" for start, _ in row.loss_spans]
             for name, (start, stop) in zip(names, row.loss_spans, strict=True):
-                completions[name] = Completion(
-                    id=name, created=0.0, server_id="s", base_model="m", tokenizer="t", policy="p", version=0,
-                    status=CompletionStatus.complete, finish_reason="stop", sampling=Sampling(),
-                    prompt_token_ids=row.ids[:start], token_ids=row.ids[start:stop], logprobs=[-9.0] * (stop - start),
-                )  # fmt: skip
+                completions[name] = completion(name, row.ids[:start], row.ids[start:stop])
             runs.append(TrajectoryRef(id=str(at), reward=float(at % 2), completions=names))
         config = GRPOConfig(max_logp_gap=None)
         started = clock()

@@ -377,9 +377,9 @@ class VLLMEngine:
             EngineError: vLLM does not answer, cannot serve the base model, or does not load an adapter.
         """
         deadline = time.monotonic() + START_TIMEOUT
-        phases = StartPhases(self._child) if self._child else None
+        phases = StartPhases(self._child)
         while not await self.client.healthy():
-            if not self._child or phases is None:
+            if not self._child:
                 raise EngineError(f"the engine at {self.url} does not answer")
             if phase := phases.advance():
                 progress(f"vLLM starts: {phase}")
@@ -414,7 +414,7 @@ class VLLMEngine:
         self._idle = True
         self._futile.clear()
         self._ready.set()
-        return phases.summary() if phases else ""
+        return phases.summary()
 
     def _count_death(self, child: Child) -> str:
         """Counts the death of vLLM. Returns what it died of, as the end of a phrase; empty: the log does not say."""

@@ -91,17 +91,17 @@ class StartPhases:
     """The phases of a start of vLLM, which take minutes on a GPU where nothing is in its caches.
 
     Args:
-        child: That starts.
+        child: That starts; None: it runs elsewhere, and there is no log.
     """
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child | None) -> None:
         self._child = child
         self._begin: dict[str, float] = {}
         self._next_look = 0.0
 
     def advance(self) -> str | None:
         """The phase that has begun since the last look into the log, once a second; None: none has."""
-        if time.monotonic() < self._next_look:
+        if self._child is None or time.monotonic() < self._next_look:
             return None
         self._next_look = time.monotonic() + 1.0
         log = self._child.tail(_LOG_LINES)
