@@ -350,11 +350,8 @@ def sft(options: Options, rows: Rows) -> None:
 
 def tests(options: Options, rows: Rows) -> None:
     """The tests that are skipped where there is no GPU."""
-    paths = [
-        "tests/trainer_server/training/model/test_flex_gpu.py",
-        "tests/trainer_server/training/model/test_policy.py",
-    ]
-    rows.measure("without vLLM", lambda: pytest_counts(*paths))
+    rows.measure("attention", lambda: pytest_counts("tests/trainer_server/training/model/test_flex_gpu.py"))
+    rows.measure("by turns", lambda: pytest_counts("tests/full/engines/test_share_gpu.py"))
 
 
 def bits(options: Options, rows: Rows) -> None:
