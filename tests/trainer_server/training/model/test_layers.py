@@ -6,6 +6,7 @@ FlexAttention has no backward pass on CPUs: plain attention with its mask takes 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import cpp_builder
 from torch._inductor.utils import run_and_get_code
 from transformers import Gemma3TextConfig, PretrainedConfig, Qwen3Config
 
@@ -47,6 +49,11 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex, "flex_attention", plain)
     monkeypatch.setattr(flex, "_kernel", lambda device: plain)
     monkeypatch.setitem(policy._ATTENTION, "cpu", (flex.NAME, flex.FlexLayout.of))
+    # torch 2.13 does not quote them for g++: in a folder with a space in its name it compiles no C++. On a GPU it links
+    # nothing.
+    libraries = cpp_builder.BuildOptionsBase.get_libraries_dirs
+    quoted = lambda options: [shlex.quote(directory) for directory in libraries(options)]  # noqa: E731
+    monkeypatch.setattr(cpp_builder.BuildOptionsBase, "get_libraries_dirs", quoted)
     torch._dynamo.reset()
     counters.clear()
 
