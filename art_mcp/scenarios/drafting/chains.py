@@ -21,6 +21,7 @@ from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Path, at, findings, leaves, meanings
 from art_mcp.scenarios.phrasing.english import one_of
 from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.objects import object_of
 from art_mcp.scenarios.phrasing.questions import identifying
 from art_mcp.scenarios.phrasing.wish import wish
 from art_mcp.scenarios.plan import Step
@@ -191,7 +192,11 @@ class Chains:
 
 def _takers(drafter: Drafter) -> Iterator[_Taker]:
     for tool in drafter.tools.values():
-        for name, schema in properties_of(tool).items():
+        sense, properties = drafter.senses[tool.name], properties_of(tool)
+        made = object_of(sense, dict.fromkeys(properties, ""), properties) if sense.verb.makes else None
+        for name, schema in properties.items():
+            if name == made and meanings(name) != ["id"]:
+                continue  # what is made has a name of its own
             inner = plain(schema, tool.input_schema)
             kind = {"string": str, "integer": int}.get(str(inner.get("type")))
             if kind is not None and "enum" not in inner and drafter.values.refers(tool, name, inner):

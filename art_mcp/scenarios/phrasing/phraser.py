@@ -26,6 +26,7 @@ LONG_WORDS = 14
 
 _OPEN_STOP = re.compile(r"(?<!\S)(\S*[./\\@]\S*[\w/])\.( |$)")
 """A full stop that could be read as a part of the path, the address or the number before it."""
+_WHAT_IS = re.compile(r"what (is|are) (.*)\?", re.DOTALL)
 
 FAMILIES = SENTENCES.requests
 """The forms by the name of their family."""
@@ -112,7 +113,9 @@ class Phraser:
         if family == "do and ask":
             words = phrase_question(question, call, whole=False, rng=self._rng)
         form, name = self._form_for(call, family, held)
-        form = form.replace("{Ask}", capital(words.question)).replace("{ask}", words.question).replace("{wh}", words.wh)
+        noun_alone = words.wh == words.thing and "wonder {wh}" in form  # not "I wonder the price"
+        wh = _WHAT_IS.sub(r"what \2 \1", words.question) if noun_alone else words.wh
+        form = form.replace("{Ask}", capital(words.question)).replace("{ask}", words.question).replace("{wh}", wh)
         form = form.replace("{thing}", words.thing).replace("{Thing}", capital(words.thing))
         return self._fill_form(form, call), name
 
