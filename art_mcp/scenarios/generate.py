@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.tables import Resources, tables_of
 from art_mcp.scenarios.drafting.values import Values
+from art_mcp.scenarios.execute import rollout_of_its_own
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.production.composer import Composer
@@ -40,6 +42,12 @@ SECONDS = 60.0
 FEW_TOOLS = 25
 SECONDS_PER_TOOL = 2.5
 """More time for each further tool."""
+
+USUAL_START = 1.0
+"""Seconds in which a server starts in a copy of its world. Where that takes longer, all does, as on a busy machine."""
+
+MOST_TIMES = 4.0
+"""How many times the usual time a generation gets then, at most."""
 
 EXPLORATION_SHARE = 0.4
 """Share of the time that is spent on exploring the server, at most."""
@@ -87,9 +95,18 @@ class ScenarioOptions(WritingOptions, WorldOptions):
             )
 
 
-def default_seconds(tools: int) -> float:
-    """The time of a generation if none is given. tools: how many the server has."""
-    return SECONDS + SECONDS_PER_TOOL * max(0, tools - FEW_TOOLS)
+async def default_seconds(server: Server) -> float:
+    """The time of a generation if none is given: more of it for more tools, and for a server that is slow to start.
+
+    Raises:
+        MCPError: The server does not answer.
+    """
+    tools, slower = len(await server.listing("tools/list")), 1.0
+    if server.world is not None:
+        async with rollout_of_its_own():
+            await server.rewind()  # starts a server in a copy, which the exploration gets
+        slower = min(max(server.world.fastest_start / USUAL_START, 1.0), MOST_TIMES)
+    return slower * (SECONDS + SECONDS_PER_TOOL * max(0, tools - FEW_TOOLS))
 
 
 @keywords_of(ScenarioOptions)
@@ -109,9 +126,11 @@ async def generate_scenarios(options: ScenarioOptions) -> ScenarioSet:
     options.check()
     if isinstance(options.server, Catalog):
         options.check_unused()
-        return await _Generation(None, options.server, options).generate()
+        return await _Generation(None, options.server, options, SECONDS).generate()
     async with connection_of(options.server, options) as live:
-        return await _Generation(live, await read_catalog(live), options).generate()
+        catalog = await read_catalog(live)
+        seconds = await default_seconds(live) if options.seconds is None else options.seconds
+        return await _Generation(live, catalog, options, seconds).generate()
 
 
 class _Generation:
@@ -121,15 +140,16 @@ class _Generation:
         live: The server. None: there is a catalog alone.
         catalog: What it offers.
         options: The options of the generation.
+        seconds: Its time.
     """
 
-    def __init__(self, live: Server | None, catalog: Catalog, options: ScenarioOptions) -> None:
+    def __init__(self, live: Server | None, catalog: Catalog, options: ScenarioOptions, seconds: float) -> None:
         self._live = live
         self._catalog = catalog
         self._options = options
         self._clock = asyncio.get_running_loop().time
         self._start = self._clock()
-        self._seconds = default_seconds(len(catalog.tools)) if options.seconds is None else options.seconds
+        self._seconds = seconds
         self._end = self._start + self._seconds
         self._rng = random.Random(f"scenarios-{options.seed}")
         self._world = world = live.world if live else None
@@ -290,7 +310,9 @@ class _Generation:
         if not self._allow_destructive and (left_out := describe_withheld(self._catalog.tools)):
             notes.append(f"{left_out}. {REMEDY}")
         if self._world:
-            notes += [f"each execution had a copy of {self._world}", *self._world.notes]
+            best = self._world.fastest_start
+            start = f", in which the server started within {best:.1f} s at best" if best < math.inf else ""
+            notes += [f"each execution had a copy of {self._world}{start}", *self._world.notes]
         if self._useless:
             reasons = "; ".join(f"{tool}: {reason}" for tool, reason in self._useless.items())
             notes.append(f"gave nothing usable when they were tried out: {reasons}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import platform
 import re
@@ -89,6 +90,8 @@ class World:
         self._reflinks: bool | None = None
         self._state: State = {}
         self._seconds = 0.0
+        self.fastest_start = math.inf
+        """Seconds that a copy and the start of its server took, at best: a first one may download the server."""
 
     def open(self) -> None:
         """Takes the snapshot.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from contextvars import Context
@@ -123,6 +124,7 @@ class Pool:
 
     async def _make(self) -> Ready:
         async with self._starts:
+            began = time.monotonic()
             copy = await self._copy()
             try:
                 placing = asyncio.ensure_future(asyncio.to_thread(place_server, self._target, copy))
@@ -142,6 +144,7 @@ class Pool:
                 if isinstance(error, MCPError):
                     raise MCPError(_explain_failure(copy, error), failure=error.failure, code=error.code) from None
                 raise
+            self.world.fastest_start = min(self.world.fastest_start, time.monotonic() - began)
             return Ready(copy, target, session)
 
     async def start_session(self, target: Stdio) -> Session:

@@ -331,7 +331,7 @@ class StructuredFinder(Finder):
         if path and isinstance(path[-1], str) and _SPEAKABLE.fullmatch(path[-1]):
             name = name_of(path[-1])
             item = one_of(name) if is_plural(name) else item
-            if not is_plural(name) and path[-1].casefold() not in self.task_texts:
+            if not is_plural(name) and path[-1].casefold() not in WORDS.outcomes | self.task_texts:
                 under = f" under {path[-1].replace('_', ' ')}"
         if entries and all(isinstance(entry, str | int | float) for entry in entries):
             yield from self._of_values([text_of(entry) for entry in entries], item, under=under)

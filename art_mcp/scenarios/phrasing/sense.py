@@ -62,7 +62,10 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
     first = Counter(name[0] for name in split.values() if len(name) > 1)
     common = {word for word, count in first.items() if len(tools) > 2 and count >= COMMON * len(tools)}
     common |= set(words(server))
-    every = {tool.name: _sense(tool, split[tool.name], common) for tool in tools}
+    # link_add, link_rm: a word before several verbs is their noun, whatever else it may be.
+    pairs = Counter(name[0] for name in split.values() if len(name) == 2 and name[1] in VERBS and name[0] not in common)
+    nouns = {word for word, count in pairs.items() if count > 1}
+    every = {tool.name: _sense(tool, split[tool.name], common, nouns) for tool in tools}
     things = frozenset(
         one_of(sense.noun)
         for sense in every.values()
@@ -83,8 +86,9 @@ def acts(name: str) -> bool:
     return verbs[0][0] != words(name)[0] or senses([CatalogTool(name=name)])[name].acts  # `book_by_title` books nothing
 
 
-def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
-    """The sense of a tool. name_words: the words of its name; common: words that say nothing."""
+def _sense(tool: CatalogTool, name_words: list[str], common: set[str], nouns: set[str]) -> Sense:
+    """The sense of a tool. name_words: the words of its name; common: words that say nothing; nouns: words that are no
+    verb."""
     while len(name_words) > 1 and name_words[0] in common and name_words[0] not in VERBS:
         name_words = name_words[1:]
     if name_words[0] == "is" and len(name_words) > 1:  # is_prime(n), is_leap_year(year)
@@ -93,7 +97,7 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str]) -> Sense:
     doer = VERBS.get(name_words[-1].removesuffix("er")) if name_words[1:] and name_words[-1].endswith("er") else None
     if doer:  # duplicate_finder
         return Sense(doer, plural(" ".join(name_words[:-1])), "", acts=not doer.reads)
-    begin = _begin(tool, name_words)
+    begin = 1 if len(name_words) == 2 and name_words[0] in nouns else _begin(tool, name_words)
     if begin and name_words[begin] in WORDS.verb_nouns:  # `semantic_search`
         return Sense(_NOUN_RUN, " ".join(name_words), "", acts=False)
     verb, rest = NOUN_ALONE, name_words

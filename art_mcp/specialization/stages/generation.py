@@ -71,7 +71,7 @@ class Generation(Stage):
         generation, before = options.generation, record.seconds_before
         seconds = generation.seconds
         if seconds is None:
-            seconds = default_seconds(len(await self.context.server.listing("tools/list")))
+            seconds = await default_seconds(self.context.server)
         if record.seconds is not None:
             seconds = min(seconds, before + record.seconds)
         scenarios = await generate_scenarios(
