@@ -11,6 +11,7 @@ from itertools import islice
 from typing import Any
 
 from art_mcp.canonical import canonical
+from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.digests import short
 from art_mcp.scenarios.drafting.draft import Draft
@@ -19,9 +20,9 @@ from art_mcp.scenarios.drafting.pools import slot_values
 from art_mcp.scenarios.drafting.values import NoValue
 from art_mcp.scenarios.lines import lines
 from art_mcp.scenarios.observe import Path, at, findings, leaves, meanings
-from art_mcp.scenarios.phrasing.english import one_of
+from art_mcp.scenarios.phrasing.english import is_plural, one_of
 from art_mcp.scenarios.phrasing.language import WORDS
-from art_mcp.scenarios.phrasing.objects import object_of
+from art_mcp.scenarios.phrasing.objects import IDENTIFIERS, label, object_of
 from art_mcp.scenarios.phrasing.questions import identifying
 from art_mcp.scenarios.phrasing.wish import wish
 from art_mcp.scenarios.plan import Step
@@ -115,7 +116,8 @@ class Chains:
             arguments: Arguments of the call.
             result: What it gave, as `parse_result` returns it.
         """
-        if (first := self._drafter.tools.get(name)) is None:
+        first, sense = self._drafter.tools.get(name), self._drafter.senses[name]
+        if first is None or (sense.acts and not sense.verb.makes):  # who changes something does not look it up by that
             return
         argument_values = {canonical(argument) for argument in arguments.values()}
         values = list(findings(name, result))
@@ -175,28 +177,34 @@ class Chains:
         return not any(self._drafter.values.graph.is_refused(slot, value) for slot, value in values)
 
     def _link_descriptions(self, link: Link) -> Iterator[tuple[str, bool]]:
-        return descriptions(link.result, link.path, self._item(link), self._drafter.rng)
+        item, under = self._item(link)
+        for what, unique in descriptions(link.result, link.path, item, self._drafter.rng):
+            yield f"{what}{under}", unique
 
-    def _item(self, link: Link) -> str:
-        """The noun of the entries of the first result."""
-        sense = self._drafter.senses[link.first.name]
-        keys = [key for key in link.path[:-1] if isinstance(key, str)]
+    def _item(self, link: Link) -> tuple[str, str]:
+        """The noun of the entries of the first result, and under which of its keys they are, where that is no noun."""
+        sense, under = self._drafter.senses[link.first.name], ""
+        keys = [key for key in link.path[:-1] if isinstance(key, str) and key not in WORDS.outcomes]
         if isinstance(link.result, str):
             key = link.path[0]
             if isinstance(key, str):
-                return " ".join(meanings(key)) or "entry"
+                return " ".join(meanings(key)) or "entry", ""
         elif keys:
-            return one_of(" ".join(meanings(keys[-1])))
-        return one_of(sense.noun) if sense.noun and sense.many else (sense.noun or "entry")
+            if is_plural(" ".join(words(keys[-1]))) or not sense.many:
+                return one_of(" ".join(meanings(keys[-1]))), ""
+            under = f" under {keys[-1].replace('_', ' ')}"
+        return one_of(sense.noun) if sense.noun and sense.many else (sense.noun or "entry"), under
 
 
 def _takers(drafter: Drafter) -> Iterator[_Taker]:
     for tool in drafter.tools.values():
         sense, properties = drafter.senses[tool.name], properties_of(tool)
-        made = object_of(sense, dict.fromkeys(properties, ""), properties) if sense.verb.makes else None
+        thing = object_of(sense, dict.fromkeys(properties, ""), properties)
         for name, schema in properties.items():
-            if name == made and meanings(name) != ["id"]:
+            if sense.verb.makes and name == thing and meanings(name) != ["id"]:
                 continue  # what is made has a name of its own
+            if (sense.verb.edits or sense.verb.sets) and thing is not None and name != thing:
+                continue  # what is changed is looked up, and not what it becomes
             inner = plain(schema, tool.input_schema)
             kind = {"string": str, "integer": int}.get(str(inner.get("type")))
             if kind is not None and "enum" not in inner and drafter.values.refers(tool, name, inner):
@@ -223,27 +231,48 @@ def descriptions(result: Any, path: Path, item: str, rng: random.Random) -> Iter
     if number is None:
         return
     if len(siblings) == 1 and isinstance(path[-1], str):
-        yield f"the {' '.join(meanings(path[-1]))}", False
+        owners = [key for key in path[:-1] if isinstance(key, str) and key not in WORDS.outcomes]
+        called = meanings(path[-1])
+        if called == ["id"]:  # people ask for the task of an answer, and not for its id
+            called = meanings(one_of(owners[-1])) if owners else [item]
+        yield f"the {' '.join(called)}", False
         return
+    # "the status of the first task": a value that several entries have stands for none of them.
+    of = (
+        f"the {' '.join(meanings(path[-1]))} of " if isinstance(path[-1], str) and not _stands_for(result, path) else ""
+    )
     if len(siblings) > 1:
         if number == 0:
-            yield f"the first {item}", False
+            yield f"{of}the first {item}", False
         if number == len(siblings) - 1:
-            yield f"the last {item}", False
+            yield f"{of}the last {item}", False
     names = [str(sibling) for sibling in siblings]
     if not isinstance(result, str) and len(path) > 1 and isinstance(path[-2], int):
         entries = at(result, path[:-2])
         key = identifying(entries)
         if key is not None and key != path[-1]:
             name = str(entries[path[-2]][key])
-            yield f"the {item} {name}" if len(name.split()) == 1 else f"the {item} named {name}", True
-            yield f"the {item} with the {' '.join(meanings(key))} {name}", True
+            yield f"{of}the {item} {name}" if len(name.split()) == 1 else f"{of}the {item} named {name}", True
+            yield f"{of}the {item} with the {' '.join(meanings(key))} {name}", True
             return
+    if of:
+        return
     word_counts = Counter(word.casefold() for name in names for word in set(_WORD.findall(name)))
     parts = re.split(r"[^A-Za-z0-9]+", names[number])
     for word in _WORD.findall(names[number]):
         if word_counts[word.casefold()] == 1 and len(parts) > 1 and word.casefold() not in WORDS.places:
             yield rng.choice(_ABOUT).format(item=item, word=word), True
+
+
+def _stands_for(result: Any, path: Path) -> bool:
+    """Whether a value of an entry names the entry: its id, its name, or what else tells the entries apart."""
+    if isinstance(result, str) or len(path) < 2 or not isinstance(path[-2], int):
+        return True
+    return (
+        label(str(path[-1])) in IDENTIFIERS
+        or meanings(str(path[-1]))[-1:] == ["id"]
+        or path[-1] == identifying(at(result, path[:-2]))
+    )
 
 
 def _lines(text: str, path: Path) -> tuple[Sequence[str], int | None]:

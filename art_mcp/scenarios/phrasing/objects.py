@@ -57,7 +57,7 @@ def object_of(sense: Sense, arguments: Mapping[str, Any], every: Collection[str]
 
 def _object_alone(sense: Sense, arguments: Mapping[str, Any], names: Sequence[str]) -> str | None:
     """The same for a verb without a noun: `show(revision)`, `add(files)`, `echo(message)`."""
-    lists = [name for name in names if isinstance(arguments[name], list | dict)]
+    lists = [name for name in names if isinstance(arguments[name], list | dict) and arguments[name]]
     others = [name for name in names if len(names) == 1 or not set(meanings(name)) & WORDS.places]
     takes_text = sense.verb.makes or not sense.acts or sense.verb.phrases[0] in WORDS.text_verbs
     skipped = WORDS.search_terms if takes_text else WORDS.search_terms | WORDS.texts

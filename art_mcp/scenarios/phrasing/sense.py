@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,6 +19,9 @@ RUNS = Verb(("run",))
 _NOUN_RUN = Verb(("run", "get"), names=True)
 NOUN_ALONE = Verb(("get", "give me", "show me"), names=True)
 """The verb of a tool that has none in its name."""
+
+_MAKES_VERBS = re.compile(r"[a-z]{3}(ify|ize)$")
+"""Ends of words that are verbs: reclassify, tokenize."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,10 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
         if sense.many or sense.verb.makes or sense.verb.removes or sense.verb is VERBS["rename"]
     )
     plurals = [noun for noun, _ in Counter(sense.noun for sense in every.values() if sense.many).most_common(1)]
-    return {  # filter_by_project filters what most tools are about
-        name: replace(sense, things=things, noun=sense.noun or (plurals[0] if sense.key and plurals else ""))
-        for name, sense in every.items()
+    about = {name: plurals[0] for name, sense in every.items() if sense.key and plurals}  # filter_by_project
+    about |= {name: "entries" for name, sense in every.items() if sense.verb is VERBS["list"]}  # ls
+    return {
+        name: replace(sense, things=things, noun=sense.noun or about.get(name, "")) for name, sense in every.items()
     }
 
 
@@ -130,7 +135,7 @@ def _begin(tool: CatalogTool, name_words: list[str]) -> int | None:
     A word that is in no list is a verb if the description begins with it as people begin one: "Lend a book".
     """
     verb, last = VERBS.get(name_words[0]), len(name_words) - 1
-    if verb and (verb.reads or name_words[1:2] != ["by"]):
+    if (verb and (verb.reads or name_words[1:2] != ["by"])) or _MAKES_VERBS.search(name_words[0]):
         return 0
     told, after = (*words(tool.description[:80]), "", "")[:2]
     if after in WORDS.fillers | WORDS.prepositions - {"of"}:
