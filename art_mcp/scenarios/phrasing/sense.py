@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from art_mcp.client.effects import words
+from art_mcp.client.effects import CHANGING_VERBS, words
 from art_mcp.scenarios.catalog import CatalogTool
 from art_mcp.scenarios.phrasing.english import article, is_participle, is_plural, one_of, plural
 from art_mcp.scenarios.phrasing.language import VERBS, WORDS, Verb
@@ -66,9 +66,9 @@ def senses(tools: Sequence[CatalogTool], server: str = "") -> dict[str, Sense]:
     first = Counter(name[0] for name in split.values() if len(name) > 1)
     common = {word for word, count in first.items() if len(tools) > 2 and count >= COMMON * len(tools)}
     common |= set(words(server))
-    # link_add, link_rm: a word before several verbs is their noun, whatever else it may be.
-    pairs = Counter(name[0] for name in split.values() if len(name) == 2 and name[1] in VERBS and name[0] not in common)
-    nouns = {word for word, count in pairs.items() if count > 1}
+    # link_add, link_rm: a word before several verbs that are hardly nouns is their noun, whatever else it may be.
+    before = Counter(name[0] for name in split.values() if len(name) == 2 and name[1] in CHANGING_VERBS)
+    nouns = {word for word, count in before.items() if count > 1} - CHANGING_VERBS - common
     every = {tool.name: _sense(tool, split[tool.name], common, nouns) for tool in tools}
     things = frozenset(
         one_of(sense.noun)
@@ -102,7 +102,8 @@ def _sense(tool: CatalogTool, name_words: list[str], common: set[str], nouns: se
     doer = VERBS.get(name_words[-1].removesuffix("er")) if name_words[1:] and name_words[-1].endswith("er") else None
     if doer:  # duplicate_finder
         return Sense(doer, plural(" ".join(name_words[:-1])), "", acts=not doer.reads)
-    begin = 1 if len(name_words) == 2 and name_words[0] in nouns else _begin(tool, name_words)
+    after_noun = len(name_words) == 2 and name_words[0] in nouns and name_words[1] in VERBS
+    begin = 1 if after_noun else _begin(tool, name_words)
     if begin and name_words[begin] in WORDS.verb_nouns:  # `semantic_search`
         return Sense(_NOUN_RUN, " ".join(name_words), "", acts=False)
     verb, rest = NOUN_ALONE, name_words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ from art_mcp import (
     read_catalog,
     verify,
 )
+from art_mcp.scenarios.generate import SECONDS, USUAL_START, default_seconds
 from art_mcp.scenarios.lines import mentions
 from art_mcp.scenarios.plan import Plan, Step
 from art_mcp.scenarios.split import combination, values_of
@@ -215,6 +217,20 @@ async def test_without_a_number_the_time_ends_it() -> None:
     assert len(made) > 100
     assert not any(one.kind == "surplus" for one in made.dropped)
     assert len(again) < len(made)
+
+
+async def test_a_server_that_is_slow_to_start_gets_more_time(tmp_path: Path) -> None:
+    async with connect(SHOP) as server:
+        assert await default_seconds(server) == SECONDS
+    async with connect(SHOP, worlds=[tmp_path]) as server:
+        assert server.world is not None
+        server.world.fastest_start = 0.1
+        assert await default_seconds(server) == SECONDS
+    slow = ["sh", "-c", f"sleep {1.5 * USUAL_START}; exec {shlex.join(SHOP)}"]
+    async with connect(slow, worlds=[tmp_path]) as server:
+        assert server.world is not None
+        assert await default_seconds(server) == pytest.approx(SECONDS * server.world.fastest_start / USUAL_START)
+        assert server.world.fastest_start > 1.5 * USUAL_START
 
 
 async def test_texts_are_paraphrased_before_they_are_told() -> None:

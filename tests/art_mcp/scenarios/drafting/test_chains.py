@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.drafting.chains import Chains
+from art_mcp.scenarios.drafting.chains import Chains, Link
 from art_mcp.scenarios.drafting.drafter import Drafter
 from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.values import Values
@@ -69,3 +69,38 @@ def test_a_chain_takes_no_value_that_its_act_refused() -> None:
     assert {call["title"] for call in calls()} == {"Emma"}
     learn_failure(values, Step(tool="lend", arguments={"title": "Emma", "shelf": "A1"}), "'Emma' is on loan already")
     assert calls() == []
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        (("DOING", 0, "title"), "the first card under DOING"),
+        (("DONE", 1, "title"), "the last card under DONE"),
+        (("DOING", 0, "owner"), "the owner of the first card under DOING"),
+    ],
+)
+def test_a_value_is_described_with_the_key_that_its_entry_is_under(path: tuple[str | int, ...], said: str) -> None:
+    listing, moves = tool("list_cards"), tool("move_card", title=STRING, owner=STRING)
+    catalog, rng = Catalog(tools=[listing, moves]), random.Random(0)
+    chains = Chains(Drafter(catalog, catalog.tools, Values(catalog, {}, rng), rng))
+    board = {
+        "DOING": [{"title": "Sand it", "owner": "Ada"}, {"title": "Oil it", "owner": "Bo"}],
+        "DONE": [{"title": "Buy it", "owner": "Ada"}, {"title": "Saw it", "owner": "Cy"}],
+    }
+    link = Link(listing, {}, board, path, "", moves, str(path[-1]))
+    assert said in {text for text, _ in chains._link_descriptions(link)}
+
+
+def test_nobody_looks_up_the_name_of_what_is_made_nor_what_a_thing_becomes() -> None:
+    listing, adds = tool("list_cards"), tool("add_card", title=STRING)
+    changes = tool("update_card", card_id=STRING, title=STRING)
+    catalog, rng = Catalog(tools=[listing, adds, changes]), random.Random(0)
+    values = Values(catalog, {}, rng)
+    values.learn("list_cards", {}, [{"card_id": f"c-{at}", "title": f"Plank {at}"} for at in range(4)])
+    for at in range(3):
+        values.learn("add_card", {"title": f"Plank {at}"}, "added")
+        values.learn("update_card", {"card_id": f"c-{at}", "title": f"Plank {at}"}, "updated")
+    chains = Chains(Drafter(catalog, catalog.tools, values, rng))
+    assert {(link.second.name, link.parameter) for links in chains._links.values() for link in links} == {
+        ("update_card", "card_id")
+    }

@@ -94,3 +94,13 @@ def test_only_errands_that_no_tool_does_are_asked() -> None:
     assert "play some jazz" not in open_errands
     assert "send an e-mail to Dana about this" not in open_errands
     assert "call a taxi" in open_errands
+
+
+def test_who_wonders_wonders_what_something_is() -> None:
+    long = Wish(CALL.do, CALL.doing, "the price of the long oak table in the hall", "price", False, "of it-7")
+    phraser, said = Phraser(random.Random(3), 0), set()
+    for held in (False, True):
+        said |= {phraser.request(long, PRICE, held, dressed=False).text for _ in range(2000)}
+    wondering = {text for text in said if text.startswith("I wonder")}
+    assert wondering
+    assert all(text.startswith("I wonder what ") for text in wondering), wondering

@@ -48,3 +48,15 @@ def test_a_verb_behind_the_name_of_the_server_acts() -> None:
     assert acts("remove_box")
     assert not acts("depot_log")
     assert not acts("get_new_box")
+
+
+def test_a_word_before_several_verbs_is_their_noun() -> None:
+    found = senses([tool("link_add"), tool("link_rm"), tool("ls"), tool("reclassify"), tool("link_graph")])
+    assert senses([tool("create_link"), tool("create_list")])["create_link"].noun == "link"
+    assert {name: (sense.verb.phrases[0], sense.noun) for name, sense in found.items()} == {
+        "link_add": ("add", "link"),
+        "link_rm": ("delete", "link"),
+        "ls": ("list", "entries"),
+        "reclassify": ("reclassify", ""),
+        "link_graph": ("link", "graph"),
+    }
