@@ -37,13 +37,18 @@ class SetOptions(TaskOptions):
     """Which set of scenarios is generated.
 
     Args:
-        seconds: Time for the whole generation. None: 60, and 2.5 for each tool of the server beyond 25.
+        seconds: Time for the whole generation. None: 60, and 2.5 for each tool of the server beyond 25; up to
+            four times that for a server that takes more than a second to start in its world.
         held_out: Share of the scenarios to hold out from training, a third of it for each held-out set.
     """
 
     seconds: float | None = field(
         default=None,
-        metadata={"min": 1.0, "help": "Time for the whole generation. Default: 60, and 2.5 for each tool beyond 25."},
+        metadata={
+            "min": 1.0,
+            "help": "Time for the whole generation. Default: 60, and 2.5 for each tool beyond 25; more for a server that "
+            "is slow to start.",
+        },
     )
     held_out: float = field(default=0.25, metadata={"min": 0.0, "max": 0.9})
 
