@@ -46,8 +46,8 @@ class SetOptions(TaskOptions):
         default=None,
         metadata={
             "min": 1.0,
-            "help": "Time for the whole generation. Default: 60, and 2.5 for each tool beyond 25; more for a server that "
-            "is slow to start.",
+            "help": "Time for the whole generation. Default: 60, and 2.5 for each tool beyond 25; more for a server "
+            "that is slow to start.",
         },
     )
     held_out: float = field(default=0.25, metadata={"min": 0.0, "max": 0.9})
