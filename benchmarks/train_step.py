@@ -20,8 +20,9 @@ at the same weights, and the gradients of packed and padded are compared before 
 that of a process that does one side alone, packed or padded.
 
 `limit`: tokens of all rows over unique tokens, what sharing alone can give; what the packed side's attention gains over
-sdpa comes on top. `ratio`: smallest padded_ratio / limit of A-C and E. TFLOP/s count the products with the frozen matrices of
-the layers alone, not head, attention and LoRA; the peak that they are compared with is that of one large product.
+sdpa comes on top. `ratio`: smallest padded_ratio / limit of A-C and E. TFLOP/s count the products with the frozen
+matrices of the layers alone, not head, attention and LoRA; the peak that they are compared with is that of one large
+product.
 """
 
 from __future__ import annotations

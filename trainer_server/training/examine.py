@@ -14,8 +14,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer_server.training.model.architecture import check_trainable, unpackable
-from trainer_server.training.model.recurrent import has_known_layers
 from trainer_server.training.model.lora import adapted_targets, has_experts
+from trainer_server.training.model.recurrent import has_known_layers
 from trainer_server.wire import TARGETS, TrainingError
 
 _TOOL = {

@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -164,11 +164,12 @@ class Segments:
         them are tokens of the part, in its order. Counted from the first of `count` tokens before the part."""
         if count not in self._places_by_taps:
             tokens: list[Ints] = []
-            for start, stop in zip(self._edges[:-1], self._edges[1:], strict=True):
-                path = [int(self._parent_T[start])]
-                while len(path) < count:
-                    path.append(int(self._parent_T[path[-1]]) if path[-1] >= 0 else path[-1] - 1)
-                tokens.append(np.array([*reversed(path), *range(start, stop)]) + count)
+            for start, stop in pairwise(self._edges):
+                path, token = [*range(start, stop)], start
+                for _ in range(count):
+                    token = int(self._parent_T[token]) if token >= 0 else token - 1
+                    path.insert(0, token)
+                tokens.append(np.array(path) + count)
             lengths = np.array([len(segment) for segment in tokens])
             skip_T = np.repeat(count * np.arange(1, len(tokens) + 1), lengths - count)
             self._places_by_taps[count] = (
@@ -270,7 +271,9 @@ class _Exchange:
         self._own, self._ours = own, ours
 
     def __call__(self, *args: Any, segments: Segments | None = None, layer: int = -1, **options: Any) -> Any:
-        return self._own(*args, **options) if segments is None else self._ours(self._own, segments, layer, *args, **options)
+        if segments is None:
+            return self._own(*args, **options)
+        return self._ours(self._own, segments, layer, *args, **options)
 
 
 def has_known_layers(base: Any) -> bool:
