@@ -251,7 +251,7 @@ def _mamba2(
     return segments.scan((layer, "mamba2"), step, x, dt, b, c)
 
 
-def _unfused(*args: Any, **options: Any) -> None:
+def _no_fusion(*args: Any, **options: Any) -> None:
     """No kernel that computes convolution, scan and norm at once: it knows no branches."""
 
 
@@ -259,7 +259,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": _convolve,
     "torch_chunk_gated_delta_rule": _delta_rule,
     "mamba2_chunk_scan": _mamba2,
-    "mamba2_split_conv1d_scan_combined": _unfused,
+    "mamba2_split_conv1d_scan_combined": _no_fusion,
 }
 """By the name in transformers: (its own function, segments, the layer's number, its arguments …) → its result."""
 
