@@ -13,7 +13,9 @@ from trainer_server.wire import Completion, CompletionStatus, Sampling
 
 SAMPLER_LOGPROB = -9.0
 """Of each token of a completion: what the sampler gave does not matter for the time of a step."""
-CASES = ("A", "B", "C", "D")
+CASES = ("A", "B", "C", "D", "E")
+_SIZES = {"A": (8, 512, 1, 64), "B": (8, 1500, 4, 100), "C": (50, 512, 1, 64), "E": (8, 1500, 1, 100)}
+"""Runs, tokens of the prompt, turns, tokens of a turn."""
 QUICKSTART = Path(__file__).with_name("quickstart_groups.json")
 
 
@@ -55,7 +57,7 @@ def case(name: str, vocabulary: int) -> list[Run]:
 
     if name == "D":
         return quickstart()
-    count, prompt, turns, turn = {"A": (8, 512, 1, 64), "B": (8, 1500, 4, 100), "C": (50, 512, 1, 64)}[name]
+    count, prompt, turns, turn = _SIZES[name]
     shared, runs = some(prompt), []
     for _ in range(count):
         said = some(turns * turn)

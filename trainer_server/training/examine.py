@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from trainer_server.training.model.architecture import check_trainable, unpackable
 from trainer_server.training.model.lora import adapted_targets, has_experts
+from trainer_server.training.model.recurrent import has_known_layers
 from trainer_server.wire import TARGETS, TrainingError
 
 _TOOL = {
@@ -51,7 +52,7 @@ def examine(directory: Path, rank: int, *, trust_remote_code: bool = False) -> d
         result["architecture"] = type(model).__name__
         check_trainable(model)
         result |= _adapter(model, rank)
-        result["separate"] = unpackable(model.config.get_text_config())
+        result["separate"] = unpackable(model.config.get_text_config(), by_segments=has_known_layers(model))
     except TrainingError as error:
         result["untrainable"] = str(error)
     # Of any kind: code of transformers and of the model fails in ways of its own.

@@ -10,6 +10,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from transformers import (
     DeepseekV3Config,
+    FalconH1Config,
+    Lfm2Config,
     LlamaConfig,
     MambaConfig,
     PreTrainedTokenizerFast,
@@ -66,6 +68,17 @@ def test_of_a_mixture_of_experts_only_attention_is_adapted_and_doctor_says_so(tm
     assert said.text.endswith("only attention does: o_proj, q_a_proj, q_b_proj, kv_a_proj_with_mqa")
     dense = examine(written(tmp_path, LLAMA), 8)
     assert not [finding for finding in _model(dense, 8, {}) if finding.check == "experts"]
+
+
+def test_known_recurrent_layers_share_rows_and_doctor_says_so_of_others(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    layers = ["conv", "full_attention"]
+    known = Lfm2Config(**sizes, num_key_value_heads=2, layer_types=layers, vocab_size=64)
+    assert examine(written(tmp_path / "known", known), 8)["separate"] is None
+    unknown = FalconH1Config(**sizes, vocab_size=64, mamba_d_ssm=32, mamba_n_heads=4, mamba_d_head=8)
+    examination = examine(written(tmp_path / "unknown", unknown), 8)
+    assert "hybrid" in examination["separate"]
+    assert "shared rows" in [finding.check for finding in _model(examination, 8, {}) if finding.state == State.warning]
 
 
 def test_a_template_without_tools_is_noticed(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 _PACKABLE = {"full_attention", "sliding_attention"}
 """Kinds of layers whose attention the prefix tree can express."""
+_BY_SEGMENTS = {"linear_attention", "conv", "mlp", "moe"}
+"""Kinds of layers beside them in models whose recurrent layers begin a branch with the state of its parent."""
 _RECURRENT = ("mamba", "rwkv", "ssm", "linear_attn", "linear_conv", "conv_kernel", "conv_l_cache", "recurrent", "xlstm")
 """Words in the configuration's keys that tell of recurrent layers."""
 _BY_LENGTH = {"dynamic", "longrope"}
@@ -34,17 +36,22 @@ _RANDOM = ("dropout", "layerdrop")
 """Words in the names of probabilities of what is left out at random in training."""
 
 
-def unpackable(config: PretrainedConfig) -> str | None:
+def unpackable(config: PretrainedConfig, *, by_segments: bool = False) -> str | None:
     """Why branches of a tree would influence one another, or be inexact, in this architecture; None: no known reason.
 
     Recurrent and linear-attention layers carry state from token to token of a row, whatever the mask says; chunked
     attention counts places, not positions; some rotary embeddings change with the longest position of a row.
+
+    Args:
+        config: Of the text model.
+        by_segments: Whether its recurrent layers can begin a branch with a state, see `recurrent.has_known_layers`.
     """
+    packable = _PACKABLE | _BY_SEGMENTS if by_segments else _PACKABLE
     for kind in getattr(config, "layer_types", None) or ():
-        if kind not in _PACKABLE:
+        if kind not in packable:
             return f"layers of the kind {kind}"
     for key in config.to_dict():
-        if any(word in key.lower() for word in _RECURRENT):
+        if not by_segments and any(word in key.lower() for word in _RECURRENT):
             return f"recurrent layers ({key})"
     if getattr(config, "use_bidirectional_attention", False):
         return "attention in both directions"

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from trainer_server.training.model.recurrent import Segments, States
 from trainer_server.training.model.tree import Row, Run
 from trainer_server.wire import TrainingError
 
@@ -39,8 +40,19 @@ _CALL = 1 << 13
 _PROBABILITY_BYTES = 1 << 25
 """Bytes of the probabilities of a layer that are kept for the backward pass at most: 32 MiB, 1 GiB for 30 layers. To
 compute them again takes a fifth of the time of attention."""
-Trunk = dict[int, tuple[torch.Tensor, torch.Tensor]]
-"""By layer: the keys and values of a row's first tokens, (1, K, tokens, D) each, without a gradient."""
+
+
+@dataclass(slots=True)
+class Trunk:
+    """What layers keep of a row's first tokens, without a gradient.
+
+    keys_values: by the number of the layer, (1, K, tokens, D) each. states: of recurrent layers.
+    """
+
+    keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
+
+
 _HARMLESS = {"position_ids", "use_cache", "cache_position", "output_attentions", "is_causal", "position_embeddings"}
 """Arguments that change nothing about attention over a row."""
 
@@ -135,11 +147,13 @@ class Layout:
     padding: ClassVar[int] = 0
     """Tokens that a row is padded with."""
     buckets: list[Bucket]
+    segments: Segments
+    """The same for recurrent layers."""
     trunk: int = 0
-    """Tokens of the row that were computed before, whose keys and values are in `trunk_cache`."""
+    """Tokens of the row that were computed before, of which `trunk_cache` has what layers kept."""
     trunk_cache: Trunk | None = None
     pass_cache: Trunk | None = None
-    """Where this pass puts the keys and values of its tokens; None: nowhere."""
+    """Where this pass puts what layers keep of its tokens; None: nowhere."""
 
     @classmethod
     def of(cls, row: Row, device: torch.device, trunk_cache: Trunk | None = None) -> Layout:
@@ -153,13 +167,16 @@ class Layout:
         trunk = row.trunk if trunk_cache is not None else 0
         runs = [Run(max(run.start, trunk), run.stop, run.path_L) for run in row.runs if run.stop > trunk]
         tiles = [tile for run in runs for tile in _tiles(run)]
-        return cls([Bucket.of(alike, row, device, trunk) for alike in _alike(tiles)], trunk, trunk_cache)
+        buckets = [Bucket.of(alike, row, device, trunk) for alike in _alike(tiles)]
+        before = None if trunk_cache is None else trunk_cache.states
+        return cls(buckets, Segments(row, device, start=trunk, before=before), trunk, trunk_cache)
 
     @classmethod
     def of_trunk(cls, row: Row, device: torch.device) -> Layout:
-        """The layout of a pass over a row's trunk alone, which keeps its keys and values."""
-        tiles = _tiles(Run(0, row.trunk, np.arange(row.trunk)))
-        return cls([Bucket.of(alike, row, device, 0) for alike in _alike(tiles)], pass_cache={})
+        """The layout of a pass over a row's trunk alone, of which layers keep what the rest needs."""
+        tiles, kept = _tiles(Run(0, row.trunk, np.arange(row.trunk))), Trunk()
+        buckets = [Bucket.of(alike, row, device, 0) for alike in _alike(tiles)]
+        return cls(buckets, Segments(row, device, stop=row.trunk, after=kept.states), pass_cache=kept)
 
 
 def _tiles(run: Run) -> list[Run]:
@@ -296,9 +313,9 @@ def _attend(
     sinks_H: Sinks,
 ) -> torch.Tensor:
     if tree.pass_cache is not None:
-        tree.pass_cache[module.layer_idx] = key, value
+        tree.pass_cache.keys_values[module.layer_idx] = key, value
     if tree.trunk_cache is not None:
-        trunk = tree.trunk_cache[module.layer_idx]
+        trunk = tree.trunk_cache.keys_values[module.layer_idx]
         key, value = (torch.cat([before, own], 2) for before, own in zip(trunk, (key, value), strict=True))
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scale is None else scale

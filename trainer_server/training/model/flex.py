@@ -19,6 +19,7 @@ import torch
 from torch.nn.attention.flex_attention import AuxRequest, BlockMask, flex_attention
 
 from trainer_server.training.model.attention import Sinks, register
+from trainer_server.training.model.recurrent import Segments
 from trainer_server.training.model.tree import Row
 
 NAME = "art_flex"
@@ -44,6 +45,8 @@ class FlexLayout:
     end_T: torch.Tensor
     depth_T: torch.Tensor
     padding: int
+    segments: Segments
+    """The same for recurrent layers."""
     masks: dict[int | None, BlockMask] = field(default_factory=dict)
 
     @classmethod
@@ -60,7 +63,10 @@ class FlexLayout:
         end_T, depth_T = torch.from_numpy(row.end_T), torch.from_numpy(row.depth_T)
         own_end = torch.arange(tokens, tokens + padding) + 1
         layout = cls(
-            torch.cat([end_T, own_end]).to(device), torch.cat([depth_T, torch.zeros_like(own_end)]).to(device), padding
+            torch.cat([end_T, own_end]).to(device),
+            torch.cat([depth_T, torch.zeros_like(own_end)]).to(device),
+            padding,
+            Segments(row, device),
         )
         for window in windows:
             layout.mask(window)

@@ -41,6 +41,7 @@ from trainer_server.training.model.lora import (
 )
 from trainer_server.training.model.memory import HostWeights, LayerMemory, free_memory
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
+from trainer_server.training.model.recurrent import carry_states, has_known_layers
 from trainer_server.training.model.tree import Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import PolicySpec, TrainingError
@@ -107,8 +108,13 @@ class PolicyModel:
         self._unadapted = unadapted_layers(base)
         self._layers = Layers(base.get_decoder())
         self._memory: LayerMemory | None = None
-        self.compiles = self.device.type == "cuda" and quantization is None and not ranks.shards_model
-        """Whether the first row compiles the layers, see `compile_layers`. On CPUs products take most of the time."""
+        self._by_segments = has_known_layers(base)
+        carry_states(base)
+        self.compiles = (
+            self.device.type == "cuda" and quantization is None and not (ranks.shards_model or self._by_segments)
+        )
+        """Whether the first row compiles the layers, see `compile_layers`. On CPUs products take most of the time, and
+        layers that go by the segments of a tree would be compiled for each tree anew."""
         self.compilation: dict[str, Any] = {}
         """The metrics that tell whether layers are compiled, and why they are not; empty before it was tried."""
         self.free_memory = None if self.device.type == "cpu" else partial(free_memory, self.device)
@@ -165,7 +171,7 @@ class PolicyModel:
         if not self._examined:
             check_repeatable(self._base)
             text = self._base.config.get_text_config()
-            self.unshared_because = unpackable(text) or try_attention(
+            self.unshared_because = unpackable(text, by_segments=self._by_segments) or try_attention(
                 self._base, self._attention, self._layout, HeadLogprobs
             )
             self._examined = True
@@ -360,7 +366,7 @@ class PolicyModel:
 
     @torch.no_grad()
     def _trunk(self, row: Row) -> attention.Trunk:
-        """Keys and values of the row's trunk, as the weights in place compute them."""
+        """What layers keep of the row's trunk, as the weights in place compute it."""
         layout = attention.Layout.of_trunk(row, self.device)
         self._hidden_states(row, layout, slice(row.trunk))
         assert layout.pass_cache is not None
