@@ -7,12 +7,14 @@ the same time however many there are: what is idle lies on a stack, and all else
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator
 from importlib import import_module
 from typing import Any
 
-
+_LOOK = 1.0
+"""Seconds between two looks for connections that have waited too long. A look asks the system about a socket."""
 _Key = tuple[bytes, bytes, int]
 """Scheme, host and port of a server."""
 
@@ -41,6 +43,8 @@ class _Connections:
     def __init__(self, pool: Any, idle: int) -> None:
         self._pool, self._most_idle = pool, idle
         self._library: Any = import_module(type(pool).__module__.partition(".")[0])
+        self._next_look = 0.0
+        """When those that have waited longest are looked at again, by `time.monotonic`."""
         self._idle: defaultdict[_Key, deque[Any]] = defaultdict(deque)
         """By server; the connection on the right was used last."""
 
@@ -80,12 +84,18 @@ class _Connections:
         return self._pool.create_connection(origin)
 
     async def put_back(self, connection: Any, origin: Any) -> None:
-        """Keeps a connection whose answer is over, unless it is closed, and closes those that have waited too long."""
+        """Keeps a connection whose answer is over, unless it is closed. Closes those that have waited too long."""
         idle = self._idle[_key(origin)]
         if connection.is_idle():
             idle.append(connection)
-        while idle and (len(idle) > self._most_idle or idle[0].has_expired()):
-            await idle.popleft().aclose()
+        closing = [idle.popleft() for _ in range(len(idle) - self._most_idle)]
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + _LOOK
+            for connections in self._idle.values():
+                while connections and connections[0].has_expired():
+                    closing.append(connections.popleft())
+        for each in closing:
+            await each.aclose()
 
 
 def _key(origin: Any) -> _Key:

@@ -14,7 +14,6 @@ import httpx
 from art_langgraph.client.outages import AWAY_STATUSES, LOST_ERRORS, ServerAway, outages, raise_if_away
 from art_langgraph.client.proxies import AsyncProxyTransport, ProxyTransport
 
-
 _IDLE = 128
 """Connections of an event loop to a server that may wait for their next request."""
 
