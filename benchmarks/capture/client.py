@@ -1,4 +1,4 @@
-"""Processor time of the client for a completion: rollouts that are recorded against the same agent without this project.
+"""Processor time of the client for a completion: recorded rollouts against the same agent without this project.
 
 The agent, LangChain's `create_agent` with a tool, asks a stand-in for the trainer server, a process of its own
 (`testbed.gateway_replay`), so that only the client's time counts. `bare` has LangChain's ChatOpenAI and `ainvoke`;
