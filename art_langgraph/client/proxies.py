@@ -158,8 +158,8 @@ class AsyncProxyTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, library: str = "httpx", idle: int | None = None) -> None:
         module: Any = import_module(library)
-        unlimited = functools.partial(unlimited_transport, module, idle)
-        self._pools = _Pools(module.AsyncHTTPTransport if idle is None else unlimited, module, {})
+        kind = module.AsyncHTTPTransport if idle is None else functools.partial(unlimited_transport, module, idle)
+        self._pools = _Pools(kind, module, {})
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         proxy = proxy_of(url := str(request.url))
