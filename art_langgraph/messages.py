@@ -237,6 +237,8 @@ def final_text(messages: Iterable[BaseMessage]) -> str:
     return texts[-1] if texts else ""
 
 
+_ROLES: dict[type[BaseMessage], str] = {HumanMessage: "user", SystemMessage: "system", ToolMessage: "tool"}
+"""Those of messages whose text is all that they have."""
 _THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 _CALLS = ("tool_use", "tool_call", "tool_call_chunk", "invalid_tool_call", "function_call", "custom_tool_call")
 _SERVER_CALLS = ("executable_code", "code_execution_result", "mcp_list_tools", "mcp_approval_request")
@@ -248,6 +250,11 @@ and `server_tool_use`."""
 def _to_openai(message: BaseMessage) -> list[dict[str, Any]]:
     if isinstance(message, AIMessage) or (isinstance(message, ChatMessage) and message.role == "assistant"):
         return [_answer_to_openai(message)]
+    if (role := _ROLES.get(type(message))) and isinstance(message.content, str) and not message.additional_kwargs:
+        # As LangChain writes them, whose function takes a tenth of a millisecond for each: a call has all of a history.
+        name = {"name": message.name} if message.name else {}
+        answered = {"tool_call_id": message.tool_call_id} if isinstance(message, ToolMessage) else {}
+        return [{"role": role, **name, **answered, "content": message.content}]
     try:
         return convert_to_openai_messages([message])
     except (ValueError, KeyError, TypeError, AttributeError):  # a block that LangChain does not know, or a role

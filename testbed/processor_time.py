@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
@@ -47,10 +48,11 @@ class ProcessorTime:
 
     Args:
         output: The file that gets the totals.
+        parts: The parts, as PARTS has them.
     """
 
-    def __init__(self, output: Path) -> None:
-        self._output = output
+    def __init__(self, output: Path, parts: Mapping[str, str]) -> None:
+        self._output, self._part_by_word = output, parts
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._used: dict[int, float] = {}
         """By thread: its processor time at the last sample."""
@@ -61,6 +63,15 @@ class ProcessorTime:
         signal.signal(signal.SIGPROF, self._sample)
         signal.signal(signal.SIGUSR1, self._write)
         signal.setitimer(signal.ITIMER_PROF, MILLISECONDS / 1000, MILLISECONDS / 1000)
+
+    def stop(self) -> None:
+        """Ends the measurement."""
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def totals(self) -> dict[str, float]:
+        """Seconds by part, until now."""
+        self._sample(signal.SIGPROF, sys._getframe(1))
+        return dict(self._seconds)
 
     def _sample(self, _signal: int, frame: FrameType | None) -> None:
         frames = {**sys._current_frames(), threading.get_ident(): frame}
@@ -81,7 +92,7 @@ class ProcessorTime:
 
     def _part_of(self, path: str) -> str | None:
         if path not in self._parts:
-            self._parts[path] = next((part for word, part in PARTS.items() if word in path), None)
+            self._parts[path] = next((part for word, part in self._part_by_word.items() if word in path), None)
         return self._parts[path]
 
     def _write(self, signal_number: int, frame: FrameType | None) -> None:
@@ -110,7 +121,7 @@ def parts_of(pid: int, output: Path, patience: float = 60.0) -> dict[str, float]
 def main() -> None:
     output, (_python, _flag, module, *arguments) = Path(sys.argv[1]), sys.argv[2:]
     sys.argv = [module, *arguments]
-    ProcessorTime(output).start()
+    ProcessorTime(output, PARTS).start()
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 

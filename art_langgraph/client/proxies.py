@@ -19,6 +19,7 @@ from typing import Any
 
 import httpx
 
+from art_langgraph.client.connections import unlimited_transport
 from trainer_server.common.home import is_local
 from trainer_server.common.proxies import Proxy, proxies, proxy_of, remedy
 from trainer_server.wire import ConfigError
@@ -54,7 +55,7 @@ class _Pools:
     """Connections by proxy, opened when they are needed.
 
     Args:
-        kind: Class of the transports that hold them.
+        kind: Class of the transports that hold them, or a function that makes one.
         library: That of the class, one of HTTP_LIBRARIES.
         options: Those of the class.
     """
@@ -151,12 +152,14 @@ class AsyncProxyTransport(httpx.AsyncBaseTransport):
 
     Args:
         library: That of the client, one of HTTP_LIBRARIES.
-        options: Those of its AsyncHTTPTransport.
+        idle: Connections to a server that may wait for their next request, of any number that there are; None: as
+            many, and as many at once, as are usual in httpx.
     """
 
-    def __init__(self, library: str = "httpx", **options: Any) -> None:
+    def __init__(self, library: str = "httpx", idle: int | None = None) -> None:
         module: Any = import_module(library)
-        self._pools = _Pools(module.AsyncHTTPTransport, module, options)
+        kind = module.AsyncHTTPTransport if idle is None else functools.partial(unlimited_transport, module, idle)
+        self._pools = _Pools(kind, module, {})
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         proxy = proxy_of(url := str(request.url))

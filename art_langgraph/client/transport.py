@@ -7,13 +7,15 @@ import math
 import threading
 import time
 from collections.abc import AsyncGenerator
-from importlib import import_module
 from typing import Any
 
 import httpx
 
 from art_langgraph.client.outages import AWAY_STATUSES, LOST_ERRORS, ServerAway, outages, raise_if_away
 from art_langgraph.client.proxies import AsyncProxyTransport, ProxyTransport
+
+_IDLE = 128
+"""Connections of an event loop to a server that may wait for their next request."""
 
 
 class _Retries:
@@ -124,7 +126,6 @@ class LoopTransport(httpx.AsyncBaseTransport):
 
     def __init__(self, library: str = "httpx") -> None:
         self._library = library
-        self._limits = import_module(library).Limits(max_connections=None, max_keepalive_connections=128)
         self._pools: dict[asyncio.AbstractEventLoop, tuple[AsyncProxyTransport, AsyncGenerator[None]]] = {}
         """By loop: its connections, and what closes them."""
         self._lock = threading.Lock()
@@ -136,7 +137,7 @@ class LoopTransport(httpx.AsyncBaseTransport):
                 for other in [other for other in self._pools if other.is_closed()]:  # one that nobody shut down
                     del self._pools[other]
                 guard = self._until_the_end_of(loop)
-                self._pools[loop] = (AsyncProxyTransport(self._library, limits=self._limits), guard)
+                self._pools[loop] = (AsyncProxyTransport(self._library, idle=_IDLE), guard)
             pool, _ = self._pools[loop]
         if guard:
             await anext(guard)

@@ -18,6 +18,7 @@ from langchain_core.messages import (
     RemoveMessage,
     SystemMessage,
     ToolMessage,
+    convert_to_openai_messages,
     message_chunk_to_message,
 )
 from langgraph.graph import START, MessagesState, StateGraph
@@ -431,3 +432,19 @@ def test_messages_that_are_no_answers() -> None:
         {"role": "assistant", "content": "So", "reasoning_content": "hm"},
         {"role": "critic", "content": "c"},
     ]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        HumanMessage("hello"),
+        HumanMessage("", name="Ada"),
+        SystemMessage("be brief"),
+        SystemMessage("be brief", additional_kwargs={"__openai_role__": "developer"}),
+        ToolMessage("4", tool_call_id="call-1", name="add"),
+        ToolMessage("no", tool_call_id="call-1", status="error", artifact={"a": 1}),
+        HumanMessage(["hello", {"type": "text", "text": "you"}]),
+    ],
+)
+def test_messages_of_text_are_written_as_langchain_writes_them(message: BaseMessage) -> None:
+    assert to_openai([message]) == convert_to_openai_messages([message])

@@ -98,6 +98,8 @@ class Plan:
         trainer: GPUs of the trainer; 0: it uses the engine's GPU.
         turns: Whether engine and trainer use the same GPU by turns (`serve --share-gpu`). With `trainer` 0 and no
             turns, both use it at the same time.
+        whole: Whether the trainer has memory for a row of TOKEN_BUDGET tokens with no layer computed twice. Otherwise
+            it has what a row needs at least, and takes longer for it.
     """
 
     workload: Workload
@@ -105,6 +107,7 @@ class Plan:
     tensor: int
     trainer: int
     turns: bool = False
+    whole: bool = False
 
     @property
     def engine_items(self) -> list[Item]:
@@ -121,8 +124,8 @@ class Plan:
     def trainer_items(self) -> list[Item]:
         """Memory that the trainer needs on each of its GPUs. Several GPUs divide only the layers' weights (FSDP2)."""
         shape, rank, parts = self.workload.shape, self.workload.rank, max(self.trainer, 1)
-        short = min(checkpoint_above(shape.layers, shape.hidden_size), TOKEN_BUDGET)
-        row, plain = shape.activation_bytes(TOKEN_BUDGET), shape.activation_bytes(short)
+        short = TOKEN_BUDGET if self.whole else min(checkpoint_above(shape.layers, shape.hidden_size), TOKEN_BUDGET)
+        row, plain = shape.activation_bytes(TOKEN_BUDGET), short * shape.kept_bytes_per_token
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
         layers = BF16 * shape.linear_parameters
         weights = self.workload.trainer_weight_bytes - (layers - layers / parts)
@@ -255,10 +258,14 @@ def make_plan(workload: Workload, *, turns: bool | None = None) -> Plan:
 
     Returns:
         The first layout that fits: that with the fewest GPUs for the trainer, then the fewest for each engine. If none
-        fits, the layout that takes turns on one GPU, or the first layout on several GPUs.
+        fits, the layout that takes turns on one GPU, or the first layout on several GPUs. The trainer has memory for
+        whole rows where that leaves the engines enough for the requests at the same time.
     """
     layouts = [plan for plan in _layouts(workload) if turns in (None, plan.turns)]
-    return next((plan for plan in layouts if plan.fits), layouts[-1] if workload.gpus == 1 else layouts[0])
+    plan = next((plan for plan in layouts if plan.fits), layouts[-1] if workload.gpus == 1 else layouts[0])
+    whole = replace(plan, whole=True)
+    has_room = whole.fits and whole.requests * whole.engines >= min(workload.concurrency, plan.requests * plan.engines)
+    return whole if has_room else plan
 
 
 def remedies(workload: Workload) -> list[str]:

@@ -134,6 +134,10 @@ class Ranks:
         """The text of the first rank, on all ranks; that of the others is ignored."""
         return json.loads(self._exchange(json.dumps(text).encode())[0])  # type: ignore[no-any-return]
 
+    def agree(self, number: int) -> int:
+        """The least of the numbers of all ranks."""
+        return min(int(own) for own in self._exchange(str(number).encode()))
+
     @contextmanager
     def share_errors(self) -> Iterator[None]:
         """For what each rank does by itself before all go on together, such as reading files: an error of one rank is

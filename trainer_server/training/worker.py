@@ -210,6 +210,7 @@ def main() -> None:
     if by_accelerate or "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.local_count))
     start = time.monotonic()
+    home = Home.find(args.home)
     model = PolicyModel(
         args.model,
         dtype=getattr(torch, args.dtype),
@@ -217,9 +218,9 @@ def main() -> None:
         ranks=ranks,
         rest=args.take_turns,
         trust_remote_code=args.trust_remote_code,
+        cache=home.cache / "layers",
     )
     log.info("base model loaded in %.1f s", time.monotonic() - start)
-    home = Home.find(args.home)
     worker = Worker(
         home,
         model,

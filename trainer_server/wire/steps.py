@@ -219,7 +219,8 @@ class GRPOConfig(ClosedRecord):
     max_grad_norm: float = Field(default=1.0, gt=0)
     token_budget: int = Field(default=8192, gt=0, le=MOST_TOKENS)
     """Unique tokens in one packed row. A larger batch is split into micro-batches of one optimizer step, as TRL does
-    with `gradient_accumulation_steps`."""
+    with `gradient_accumulation_steps`. On a GPU, rows have up to 32,768 where that fits, unless this is lower than the
+    default; completions that are longer than this are left out in any case."""
 
     @model_validator(mode="before")
     @classmethod

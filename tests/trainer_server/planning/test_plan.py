@@ -138,6 +138,20 @@ def test_engine_and_trainer_take_turns_where_they_do_not_fit_beside_each_other()
     assert "--share-gpu" not in make_plan(QWEN).command
 
 
+def test_the_trainer_has_memory_for_whole_rows_where_the_engine_has_enough_for_its_requests() -> None:
+    small = Workload("small", KNOWN["Qwen3-0.6B"], gpus=1, gpu_memory=80)
+    plan = make_plan(small)
+    least = replace(plan, whole=False)
+    assert plan.fits
+    assert plan.whole
+    assert least.requests > plan.requests >= small.concurrency
+    kept = 8192 * small.shape.kept_bytes_per_token * ALLOCATOR / GIB
+    assert next(item.gib for item in plan.trainer_items if item.name == "activations") == pytest.approx(kept)
+    for tight in (replace(small, gpu_memory=24), replace(small, concurrency=plan.requests + 1)):
+        assert make_plan(tight).fits
+        assert not make_plan(tight).whole
+
+
 def test_many_gpus_are_divided_without_rest() -> None:
     for gpus in range(2, 17):
         plan = make_plan(replace(QWEN, gpus=gpus))

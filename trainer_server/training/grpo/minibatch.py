@@ -134,13 +134,12 @@ class Minibatch:
         config: GRPOConfig,
         *,
         share: bool,
+        budget: int,
         ranks: int,
         row_end: int | None,
     ) -> Minibatch:
-        """index_S: which samples of the batch belong to it. share, ranks, row_end: of `pack_samples`."""
-        packing = pack_samples(
-            [samples[index] for index in index_S], config.token_budget, share=share, ranks=ranks, row_end=row_end
-        )
+        """index_S: which samples of the batch belong to it. share, budget, ranks, row_end: of `pack_samples`."""
+        packing = pack_samples([samples[index] for index in index_S], budget, share=share, ranks=ranks, row_end=row_end)
         places = np.array(index_S)
         rows = [dataclasses.replace(row, source_R=places[row.source_R]) for row in packing.rows]
         token_weight_S = torch.zeros(len(samples), dtype=torch.float64)

@@ -127,9 +127,17 @@ def _minibatches(
 ) -> list[Minibatch]:
     """The minibatches of a batch, packed."""
     whole = config.loss_aggregation == "trajectory"
+    budget = ranks.agree(model.row_budget(config.token_budget))
     return [
         Minibatch.of(
-            batch.samples, index_S, tokens, config, share=model.share, ranks=ranks.count, row_end=model.row_end
+            batch.samples,
+            index_S,
+            tokens,
+            config,
+            share=model.share,
+            budget=budget,
+            ranks=ranks.count,
+            row_end=model.row_end,
         )
         for index_S in minibatches(batch.samples, config.num_minibatches, rng, whole_trajectories=whole)
     ]

@@ -1,17 +1,27 @@
-"""Memory of the device that computes: how many layers of a row are computed twice, and where a model rests.
+"""Memory of the device that computes: how long rows are, how many of their layers are computed twice, and where a
+model rests.
 
-As many layers as must be, so that the row fits into the memory that is free.
+As many layers as must be are computed twice, so that the row fits into the memory that is free.
 
 Checkpointing a layer keeps its input alone, and computes the layer again in the backward pass. Shapes: T tokens.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+
+from trainer_server.process.files import write_atomic
+
+log = logging.getLogger(__name__)
 
 _SPARE = 0.85
 """Share of the free memory that a row may take: the allocator leaves gaps."""
@@ -34,6 +44,34 @@ class LayerMemory:
 
     layer_bytes: float
     input_bytes: float
+
+    @classmethod
+    def find(cls, directory: Path | None, facts: Mapping[str, Any], measure: Callable[[], LayerMemory]) -> LayerMemory:
+        """What another process has measured of the same model on such a device; otherwise it is measured, and kept.
+
+        Args:
+            directory: Where it is kept; None: nowhere.
+            facts: What it depends on, as JSON has it.
+            measure: Measures it.
+        """
+        if directory is None:
+            return measure()
+        text = json.dumps(facts, sort_keys=True)
+        file = directory / f"{hashlib.sha256(text.encode()).hexdigest()[:32]}.json"
+        try:
+            kept = json.loads(file.read_text(encoding="utf-8"))
+            memory = cls(float(kept["layer_bytes"]), float(kept["input_bytes"]))
+            if kept["facts"] == json.loads(text) and memory.layer_bytes > 0:
+                return memory
+        except (OSError, ValueError, TypeError, KeyError):  # there is none, or it is damaged
+            pass
+        memory = measure()
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, json.dumps({**asdict(memory), "facts": facts}))
+        except OSError as error:  # the next process measures again
+            log.warning("what a layer keeps of a token cannot be written to %s: %s", file, error.strerror)
+        return memory
 
     @classmethod
     def measure(cls, forward: Callable[[int], torch.Tensor], layers: int) -> LayerMemory:
@@ -76,6 +114,10 @@ class LayerMemory:
             return layers
         lacking = (layers + 2) * self.layer_bytes - room
         return min(layers, max(1, math.ceil(lacking / (self.layer_bytes - self.input_bytes))))
+
+    def row_tokens(self, layers: int, free: int) -> int:
+        """Tokens of the longest row that fits into `free` bytes with no layer computed twice."""
+        return int(_SPARE * free / ((layers + 1) * self.layer_bytes))
 
 
 class HostWeights:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import json
 import logging
 import math
 import zlib
@@ -44,10 +45,14 @@ from trainer_server.training.model.precision import Quantization, keep_fp32, qua
 from trainer_server.training.model.recurrent import carry_states, has_known_layers
 from trainer_server.training.model.tree import Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
-from trainer_server.wire import PolicySpec, TrainingError
+from trainer_server.wire import GRPOConfig, PolicySpec, TrainingError
 
 log = logging.getLogger(__name__)
 
+TOKEN_BUDGET = int(GRPOConfig.model_fields["token_budget"].default)
+"""Tokens of a row at most, by default."""
+ROW_TOKENS = 32_768
+"""Tokens of a row above which a longer one is no faster."""
 _TRIAL_TOKENS = 200
 """Of the row that compiled layers are tried with: no multiple of anything."""
 _TRIAL_ERROR = 0.2
@@ -74,6 +79,7 @@ class PolicyModel:
         ranks: Ranks = ALONE,
         rest: bool = False,
         trust_remote_code: bool = False,
+        cache: Path | None = None,
     ) -> None:
         """Loads a base model.
 
@@ -86,6 +92,7 @@ class PolicyModel:
             ranks: The processes that compute a step together, and may divide the base model.
             rest: Use no GPU before `wake`.
             trust_remote_code: Whether Python code in the model's directory may run.
+            cache: Directory in which measurements are kept for other processes; None: they are not kept.
 
         Raises:
             TrainingError: The model or the combination of options cannot be trained.
@@ -107,7 +114,10 @@ class PolicyModel:
         self._base = base
         self._unadapted = unadapted_layers(base)
         self._layers = Layers(base.get_decoder())
-        self._memory: LayerMemory | None = None
+        self._memories: dict[str, LayerMemory] = {}
+        """By shape of the LoRA."""
+        self._cache = None if ranks.shards_model else cache  # there, all ranks measure together, or none
+        self._facts = {"dtype": str(dtype), "quantization": quantization, "torch": torch.__version__}
         self._by_segments = has_known_layers(base)
         carry_states(base)
         self.compiles = (
@@ -266,9 +276,45 @@ class PolicyModel:
             return 0
         if self.free_memory is None:
             return self._layers.count if tokens > self.checkpoint_above else 0
-        if self._memory is None:
-            self._memory = LayerMemory.measure(self._any_row, self._layers.count)
-        return self._memory.layers_twice(tokens, self._layers.count, self.free_memory())
+        return self._layer_memory().layers_twice(tokens, self._layers.count, self.free_memory())
+
+    def row_budget(self, token_budget: int) -> int:
+        """Tokens of a packed row at most: on a GPU as many as fit with no layer computed twice, up to ROW_TOKENS.
+
+        Args:
+            token_budget: That of the configuration. A row may have as many in any case; one that is lower than the
+                default is somebody's choice, and stays.
+        """
+        if self.free_memory is None or token_budget < TOKEN_BUDGET:
+            return token_budget
+        self._prepare_layers()
+        return max(
+            token_budget, min(ROW_TOKENS, self._layer_memory().row_tokens(self._layers.count, self.free_memory()))
+        )
+
+    def _layer_memory(self) -> LayerMemory:
+        if self._adapter not in self._memories:
+            config = {key: value for key, value in self._base.config.to_dict().items() if key != "_name_or_path"}
+            facts = {
+                **self._facts,
+                "model": json.loads(json.dumps(config, default=str)),
+                "adapter": self._adapter,
+                "card": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type,
+                "compiled": bool(self.compilation.get("layers_compiled")),
+                "shared": self.share,
+            }
+            self._memories[self._adapter] = LayerMemory.find(self._cache, facts, self._measure_layers)
+        return self._memories[self._adapter]
+
+    def _measure_layers(self) -> LayerMemory:
+        self._layers.twice = 0
+        with torch.enable_grad():
+            return LayerMemory.measure(self._any_row, self._layers.count)
+
+    def _prepare_layers(self) -> None:
+        """Compiles the layers before the first row."""
+        if self.compiles and self.share and not self.compilation:
+            self.compile_layers()
 
     def compile_layers(self) -> None:
         """Compiles the layers, if they give the hidden states and gradients of the uncompiled ones, of a small row.
@@ -340,8 +386,7 @@ class PolicyModel:
             entropy_gradient: Whether the entropy has a gradient; otherwise it is detached.
             detached: Whether no gradient goes through the keys and values of the row's trunk, see `detaches`.
         """
-        if self.compiles and self.share and not self.compilation:
-            self.compile_layers()
+        self._prepare_layers()
         self._layers.twice = self._layers_twice(len(row.tokens_T))
         place_R, target_R = (torch.from_numpy(index_R).to(self.device) for index_R in (row.place_R, row.target_R))
         temperature_R = temperature_R.float().to(self.device)

@@ -79,6 +79,7 @@ def warm_start(
     total = epoch * config.num_train_epochs
     measured_after = _measured_after(epoch)
     optimizer = make_optimizer(model, config)
+    budget = ranks.agree(model.row_budget(config.token_budget))
     history = _History(config.lr)
     validation = demonstrations.validation
     held_out = HeldOut(model, validation.rows, config, ranks) if validation and not fits else None
@@ -98,7 +99,7 @@ def warm_start(
         start = time.monotonic()
         peak = _peak(config, min(total, update / moment.share) if update and moment.share else total)
         rate = _learning_rate(config, peak, max(update, moment.share * total), total)
-        _update(model, optimizer, [rows[index] for index in batch], config, rate, history, ranks)
+        _update(model, optimizer, [rows[index] for index in batch], config, rate, history, ranks, budget)
         history.lr = peak
         history.seconds.append(time.monotonic() - start)
         order.record(batch, history.seconds[-1])
@@ -145,10 +146,11 @@ def _update(
     rate: float,
     history: _History,
     ranks: Ranks,
+    budget: int,
 ) -> None:
-    """Moves the weights by one batch, and adds its figures to the history. Raises TrainingError for a loss or gradient
-    that is not finite."""
-    packing = Paths.of(rows).pack(config.token_budget, share=model.share, ranks=ranks.count, row_end=model.row_end)
+    """Moves the weights by one batch, in rows of at most `budget` tokens, and adds its figures to the history. Raises
+    TrainingError for a loss or gradient that is not finite."""
+    packing = Paths.of(rows).pack(budget, share=model.share, ranks=ranks.count, row_end=model.row_end)
     optimizer.zero_grad(set_to_none=True)
     loss_tokens = sum(row.loss_tokens for row in rows)
     loss = _backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix)

@@ -35,6 +35,43 @@ def test_the_measured_layer_is_no_larger_than_its_input_where_nothing_is_kept() 
     assert LayerMemory(layer_bytes=10.0, input_bytes=10.0).layers_twice(100, 4, 10) == 4
 
 
+def test_the_longest_row_that_fits_computes_no_layer_twice() -> None:
+    memory = LayerMemory(layer_bytes=100.0, input_bytes=10.0)
+    for free in (10_000, 1_000_000, 123_456_789):
+        tokens = memory.row_tokens(10, free)
+        assert memory.layers_twice(tokens, 10, free) == 0
+        assert memory.layers_twice(tokens + 1, 10, free) > 0
+
+
+def test_what_was_measured_is_kept_for_the_same_facts(tmp_path: Path) -> None:
+    measured: list[int] = []
+
+    def find(**facts: object) -> LayerMemory:
+        def measure() -> LayerMemory:
+            measured.append(1)
+            return LayerMemory(layer_bytes=100.0 * len(measured), input_bytes=10.0)
+
+        return LayerMemory.find(tmp_path / "layers", facts, measure)
+
+    first = find(card="A", rank=8)
+    assert find(card="A", rank=8) == first
+    assert len(measured) == 1
+    assert find(card="B", rank=8) != first
+    assert find(card="A", rank=16) != first
+    assert len(measured) == 3
+    for file in (tmp_path / "layers").iterdir():
+        file.write_text('{"layer_bytes": "much"}')
+    find(card="A", rank=8)
+    assert len(measured) == 4, "what is damaged is measured again"
+    assert LayerMemory.find(None, {}, lambda: first) == first
+
+
+def test_a_place_that_cannot_be_written_costs_a_measurement_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    memory = LayerMemory(1.0, 1.0)
+    assert LayerMemory.find(tmp_path / "file" / "layers", {}, lambda: memory) == memory
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> PolicyModel:
     return tiny_model(tmp_path_factory.mktemp("model"), LlamaConfig(**{**PLAIN, "num_hidden_layers": LAYERS}))
@@ -75,6 +112,40 @@ def test_a_row_computes_layers_twice_until_it_fits_and_gives_the_same(model: Pol
     assert recomputed[0] == 0
     assert recomputed[-1] == LAYERS
     assert 0 < recomputed[1] < recomputed[2] < LAYERS
+
+
+def test_rows_are_as_long_as_fits_and_no_longer_than_somebody_chose(
+    model: PolicyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert model.row_budget(8192) == 8192, "on a processor, as configured"
+    monkeypatch.setattr(model, "_cache", tmp_path)
+    monkeypatch.setattr(model, "_memories", {})
+    memory = model._layer_memory()
+    whole = (LAYERS + 1) * memory.layer_bytes / 0.85
+    for free, budget in ((0, 8192), (8000, 8192), (20_000, 20_000), (10**6, 32_768)):
+        monkeypatch.setattr(model, "free_memory", lambda free=free: int(free * whole))
+        assert model.row_budget(8192) == pytest.approx(budget, abs=1)
+        assert model.row_budget(4096) == 4096
+    assert model.row_budget(50_000) == 50_000
+
+
+def test_a_process_does_not_measure_again_what_another_has(
+    model: PolicyModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "_cache", tmp_path)
+    monkeypatch.setattr(model, "_memories", {})
+    first = model._layer_memory()
+    model._memories.clear()  # as in another process
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "_any_row", lambda tokens: pytest.fail("it was measured again"))
+        assert model._layer_memory() == first
+    other = SPEC.model_copy(update={"rank": 2})
+    model.select(other, beside=True)
+    try:
+        assert model._layer_memory().layer_bytes < first.layer_bytes
+    finally:
+        model.select(SPEC)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_model_that_rests_goes_back_to_the_memory_that_it_came_from(tmp_path: Path) -> None:
