@@ -164,7 +164,11 @@ class StreamRollouts(StepRollouts):
         """Makes the next group, with the runs that are added where it teaches nothing."""
         options = self._options
         draw, place, scenario = self._next_scenario()
-        name = f"{options.run}/{draw}.{place}/{uuid.uuid4().hex[:8]}" if options.run and options.store else None
+        name = (
+            f"{options.run}/{draw}.{place}/{uuid.uuid4().hex[:8]}"
+            if options.run and options.store is not None
+            else None
+        )
         result = CompleteGroup(TrajectoryGroup(scenario=scenario), time.monotonic(), 0.0)
 
         async def run_group(n: int = options.n, **changes: Any) -> TrajectoryGroup:
