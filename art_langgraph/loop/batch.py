@@ -26,6 +26,7 @@ class RolloutBatch:
         timeout_count: How many runs were left out of groups because they had run over `timeout`.
         drop_count: How many complete groups were left out because they were too old.
         ages: How many of the groups are so many versions old.
+        bound: What bounds the speed of the training, and what to change; None: it is not known.
         rescue: What came of hints; None: none are given.
         seconds: Wall time by phase: `rollout`, from the first run's begin to the last one's end. With a stream also
             `wait`, for which the step waited for groups, and `slots`, for which its runs waited for slots on average.
@@ -43,6 +44,7 @@ class RolloutBatch:
     timeout_count: int = 0
     drop_count: int = 0
     ages: Mapping[int, int] = field(default_factory=dict)
+    bound: str | None = None
     rescue: Rescue | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     span: tracing.Span = tracing.NOTHING

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
@@ -59,6 +60,8 @@ class GroupStream:
         self._running = set[asyncio.Task[CompleteGroup]]()
         self._queue = deque[CompleteGroup]()
         self._failure: BaseException | None = None
+        self.waits = dict.fromkeys(("slots", "in_flight", "room"), 0.0)
+        """Seconds that the next group waited, by what it waited for: "slots", "in_flight", or "room"."""
         self._change = asyncio.Event()
         """Wakes whoever waits; each looks whether what it waits for has come."""
 
@@ -81,12 +84,12 @@ class GroupStream:
         while not self._queue or self._failure is not None:
             if self._failure is not None:
                 raise self._failure
-            await self._changed()
+            await self._wait_for_change()
         group = self._queue.popleft()
         self._change.set()
         return group
 
-    async def _changed(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._change.clear()
         await self._change.wait()
 
@@ -98,9 +101,13 @@ class GroupStream:
     async def _produce(self) -> None:
         while True:
             while not self._has_room:
-                await self._changed()
+                start, is_full = time.monotonic(), len(self._running) >= self._in_flight
+                await self._wait_for_change()
+                self.waits["in_flight" if is_full else "room"] += time.monotonic() - start
+            start = time.monotonic()
             async with self._limit:  # the line of the semaphore is fair: those who wait already come first
                 pass
+            self.waits["slots"] += time.monotonic() - start
             if not self._has_room:
                 continue
             begin = asyncio.Event()

@@ -31,6 +31,9 @@ from trainer_server.wire import GRPOConfig
 
 log = logging.getLogger("art_langgraph")
 
+_WAITING = 0.1
+"""Share of the time from which on it is the groups that steps wait for."""
+
 
 class StreamRollouts(StepRollouts):
     """Makes groups all the time; a step takes the first `groups_per_step` of them that are complete.
@@ -74,6 +77,9 @@ class StreamRollouts(StepRollouts):
         self._explored = Counter[int]()
         """Runs that explore, by the choice of the sampler that their groups belong to."""
         self._age_rule_shown = False
+        self._in_flight, self._start = in_flight, 0.0
+        self._wait_seconds = self._seconds = 0.0
+        """That steps waited for groups, and that went by, without the first step, which waits in any case."""
 
     async def batches(self, steps: Sequence[int]) -> AsyncGenerator[RolloutBatch]:
         """The groups of each step. Closing it early cancels the rollouts that still run."""
@@ -116,15 +122,38 @@ class StreamRollouts(StepRollouts):
         batch = _batch(step, taken, self._count_ages(taken))
         batch.measured_count, batch.drop_count = len(ready), dropped
         batch.replacement_count = max(0, len(taken) - options.groups_per_step) if rounds else 0
-        batch.seconds["wait"] = time.monotonic() - start
+        end = time.monotonic()
+        batch.seconds["wait"] = end - start
+        if self._start:
+            self._wait_seconds += end - start
+            self._seconds += end - self._start
+            batch.bound = self._describe_bound()
+        self._start = end
         self._check.of_use(step, batch.groups)
         return batch
 
-    def _missing(self, taken: Sequence[CompleteGroup], rounds: int) -> int:
+    def _describe_bound(self) -> str:
+        """What bounds the speed of the training until now, and what to change."""
+        share, waits = self._wait_seconds / self._seconds, self._stream.waits
+        if share < _WAITING:
+            return (
+                f"the trainer was busy {1 - share:.0%} of the time, and groups waited for it: give it more or faster "
+                "devices, or steps with fewer tokens"
+            )
+        staleness = self._options.max_staleness
+        remedies = {
+            "slots": "add an engine, or raise max_concurrency where the engines can compute more requests",
+            "in_flight": f"raise in_flight={self._in_flight}",
+            "room": f"raise max_staleness={staleness}, which allows {staleness + 1} steps' groups at once",
+        }
+        longest = max(waits, key=lambda reason: waits[reason])
+        return f"the trainer waited {share:.0%} of the time for groups: {remedies[longest]}"
+
+    def _missing(self, groups: Sequence[CompleteGroup], rounds: int) -> int:
         """How many more groups a step takes, at most. Those that teach nothing are replaced, so many times."""
         size = self._options.groups_per_step
-        useful = sum(informative(group.group) for group in taken) if rounds else len(taken)
-        return min(size - useful, size * (1 + rounds) - len(taken))
+        useful = sum(informative(group.group) for group in groups) if rounds else len(groups)
+        return min(size - useful, size * (1 + rounds) - len(groups))
 
     def _allow(self, missing: int) -> None:
         """Sets how many groups there may be: those that the step takes, and those of `max_staleness` later steps."""
@@ -138,9 +167,9 @@ class StreamRollouts(StepRollouts):
         newest = max(versions, default=0) if self._version is None else self._version
         return [max(0, newest - version) for version in versions]
 
-    def _count_ages(self, taken: Sequence[CompleteGroup]) -> dict[int, int]:
+    def _count_ages(self, groups: Sequence[CompleteGroup]) -> dict[int, int]:
         """How many groups are so many versions old: each as old as its oldest run."""
-        ages = Counter(max(self._ages(group.group), default=0) for group in taken)
+        ages = Counter(max(self._ages(group.group), default=0) for group in groups)
         return dict(sorted(ages.items()))
 
     def _usable(self, group: TrajectoryGroup, config: GRPOConfig) -> bool:
@@ -312,19 +341,19 @@ def _age_rule(config: GRPOConfig) -> str:
     return "used with their importance weights. GRPOConfig(max_staleness=…) leaves them out"
 
 
-def _batch(step: int, taken: Sequence[CompleteGroup], ages: dict[int, int]) -> RolloutBatch:
+def _batch(step: int, groups: Sequence[CompleteGroup], ages: dict[int, int]) -> RolloutBatch:
     """What a step takes of the stream, with the sums over its groups."""
-    rescues = [group.rescue for group in taken if group.rescue is not None]
-    batch = RolloutBatch(step, [group.group for group in taken], ages=ages)
+    rescues = [group.rescue for group in groups if group.rescue is not None]
+    batch = RolloutBatch(step, [group.group for group in groups], ages=ages)
     if rescues:
         batch.rescue = Rescue()
         for part in rescues:
             batch.rescue.add(part)
-    batch.exploration_count = sum(group.exploration_count for group in taken)
-    batch.timeout_count = sum(group.timeout_count for group in taken)
-    waits = [seconds for group in taken for seconds in group.slot_seconds]
+    batch.exploration_count = sum(group.exploration_count for group in groups)
+    batch.timeout_count = sum(group.timeout_count for group in groups)
+    waits = [seconds for group in groups for seconds in group.slot_seconds]
     batch.seconds = {
-        "rollout": max(group.end for group in taken) - min(group.start for group in taken),
+        "rollout": max(group.end for group in groups) - min(group.start for group in groups),
         "slots": statistics.fmean(waits) if waits else 0.0,
     }
     return batch

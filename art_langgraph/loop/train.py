@@ -172,6 +172,7 @@ def _record(batch: RolloutBatch, result: StepResult) -> StepRecord:
         explored=batch.exploration_count,
         measured=batch.measured_count,
         ages=batch.ages,
+        bound=batch.bound,
         drops=batch.drop_count,
         timeouts=batch.timeout_count,
         hints=batch.rescue.counts if batch.rescue else None,

@@ -99,6 +99,8 @@ class StepRecord:
         hinted: The runs with a hint, which were not sent.
         measured: How many of the groups were made before the first step.
         ages: How many of the groups are so many versions old, where groups are made during training.
+        bound: What bounds the speed of the run until now, and what to change, where groups are made during training;
+            None in the first step.
         drops: How many complete groups were too old for the step, and were left out.
         timeouts: How many runs were left out of groups because they ran over `timeout`.
         elapsed: Seconds since the call of `train`.
@@ -121,6 +123,7 @@ class StepRecord:
     explored: int = 0
     measured: int = 0
     ages: Mapping[int, int] = field(default_factory=dict)
+    bound: str | None = None
     drops: int = 0
     timeouts: int = 0
     hints: HintCounts | None = None
@@ -206,6 +209,7 @@ class StepRecord:
             "groups": {"sent": len(self.groups), "informative": self.informative, "replaced": self.replaced},
             "explored": self.explored,
             "ages": {str(age): count for age, count in self.ages.items()},
+            "bound": self.bound,
             "drops": self.drops,
             "timeouts": self.timeouts,
             "hints": self.hints and asdict(self.hints),

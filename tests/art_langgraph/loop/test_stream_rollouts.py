@@ -283,3 +283,24 @@ async def test_after_a_kill_no_group_is_trained_twice_and_none_that_was_complete
     assert sorted(names([group for groups in trainer.sent for group in groups])) == list("abcd")
     assert {run.id for run in store} == set(trained), "none that was complete is lost"
     assert len(store) == before + 2 * (4 - len(stored))
+
+
+@pytest.mark.parametrize(
+    ("pause_seconds", "step_seconds", "options", "remedy"),
+    [
+        (0.001, 0.1, {}, "the trainer was busy"),
+        (0.1, 0.001, {"max_concurrency": 1}, "add an engine, or raise max_concurrency"),
+        (0.1, 0.001, {"in_flight": 1}, "raise in_flight=1"),
+        (0.1, 0.001, {}, "raise max_staleness=1, which allows 2 steps' groups at once"),
+    ],
+)
+async def test_a_sentence_says_what_bounds_the_run(
+    pause_seconds: float, step_seconds: float, options: dict[str, Any], remedy: str
+) -> None:
+    trainer = Trainer()
+    trainer.during = lambda step: asyncio.sleep(step_seconds)
+    records = await steps(trainer, lambda text, run: asyncio.sleep(pause_seconds), steps=5, **options)
+    assert records[0].bound is None
+    assert records[-1].bound is not None
+    assert remedy in records[-1].bound
+    assert records[-1].summary()["bound"] == records[-1].bound
