@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +25,10 @@ from art_langgraph import (
     TrajectoryStore,
     train,
 )
+from tests.support.killed import stream as killed_stream
+from tests.support.patience import PATIENCE
 from tests.support.runs.chat_models import Answering
+from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.common import Connection
 from trainer_server.wire import ConfigError, Job, JobStatus, Policy, PolicySpec, StepResult
 
@@ -304,3 +308,37 @@ async def test_a_sentence_says_what_bounds_the_run(
     assert records[-1].bound is not None
     assert remedy in records[-1].bound
     assert records[-1].summary()["bound"] == records[-1].bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("delay", [0.0, 0.05, 0.3])
+async def test_kill_nine_of_the_client_loses_no_complete_group(
+    connected: TrainerServer, tmp_path: Path, delay: float
+) -> None:
+    store, policy = TrajectoryStore(tmp_path / "runs.sqlite"), f"stream{int(delay * 100)}"
+    async with TrainerClient() as client:
+        await client.create_policy(policy)
+        training = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.support.killed.stream", policy, str(store.path),
+            stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert training.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while (await training.stdout.readline()).strip() != b"step 2":
+                assert training.returncode is None
+        await asyncio.sleep(delay)
+        training.kill()
+        await training.wait()
+        by_group = defaultdict[str, set[str]](set)
+        for run in store:
+            by_group[str(run.group)].add(run.id)
+        records = [record async for record in killed_stream.steps(client, policy, store)]
+    assert [record.step for record in records] == list(range(1, killed_stream.STEPS + 1))
+    assert [record.result.version for record in records] == list(range(1, killed_stream.STEPS + 1))
+    by_step = [store.runs_of_step(policy, f"{killed_stream.RUN}-step-{record.step}") for record in records]
+    assert [len(runs) for runs in by_step] == [4] * killed_stream.STEPS
+    trained = set[str]().union(*by_step)
+    assert len(trained) == 4 * killed_stream.STEPS, "no run is in two steps"
+    complete = {run for runs in by_group.values() if len(runs) == 2 for run in runs}
+    assert len(complete) >= 8
+    assert complete <= trained, "no complete group is lost"
