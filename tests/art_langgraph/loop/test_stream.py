@@ -82,7 +82,7 @@ async def test_no_more_groups_exist_than_are_of_use(slots: int, in_flight: int) 
         assert len(groups.begun) == 9
 
 
-async def test_leaving_early_cancels_groups_that_are_under_way() -> None:
+async def test_leaving_early_cancels_rollouts_that_are_under_way() -> None:
     groups = Groups()
     async with GroupStream(groups.make, asyncio.Semaphore(9), 9) as stream:
         stream.allow(3)
@@ -92,7 +92,7 @@ async def test_leaving_early_cancels_groups_that_are_under_way() -> None:
     assert sorted(groups.cancelled) == [1, 2, 3]
 
 
-async def test_a_group_that_cannot_be_made_ends_the_loop() -> None:
+async def test_rollouts_that_fail_end_the_loop() -> None:
     groups = Groups()
     async with GroupStream(groups.make, asyncio.Semaphore(9), 9) as stream:
         stream.allow(2)

@@ -187,6 +187,43 @@ async def test_a_group_that_is_too_old_for_the_settings_is_counted_and_left_out(
     assert records[3].summary()["drops"] == 1
 
 
+async def events(staleness: int) -> list[str]:
+    """The runs and steps of a training with one run at once, in the order in which they begin and end."""
+    trainer, found = Trainer(), list[str]()
+
+    async def pause(text: str, run: int) -> None:
+        found.append(f"run {text}")
+
+    async def during(step: int) -> None:
+        found.append(f"train {step}")
+        for _ in range(300):
+            await asyncio.sleep(0)
+        while staleness and step == 1 and "run b" not in found:
+            await asyncio.sleep(0.001)
+        found.append(f"trained {step}")
+
+    trainer.during = during
+    options = {"steps": 4, "groups_per_step": 1, "n": 1, "max_concurrency": 1}
+    await steps(trainer, pause, max_staleness=staleness, **options)
+    return found
+
+
+async def test_by_default_rollouts_and_training_take_turns() -> None:
+    assert await events(0) == [
+        f"{what}" for step, text in enumerate("abcd", 1) for what in (f"run {text}", f"train {step}", f"trained {step}")
+    ]
+
+
+@pytest.mark.parametrize("staleness", [1, 2, 9])
+async def test_rollouts_go_ahead_by_no_more_than_the_staleness(staleness: int) -> None:
+    found = await events(staleness)
+    assert [event for event in found if event.startswith("train ")] == [f"train {step}" for step in range(1, 5)]
+    for number, text in enumerate("abcd"):
+        trained = sum(event.startswith("trained") for event in found[: found.index(f"run {text}")])
+        assert number - trained <= staleness
+    assert found.index("run b") < found.index("trained 1"), "and they do go ahead"
+
+
 @pytest.mark.parametrize("staleness", [1, 3])
 async def test_without_overtaking_no_group_is_older_than_asked(staleness: int) -> None:
     trainer = Trainer()
@@ -260,8 +297,8 @@ async def test_after_a_kill_no_group_is_trained_twice_and_none_that_was_complete
 
     async def during(step: int) -> None:
         if step == 2:
-            for _ in range(100):
-                await asyncio.sleep(0.001)  # groups of later steps are complete by then
+            while len(store) < 6:  # a group of a later step is complete by then
+                await asyncio.sleep(0.001)
             if moment == "before the job":
                 trainer.jobs.popitem()
             else:
@@ -292,7 +329,7 @@ async def test_after_a_kill_no_group_is_trained_twice_and_none_that_was_complete
 @pytest.mark.parametrize(
     ("pause_seconds", "step_seconds", "options", "remedy"),
     [
-        (0.001, 0.1, {}, "the trainer was busy"),
+        (0.001, 0.3, {}, "the trainer was busy"),
         (0.1, 0.001, {"max_concurrency": 1}, "add an engine, or raise max_concurrency"),
         (0.1, 0.001, {"in_flight": 1}, "raise in_flight=1"),
         (0.1, 0.001, {}, "raise max_staleness=1, which allows 2 steps' groups at once"),
