@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 
 from art_langgraph.client.step_marks import settle
 from art_langgraph.loop.batch import RolloutBatch
+from art_langgraph.loop.failures import answered
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.hints import Rescue
 from art_langgraph.loop.rollout import run_groups
@@ -77,6 +78,8 @@ class StreamRollouts(StepRollouts):
         self._explored = Counter[int]()
         """Runs that explore, by the choice of the sampler that their groups belong to."""
         self._age_rule_shown = False
+        self._answer_start = 0.0
+        """When the last of the groups began in which the trainer server answered."""
         self._in_flight, self._start = in_flight, 0.0
         self._wait_seconds = self._seconds = 0.0
         """That steps waited for groups, and that went by, without the first step, which waits in any case."""
@@ -174,20 +177,19 @@ class StreamRollouts(StepRollouts):
 
     def _usable(self, group: TrajectoryGroup, config: GRPOConfig) -> bool:
         """Whether a step takes a group: too few of its runs may be as young as the settings of the step want them."""
-        options, ages = self._options, self._ages(group)
-        if max(ages, default=0) <= options.max_staleness:
-            return True
-        if not self._age_rule_shown:
+        options, ages, bound = self._options, self._ages(group), config.max_staleness
+        stale = 0 if bound is None else sum(age > bound for age in ages)
+        oldest = max(ages, default=0)
+        if (stale or oldest > options.max_staleness) and not self._age_rule_shown:
             self._age_rule_shown = True
             log.warning(
-                "step %d: a group was overtaken, and is %d versions old (max_staleness=%d). Such groups are %s",
+                "step %d: a group is %d versions old (max_staleness=%d). Such groups are %s",
                 self._step,
-                max(ages),
+                oldest,
                 options.max_staleness,
                 _age_rule(config),
             )
-        bound = config.max_staleness
-        return bound is None or sum(age <= bound for age in ages) >= 2
+        return not stale or len(ages) - stale >= 2
 
     async def _make(self, begin: Callable[[], None]) -> CompleteGroup:
         """Makes the next group, with the runs that are added where it teaches nothing."""
@@ -221,11 +223,13 @@ class StreamRollouts(StepRollouts):
             return group
 
         group = await run_group()
-        if self._check.unanswered([group]):
+        if any(map(answered, group.trajectories)):
+            self._answer_start = max(self._answer_start, result.start)
+        elif self._check.unanswered([group]) and self._answer_start <= result.start:
             log.warning("the trainer server answered in no run of a group; when it is ready, they run once more")
             if await wait_until_ready(options.client, options.client.retry_for):
                 group = await run_group()
-        if (hanging := self._hanging(group)) and sum(run.scored for run in group.trajectories) < options.n - 1:
+        if (hanging := self._hanging(group)) and not self._teaches(group):
             group.trajectories += (await run_group(len(hanging))).trajectories
         group, result.exploration_count = await self._explore(draw, group, run_group)
         result.rescue = await self._rescue([group])
@@ -276,10 +280,14 @@ class StreamRollouts(StepRollouts):
             if run.seconds >= timeout and (run.error or "").startswith("TimeoutError") and not run.scored
         ]
 
+    def _teaches(self, group: TrajectoryGroup) -> bool:
+        """Whether at most one of the runs of a group is missing among those that have a reward."""
+        return sum(run.scored for run in group.trajectories) >= max(1, self._options.n - 1)
+
     def _without_hanging(self, group: TrajectoryGroup) -> tuple[TrajectoryGroup, int]:
         """A group without the runs that ran over `timeout`, and how many these are. With them, if it has few others."""
         hanging, runs = self._hanging(group), group.trajectories
-        if not hanging or sum(run.scored for run in runs) < self._options.n - 1:
+        if not hanging or not self._teaches(group):
             return group, 0
         ids = {run.id for run in hanging}
         rest = [run for run in runs if run.id not in ids]

@@ -41,7 +41,8 @@ class Trainer(TrainerClient):
     def __init__(self) -> None:
         self.version = 0
         self.sent: list[list[TrajectoryGroup]] = []
-        self.jobs: dict[str, Job] = {}
+        self.jobs_by_key: dict[str, Job] = {}
+        self.is_down = False
         self.connection = Connection("http://127.0.0.1:1", "key")
         self.during: Callable[[int], Any] = lambda step: asyncio.sleep(0)
         """Awaited while a step is computed, with its number."""
@@ -50,10 +51,11 @@ class Trainer(TrainerClient):
         return Policy(name=name, spec=PolicySpec(name=name), base_model="base", created=1.0, latest=self.version)
 
     async def health(self) -> dict[str, Any]:
+        self.is_down = False
         return {"ready": True}
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
-        return self.jobs.get(idempotency_key)
+        return self.jobs_by_key.get(idempotency_key)
 
     async def result(self, job: Job | str, **_: Any) -> StepResult:
         assert isinstance(job, Job)
@@ -64,7 +66,7 @@ class Trainer(TrainerClient):
         self.sent.append(list(groups))
         result = StepResult(version=self.version + 1, metrics={"job": {"seconds": {}}})
         key = options["idempotency_key"]
-        self.jobs[key] = Job(
+        self.jobs_by_key[key] = Job(
             id=f"job-{key}", kind="step", policy=policy, status=JobStatus.succeeded, created=1.0, result=result
         )
         await self.during(len(self.sent))
@@ -95,6 +97,8 @@ def graph(trainer: Trainer, pause: Pause) -> Any:
         text = str(state["messages"][0].text)
         run = counts[text]
         counts[text] += 1
+        if trainer.is_down:
+            raise OSError("nobody answers")
         answer = await Answer(trainer=trainer).ainvoke(state["messages"])
         await pause(text, run)
         return {"messages": [answer]}
@@ -203,7 +207,7 @@ async def events(staleness: int) -> list[str]:
         found.append(f"trained {step}")
 
     trainer.during = during
-    options = {"steps": 4, "groups_per_step": 1, "n": 1, "max_concurrency": 1}
+    options: dict[str, Any] = {"steps": 4, "groups_per_step": 1, "n": 1, "max_concurrency": 1}
     await steps(trainer, pause, max_staleness=staleness, **options)
     return found
 
@@ -234,8 +238,27 @@ async def test_without_overtaking_no_group_is_older_than_asked(staleness: int) -
         await steps(trainer, max_staleness=0, in_flight=2)
 
 
-@pytest.mark.parametrize(("hanging", "left"), [(1, 1), (2, 0)])
-async def test_a_group_goes_on_without_a_hanging_run_and_repeats_several(hanging: int, left: int) -> None:
+async def test_what_is_too_old_for_the_settings_alone_is_left_out_too() -> None:
+    records = await steps(Trainer(), steps=4, config=GRPOConfig(max_staleness=0))
+    assert {age for record in records for age in record.ages} == {0}
+    assert [len(record.groups) for record in records] == [2] * 4
+
+
+async def test_groups_that_nobody_answered_run_once_more_when_the_server_is_back() -> None:
+    trainer = Trainer()
+
+    async def during(step: int) -> None:
+        trainer.is_down = step == 1
+        for _ in range(200):
+            await asyncio.sleep(0)
+
+    trainer.during = during
+    records = await steps(trainer, steps=3, groups_per_step=1)
+    assert [record.failures for record in records] == [None] * 3
+
+
+@pytest.mark.parametrize("hanging", [1, 2])
+async def test_a_group_goes_on_without_a_hanging_run_and_repeats_several(hanging: int) -> None:
     trainer = Trainer()
 
     async def pause(text: str, run: int) -> None:
@@ -300,7 +323,7 @@ async def test_after_a_kill_no_group_is_trained_twice_and_none_that_was_complete
             while len(store) < 6:  # a group of a later step is complete by then
                 await asyncio.sleep(0.001)
             if moment == "before the job":
-                trainer.jobs.popitem()
+                trainer.jobs_by_key.popitem()
             else:
                 trainer.version += 1
             raise Killed
