@@ -43,6 +43,7 @@ class Trainer(TrainerClient):
         self.sent: list[list[TrajectoryGroup]] = []
         self.jobs_by_key: dict[str, Job] = {}
         self.is_down = False
+        self.skipped_steps = set[int]()
         self.connection = Connection("http://127.0.0.1:1", "key")
         self.during: Callable[[int], Any] = lambda step: asyncio.sleep(0)
         """Awaited while a step is computed, with its number."""
@@ -65,12 +66,14 @@ class Trainer(TrainerClient):
     async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **options: Any) -> StepResult:
         self.sent.append(list(groups))
         result = StepResult(version=self.version + 1, metrics={"job": {"seconds": {}}})
+        if len(self.sent) in self.skipped_steps:
+            result = StepResult(version=self.version, metrics={"job": {"seconds": {}}, "skipped": "nothing to learn"})
         key = options["idempotency_key"]
         self.jobs_by_key[key] = Job(
             id=f"job-{key}", kind="step", policy=policy, status=JobStatus.succeeded, created=1.0, result=result
         )
         await self.during(len(self.sent))
-        self.version += 1
+        self.version = result.version
         return result
 
 
@@ -307,7 +310,7 @@ class Killed(BaseException):
     """What a kill is to the loop: nothing after it happens."""
 
 
-@pytest.mark.parametrize("moment", ["before the job", "after the job"])
+@pytest.mark.parametrize("moment", ["before the job", "after the job", "after a job that made no version"])
 async def test_after_a_kill_no_group_is_trained_twice_and_none_that_was_complete_is_lost(
     tmp_path: Path, moment: str
 ) -> None:
@@ -324,11 +327,12 @@ async def test_after_a_kill_no_group_is_trained_twice_and_none_that_was_complete
                 await asyncio.sleep(0.001)
             if moment == "before the job":
                 trainer.jobs_by_key.popitem()
-            else:
+            elif moment == "after the job":
                 trainer.version += 1
             raise Killed
 
     trainer.during = during
+    trainer.skipped_steps = {2} if moment == "after a job that made no version" else set()
     options: dict[str, Any] = {"run": "mine", "store": store, "steps": 4, "groups_per_step": 1}
     with pytest.raises(Killed):
         await steps(trainer, pause, **options)
