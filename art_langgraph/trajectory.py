@@ -159,6 +159,9 @@ class Trajectory(RunFacts):
     requested_version: int | dict[str, VersionRef] | None = None
     """Version of the rollout's requests, for all policies or by policy; None: the version that their names mean.
     `versions` has those that answered."""
+    group: str | None = None
+    """Names the group of a training run that this run was made for: `RUN/CHOICE.PLACE/…`, by the choices of the
+    sampler. None: the training goes on from nothing that is stored, or there is none."""
     rollout_id: str | None = None
     """Name of the run at the gateway: the completions' `rollout` in the ledger."""
     assistant_id: str | None = None

@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from art_langgraph.client.client import TrainerClient
@@ -127,6 +127,13 @@ class Rescue:
     counts: HintCounts = field(default_factory=HintCounts)
     hints: dict[str, str] = field(default_factory=dict)
     runs: list[Trajectory] = field(default_factory=list)
+
+    def add(self, other: Rescue) -> None:
+        """Adds what came of the hints of other groups."""
+        for count in fields(HintCounts):
+            setattr(self.counts, count.name, getattr(self.counts, count.name) + getattr(other.counts, count.name))
+        self.hints |= other.hints
+        self.runs += other.runs
 
 
 async def rescue(

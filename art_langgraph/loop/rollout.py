@@ -89,6 +89,7 @@ class RolloutArguments(RolloutOptions):
             a version itself (`agent@3`) keeps it.
         evaluation: The run evaluates a version, and is never trained on.
         hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.
+        group: Names the runs that a training compares with this one; `Trajectory.group` has it. None: there are none.
     """
 
     graph: Graph | GraphSource = field(kw_only=False)
@@ -98,6 +99,7 @@ class RolloutArguments(RolloutOptions):
     version: int | Mapping[str, VersionRef] | None = None
     evaluation: bool = False
     hints: Mapping[str, str] | None = None
+    group: str | None = None
 
 
 @keywords_of(RolloutArguments)
@@ -142,6 +144,7 @@ async def rollout(options: RolloutArguments) -> Trajectory:
     with tracing.span(name, about) as span:
         result = await executor_of(options.executor).run(source, task)
         trajectory = result.trajectory
+        trajectory.group = options.group
         if reward is None and (own := result.reward) is not None:
             reward = lambda _: own  # noqa: E731
         if reward is not None:

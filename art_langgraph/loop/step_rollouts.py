@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from itertools import count
 from typing import Any
 
 from art_langgraph.client.client import TrainerClient
+from art_langgraph.loop.batch import RolloutBatch
 from art_langgraph.loop.graphs import GraphSource
-from art_langgraph.loop.hints import HintPatience, Hints, rescue
+from art_langgraph.loop.hints import HintPatience, Hints, Rescue, rescue
 from art_langgraph.loop.pins import PinIgnored
-from art_langgraph.loop.prefetch import RolloutBatch
 from art_langgraph.loop.rollout import rollout, run_groups
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.informative import Explorer, add_informative
@@ -28,7 +29,7 @@ log = logging.getLogger("art_langgraph")
 
 
 class StepRollouts:
-    """Makes the rollouts of one step after another.
+    """Makes the rollouts of one step after another, while nothing is trained.
 
     Args:
         options: Of the training.
@@ -46,6 +47,18 @@ class StepRollouts:
         self._check = StepCheck(options.policy, options.nodes, options.retry_credit, rewards_count)
         self._hint_patience = None if options.hints is None else HintPatience(Hints.of(options.hints))
         self._explorer = None if options.explore is None else Explorer(options.explore)
+
+    async def batches(self, steps: Sequence[int]) -> AsyncGenerator[RolloutBatch]:
+        """The rollouts of each step, in their order. Closing it early cancels the rollouts that still run.
+
+        Args:
+            steps: Numbers of the steps.
+        """
+        for step in steps:
+            yield await self.roll(step)
+
+    def advance(self, version: int) -> None:
+        """Takes note that a step has made its version; without a stream nothing waits for it."""
 
     async def roll(self, step: int) -> RolloutBatch:
         """The rollouts of a step, in the span of the step, which ends with the step.
@@ -66,13 +79,13 @@ class StepRollouts:
                 batch = await self._run_step(step)
             else:
                 self._curriculum.warn_of_unknown_runs()
-                batch = RolloutBatch(step, job=job)
+                batch = RolloutBatch(step, job=job, seconds={"rollout": 0.0})
         batch.key, batch.span = key, span
         return batch
 
     async def _run_step(self, step: int) -> RolloutBatch:
         """Chooses scenarios for a step, runs them, and adds runs where some teach nothing."""
-        options, curriculum = self._options, self._curriculum
+        options, curriculum, start = self._options, self._curriculum, time.monotonic()
         ready = curriculum.ready if step == options.first_step else []
         scenarios = curriculum.choose(step, options.groups_per_step - len(ready), ready)
         groups = ready + await self._run_all(step, scenarios)
@@ -84,6 +97,7 @@ class StepRollouts:
         if self._check.of_use(step, groups):
             await self._add_runs(batch)
         curriculum.learn(batch.groups)
+        batch.seconds["rollout"] = time.monotonic() - start
         return batch
 
     async def _add_runs(self, batch: RolloutBatch) -> None:
@@ -92,29 +106,39 @@ class StepRollouts:
         First of the same scenarios at a higher temperature (`explore`), then of other scenarios (`dynamic_sampling`),
         then with a hint where no run succeeded (`hints`).
         """
-        options, step = self._options, batch.step
+        step = batch.step
         if self._explorer is not None:
             explore = self._explorer.settings
             run_hotter = partial(self._run_all, step, n=explore.n, temperature=explore.temperature)
             batch.groups, batch.exploration_count = await self._explorer.explore(run_hotter, batch.groups)
-        distill, first_added = options.settings(step).distill, len(batch.groups)
-        # Where a teacher scores every run, groups with equal rewards teach too.
-        rounds = 0 if distill is not None and distill.teacher is not None else options.dynamic_sampling
+        first_added = len(batch.groups)
         batch.groups, batch.replacement_count = await add_informative(
-            partial(self._run_all, step), batch.groups, partial(self._curriculum.choose, step), rounds
+            partial(self._run_all, step), batch.groups, partial(self._curriculum.choose, step), self._rounds(step)
         )
         self._check.check_added(step, batch.groups[first_added:])
-        if self._hint_patience is not None and not self._hint_patience.over:
-            batch.rescue = await rescue(
-                batch.groups,
-                self._hint_patience.hints,
-                self._run_with_hint,
-                policy=options.policy,
-                client=options.client,
-                max_concurrency=self._limit,
-                group_reward=options.group_reward,
-            )
-            self._hint_patience.learn(batch.rescue.counts)
+        batch.rescue = await self._rescue(batch.groups)
+
+    def _rounds(self, step: int) -> int:
+        """How often a step replaces groups that teach nothing. Where a teacher scores every run, all of them teach."""
+        distill = self._options.settings(step).distill
+        return 0 if distill is not None and distill.teacher is not None else self._options.dynamic_sampling
+
+    async def _rescue(self, groups: Sequence[TrajectoryGroup]) -> Rescue | None:
+        """Runs the scenarios of which all runs failed with a hint; None: no hints are given."""
+        if self._hint_patience is None or self._hint_patience.over:
+            return None
+        options = self._options
+        result = await rescue(
+            groups,
+            self._hint_patience.hints,
+            self._run_with_hint,
+            policy=options.policy,
+            client=options.client,
+            max_concurrency=self._limit,
+            group_reward=options.group_reward,
+        )
+        self._hint_patience.learn(result.counts)
+        return result
 
     async def _run_all(
         self, step: int, scenarios: Sequence[Scenario], n: int | None = None, **changes: Any

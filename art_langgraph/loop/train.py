@@ -8,15 +8,17 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from art_langgraph.client.servers import find_concurrency
 from art_langgraph.client.step_marks import StepMarks
+from art_langgraph.loop.batch import RolloutBatch
 from art_langgraph.loop.evaluate import evaluate
 from art_langgraph.loop.failures import runs_of
 from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.options import LoopOptions, keywords_of, values_of
-from art_langgraph.loop.prefetch import RolloutBatch, prefetch_rollouts
-from art_langgraph.loop.rollout import find_limit, limit_of
+from art_langgraph.loop.rollout import limit_of
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.step_rollouts import StepRollouts, step_span
+from art_langgraph.loop.stream_rollouts import StreamRollouts
 from art_langgraph.loop.train_options import TrainOptions
 from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.step_log import StepLog
@@ -30,14 +32,20 @@ async def train(options: TrainOptions) -> AsyncIterator[StepRecord]:
     """Trains a policy on a graph, yielding after each step.
 
     With the uniform sampler, step i always takes the same scenarios for a seed. A run that continues at `first_step`
-    therefore takes the same scenarios as a run without a break. The learnable sampler looks at rewards: what it has
+    therefore takes the same scenarios as a run without a break. With `max_staleness` above 0 they begin in that order,
+    and the steps take the first groups that are complete. The learnable sampler looks at rewards: what it has
     seen is read from `store` when a run continues; without a store it begins anew, and a warning says so.
 
     The loop outlives a restart of the trainer server. Its own requests and the calls of ChatART are sent again for as
     long as `TrainerClient` and `ChatART` say, and a run whose graph lost the server in another way runs again. Warnings
     say so. `StepRecord.failures` has what failed nevertheless.
 
-    Rollouts are sampled from the newest version, also where another one is promoted.
+    Rollouts are sampled from the newest version, also where another one is promoted. A run keeps the version that it
+    began with.
+
+    With `max_staleness` above 0, a run that `timeout` ends without a reward is left out of its group where at most one
+    of its `n` runs is missing then; otherwise it is made once more. A training that continues by `run` takes the groups
+    from `store` that were complete and in no step.
 
     Yields:
         A record of each step.
@@ -62,8 +70,8 @@ class TrainingLoop:
 
     A step: `StepRollouts` chooses scenarios, runs them and scores the runs. `_step` sends the groups to the server,
     which makes a version of them. `Watch` evaluates the version on held-out scenarios, and says whether the run ends.
-    `StepLog` adds the costs, and sends all of it to the trackers. `prefetch_rollouts` makes rollouts of later steps
-    meanwhile, as far as `max_staleness` goes.
+    `StepLog` adds the costs, and sends all of it to the trackers. With `max_staleness` above 0, `StreamRollouts` makes
+    groups meanwhile, in place of `StepRollouts`.
 
     Args:
         options: Of the call.
@@ -96,18 +104,25 @@ class TrainingLoop:
         )
         if options.first_step > 1:
             curriculum.warn_of_unknown_runs()
-        limit = await find_limit(options.max_concurrency, options.client.connection, otherwise=32)
-        rollouts = StepRollouts(options, self._source, curriculum, limit)
+        slots = options.max_concurrency or await find_concurrency(options.client.connection) or 32
+        limit = limit_of(slots)
+        if options.max_staleness:
+            in_flight = options.in_flight or max(slots, options.groups_per_step)
+            rollouts: StepRollouts = StreamRollouts(options, self._source, curriculum, limit, in_flight)
+        else:
+            rollouts = StepRollouts(options, self._source, curriculum, limit)
         step_log = StepLog(options.trackers, options.client)
         steps = range(options.first_step, options.steps + 1)
-        batches = prefetch_rollouts(steps, rollouts.roll, options.max_staleness)
+        batches = rollouts.batches(steps)
         async with step_log, self._watch, aclosing(batches):
             await step_log.begin(options.policy, options.run, self.record())
             measure = partial(evaluate, self._source, max_concurrency=limit, **self._run_options)
             await self._watch.begin(measure, self._scenarios)
             async for batch in batches:
                 async with step_span(batch.span):
-                    record = _record(batch, await self._step(batch))
+                    result = await self._step(batch)
+                    rollouts.advance(result.version)
+                    record = _record(batch, result)
                     await self._watch.after(record, accepted_before=batch.job is not None)
                     await step_log.add(record)
                 batch.span.end()
@@ -152,10 +167,14 @@ def _record(batch: RolloutBatch, result: StepResult) -> StepRecord:
         batch.step,
         result,
         batch.groups,
-        {"rollout": batch.seconds, "train": 0.0, "swap": 0.0, **result.metrics["job"]["seconds"]},
+        {**batch.seconds, "train": 0.0, "swap": 0.0, **result.metrics["job"]["seconds"]},
         batch.replacement_count,
         explored=batch.exploration_count,
         measured=batch.measured_count,
+        ages=batch.ages,
+        bound=batch.bound,
+        drops=batch.drop_count,
+        timeouts=batch.timeout_count,
         hints=batch.rescue.counts if batch.rescue else None,
         hinted=batch.rescue.runs if batch.rescue else [],
     )

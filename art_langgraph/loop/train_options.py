@@ -87,8 +87,13 @@ class TrainOptions(WatchOptions, RolloutOptions):
         dynamic_sampling: How often a step runs further scenarios in place of those whose runs all got the same reward,
             which teach nothing; 0: never.
         max_staleness: How many versions a step's completions may be behind. With 0, rollouts and training take turns.
-            With more, rollouts of later steps run during training, which saves time where the engine and the trainer
-            do not share a processor.
+            With more, groups are made all the time, also during training, and a step takes the first `groups_per_step`
+            that are complete, so that nothing waits for the slowest run. This saves time where the engine and the
+            trainer do not share a processor. A group that others overtake may become older: it is used with its
+            importance weights, or left out where `GRPOConfig.max_staleness` says so.
+        in_flight: Groups that are made at once, at most, where `max_staleness` is above 0. No more than a step and
+            `max_staleness` later ones take are made in any case. None: as many as there are `max_concurrency` runs,
+            at least `groups_per_step`.
         hints: Where all runs of a scenario fail, makes a hint of the scenario and of these runs, and the scenario runs
             once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
             the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
@@ -121,6 +126,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
     explore: Exploration | None = None
     dynamic_sampling: int = 0
     max_staleness: int = 0
+    in_flight: int | None = None
     hints: HintFunction | Hints | None = None
     nodes: Sequence[str] | None = None
     retry_credit: RetryCredit = "drop"
@@ -175,6 +181,11 @@ class TrainOptions(WatchOptions, RolloutOptions):
         if self.max_staleness < 0 or self.dynamic_sampling < 0:
             raise ConfigError(
                 f"max_staleness={self.max_staleness} and dynamic_sampling={self.dynamic_sampling} must be 0 or more"
+            )
+        if self.in_flight is not None and (self.in_flight < 1 or not self.max_staleness):
+            raise ConfigError(
+                f"in_flight={self.in_flight} must be at least 1, and needs max_staleness=1 or more: with "
+                f"max_staleness={self.max_staleness}, a step makes all its groups at once"
             )
         explore, temperature = self.explore, self.temperature
         if explore is not None and temperature is not None and explore.temperature <= temperature:

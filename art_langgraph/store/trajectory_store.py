@@ -195,6 +195,17 @@ class TrajectoryStore:
             query = "SELECT step FROM steps WHERE policy = ? AND ended = 0 GROUP BY step ORDER BY min(rowid)"
             return [step for (step,) in db.execute(query, (policy,))]
 
+    def runs_of_step(self, policy: str, step: str) -> set[str]:
+        """Ids of the runs that a step was begun with, whatever became of it; none where it is unknown.
+
+        Args:
+            policy: Name of the policy.
+            step: The step's idempotency key.
+        """
+        with self.database.connect() as db:
+            query = "SELECT trajectory FROM steps WHERE policy = ? AND step = ?"
+            return {trajectory_id for (trajectory_id,) in db.execute(query, (policy, step))}
+
     def trained(self, policy: str) -> set[str]:
         """Ids of the runs of the steps of `policy` that made a version, and of open steps.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -89,12 +90,19 @@ class StepRecord:
         step: Number of the step.
         result: The version that the step made, and its metrics; `metrics["skipped"]` says why it made none.
         groups: The runs that were sent; empty where the server accepted the step before a crash.
-        seconds: Wall time by phase: `rollout`, `train`, `swap`, `evaluation`.
+        seconds: Wall time by phase: `rollout`, `train`, `swap`, `evaluation`. Where groups are made during training,
+            `rollout` is from the first begin of a group that the step took to the last end, `wait` is how long the
+            step waited for groups, and `slots` how long its runs waited for slots, on average.
         replaced: How many groups were added because others have equal rewards, which teach nothing.
         explored: How many runs were added at a higher temperature to groups with equal rewards.
         hints: What hints did; None: `train` gives none.
         hinted: The runs with a hint, which were not sent.
         measured: How many of the groups were made before the first step.
+        ages: How many of the groups are so many versions old, where groups are made during training.
+        bound: What bounds the speed of the run until now, and what to change, where groups are made during training;
+            None in the first step.
+        drops: How many complete groups were too old for the step, and were left out.
+        timeouts: How many runs were left out of groups because they ran over `timeout`.
         elapsed: Seconds since the call of `train`.
         baseline: The evaluation of the version that the run began with. None: no scenarios are held out.
         evaluation: The held-out evaluation of `result.version`. None: none was due after this step.
@@ -114,6 +122,10 @@ class StepRecord:
     replaced: int = 0
     explored: int = 0
     measured: int = 0
+    ages: Mapping[int, int] = field(default_factory=dict)
+    bound: str | None = None
+    drops: int = 0
+    timeouts: int = 0
     hints: HintCounts | None = None
     hinted: list[Trajectory] = field(default_factory=list)
     elapsed: float = 0.0
@@ -196,6 +208,10 @@ class StepRecord:
             "skipped": self.skipped,
             "groups": {"sent": len(self.groups), "informative": self.informative, "replaced": self.replaced},
             "explored": self.explored,
+            "ages": {str(age): count for age, count in self.ages.items()},
+            "bound": self.bound,
+            "drops": self.drops,
+            "timeouts": self.timeouts,
             "hints": self.hints and asdict(self.hints),
             "seconds": self.seconds,
             "elapsed": self.elapsed,
@@ -217,6 +233,10 @@ class StepRecord:
             head += f", {self.informative} of {len(self.groups)} groups informative"
         if self.explored:
             head += f", {self.explored} runs to explore"
+        if self.drops:
+            head += f", {self.drops} more left out as too old"
+        if self.timeouts:
+            head += f", {self.timeouts} runs over the timeout left out"
         hints = str(self.hints) if self.hints is not None and self.hints.failed else None
         parts = [head, hints, self._held_out(), self.skipped, self.failures]
         parts.append("alarms: " + ", ".join(alarm.name for alarm in self.alarms) if self.alarms else None)

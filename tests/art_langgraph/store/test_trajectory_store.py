@@ -245,6 +245,8 @@ def test_the_runs_of_a_step_are_free_again_when_it_makes_no_version(store: Traje
     assert store.open_steps("p") == ["open"]
     assert store.trained("p") == {"made-1", "made-2", "open-3"}
     assert (store.trained("other"), store.open_steps("other")) == (set(), [])
+    assert store.runs_of_step("p", "skipped") == {"skipped-1", "skipped-2"}, "whatever became of it"
+    assert store.runs_of_step("p", "unknown") == store.runs_of_step("other", "made") == set()
     store.end_step("p", "skipped", 4)  # another process had looked too early
     assert {"skipped-1", "skipped-2"} <= store.trained("p")
 
