@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import subprocess
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from benchmarks.servers.server import BenchmarkServer, pypi
+from benchmarks.servers.server import BenchmarkServer
+from testbed.environments import environment
 
 _LIFTS = {"Bench Press": 60, "Back Squat": 90, "Deadlift": 110, "Barbell Row": 55, "Overhead Press": 40, "Pull-Up": 0}
 _FOODS = ("Oat porridge", "Lentil soup", "Grilled salmon", "Cheese omelette", "Greek yogurt", "Chicken curry", "Plum")
-_TABLES = """
-CREATE TABLE exercises (id INTEGER PRIMARY KEY, name TEXT NOT NULL, key TEXT NOT NULL UNIQUE);
-CREATE TABLE sessions (id INTEGER PRIMARY KEY, title TEXT, started_at TEXT NOT NULL, ended_at TEXT,
- duration_s INTEGER, notes TEXT, current_exercise_id INTEGER);
-CREATE TABLE sets (id INTEGER PRIMARY KEY, session_id INTEGER NOT NULL, exercise_id INTEGER,
- explicit INTEGER NOT NULL DEFAULT 1, weight REAL NOT NULL DEFAULT 0, unit TEXT NOT NULL DEFAULT 'kg',
- reps INTEGER NOT NULL, rpe REAL, kind TEXT NOT NULL DEFAULT 'normal', notes TEXT, logged_at TEXT NOT NULL);
-CREATE TABLE food_log (id INTEGER PRIMARY KEY, eaten_at TEXT NOT NULL, day TEXT NOT NULL, meal TEXT NOT NULL,
- said TEXT NOT NULL, name TEXT NOT NULL, amount REAL, unit TEXT, grams REAL, food_id INTEGER, kcal REAL,
- protein REAL, carbs REAL, fat REAL, status TEXT NOT NULL, note TEXT);
-"""
+_MAKE_TABLES = "from bodylog.store import Store; Store('log.db').close()"
+
+
+def _program(name: str) -> str:
+    return str(environment("bodylog-mcp", "bodylog==0.1.0") / name)
 
 
 def make_log(where: Path, seed: int) -> Path:
@@ -33,10 +29,11 @@ def make_log(where: Path, seed: int) -> Path:
     """
     rng, root = random.Random(f"bodylog-{seed}"), where / "log"
     root.mkdir()
+    subprocess.run([_program("python"), "-c", _MAKE_TABLES], cwd=root, check=True)
     with sqlite3.connect(root / "log.db") as opened:
-        opened.executescript(_TABLES)
         keys = [(at + 1, name, name.lower().replace("-", " ")) for at, name in enumerate(_LIFTS)]
         opened.executemany("INSERT INTO exercises VALUES (?, ?, ?)", keys)
+        opened.executemany("INSERT INTO goals VALUES (?, ?)", [("kcal", 2400), ("protein", 120)])
         for at in range(12):
             begin = datetime(2026, 10, 5, 18) + timedelta(days=2 * at + at // 3)
             row = (
@@ -70,4 +67,4 @@ def make_log(where: Path, seed: int) -> Path:
 
 
 _ENV = {"HOME": "{world}", "BODYLOG_DB": "{world}/log.db", "BODYLOG_CARDS": "{world}/cards", "BODYLOG_OFFLINE": "1"}
-SERVER = BenchmarkServer("bodylog", lambda: [pypi("bodylog-mcp", "bodylog==0.1.0")], make_log, _ENV, use="seen")
+SERVER = BenchmarkServer("bodylog", lambda: [_program("bodylog-mcp")], make_log, _ENV, use="seen")

@@ -315,7 +315,8 @@ class Explorer:
         """Notes that a call failed, whose fault that is, and what the error offers."""
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, _keys(pools))
+        success = EMPTY if failure.kind == "empty" else 0.0
+        learn_failure(self._values, step, message, success, _keys(pools), failure.log)
 
 
 def _keys(pools: Mapping[Source, Pool] | None) -> set[str]:
@@ -331,7 +332,12 @@ def _says_more(result: Any, step: Step) -> bool:
 
 
 def learn_failure(
-    values: Values, step: Step, message: str, success: float = 0.0, new: Container[str] = frozenset()
+    values: Values,
+    step: Step,
+    message: str,
+    success: float = 0.0,
+    new: Container[str] = frozenset(),
+    log_text: str = "",
 ) -> None:
     """Notes that a call failed, which arguments its error blames, and what it offers for them.
 
@@ -341,19 +347,21 @@ def learn_failure(
         message: The error.
         success: As in `ValueGraph.note`.
         new: Values that are in this copy of the world alone, in their canonical form.
+        log_text: What the server wrote meanwhile: what is learnt from it, no answer repeats.
     """
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
     if success:
         graph.note(step.tool, step.arguments, success)
         return
     message = message_of(message)
+    graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
+    del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
+    message = log_text or message
     shares = blame(message, slots)
     offer, endings = offers(message, step.arguments)
     offer = [value for value in offer if canonical(value) not in new]
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
-    graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
-    del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
     for slot in shares:
         others = [value for other, value in slots.items() if other != slot]
         if isinstance(slots[slot], str):
