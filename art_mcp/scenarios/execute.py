@@ -32,12 +32,14 @@ class StepFailed(Exception):
         kind: One of the kinds of `DroppedTask`.
         reason: The reason as a sentence.
         message: What the server said. Empty: it said nothing.
+        log: What the server wrote meanwhile, if the message says nothing of its own. No agent sees it.
     """
 
-    def __init__(self, kind: str, reason: str, message: str = "") -> None:
+    def __init__(self, kind: str, reason: str, message: str = "", log: str = "") -> None:
         super().__init__(reason)
         self.kind = kind
         self.message = message or reason
+        self.log = log
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +214,7 @@ async def performed_step(
             raise StepFailed("invalid", f"call {index + 1}, {step.tool}: it gave no error")
         return result
     if result.is_error:
-        raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.reason}", result.text)
+        raise StepFailed("error", f"call {index + 1}, {step.tool}: {result.reason}", result.text, result.server_log)
     wrong = problem(result.text, parse_result(result.text, result.structured))
     if wrong and not result.content:
         raise StepFailed(wrong[0], f"call {index + 1}, {step.tool}: {wrong[1]}", result.text)

@@ -91,7 +91,7 @@ class Trials:
         self._allowed = allow_destructive or server.disposable
         self._until = until
         self._on_done = on_done
-        self._changing = changing or set()
+        self._changing = set() if changing is None else changing
         self._reads_share = self._acts_share = changing is not None and server.world is not None
         self._same: set[str] = set()
         """Tools that act and did the same in a shared copy as in one of their own."""
@@ -141,7 +141,15 @@ class Trials:
             again = await self._perform_group(dict(reversed(part.items())), fail, again=True)
             for at in part:  # one after another: what one shows is known of the next
                 trials[at] = await self._settle(plans[at], fail, firsts[at], again[at])
+                if not fail and self._is_idle(trials[at]):
+                    trials[at] = StepFailed("empty", "it changed nothing in the world")
         return trials
+
+    def _is_idle(self, trial: Trial | StepFailed) -> bool:
+        """Whether a call changed nothing whose tool should, and did at other times."""
+        if isinstance(trial, StepFailed) or trial.changes is None or trial.changes:
+            return False
+        return any(not step.reads and step.tool in self._changing for step in trial.steps)
 
     def _by_proof(self, plans: Mapping[int, Sequence[Step]]) -> list[dict[int, Sequence[Step]]]:
         """Plans divided into those that have a new tool, and the others, which may share a copy once these are done."""

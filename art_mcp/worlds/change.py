@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
+from calendar import day_abbr, day_name, month_abbr, month_name
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from pydantic import BaseModel, ConfigDict
 
 _DIGITS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{8,}|\d+")
 """Numbers, hashes and UUIDs: of a time, an id, the name of a backup."""
+
+_NAMED_TIME = {name.casefold() for names in (day_name, day_abbr, month_name, month_abbr) for name in names} | {
+    "am",
+    "pm",
+}
+"""Words of dates and times that are others on other days."""
+
+_WORD = re.compile(r"[^\W\d_]{3}")
 
 MAX_CHANGES = 8
 """Differences that are put into words at most; the rest is counted."""
@@ -29,6 +39,8 @@ class Change(BaseModel):
         digits_vary: Whether it was at another place each time, such as a row with a random id, or a backup with the
             time in its name: numbers and hashes in `where` and `what` can be others. If it `varies` too, so can those
             in `after`, and nothing else there.
+        loose: Which of the numbers and hashes in `after`, counted from 0, can be others, if it varies and nothing else
+            there does: those of the time in a document. Empty: all of it can be another.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -39,6 +51,7 @@ class Change(BaseModel):
     after: str | None = None
     varies: bool = False
     digits_vary: bool = False
+    loose: tuple[int, ...] = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -104,7 +117,8 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
     or by itself, if it has a random id and some of its values are the same.
 
     Returns:
-        The changes. None: the executions changed different things, so that nothing can be expected of a third one.
+        The changes. None: the executions changed different things, or only times, so that nothing can be expected of a
+        third one.
     """
     if len(first) != len(second):
         return None
@@ -119,9 +133,10 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         same, moved = change.after == other.after, change.key not in common
         if moved and _mask_digits(change.after or "") != _mask_digits(other.after or ""):
             return None
-        changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved}))
-    if changes and all(change.digits_vary and (change.varies or not _has_random_id(change)) for change in changes):
-        return None  # nothing was changed that is known by its place, or by its value and an id
+        loose = () if same else _loose_digits(change.after or "", other.after or "")
+        changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved, "loose": loose}))
+    if changes and not any(map(_is_known, changes)):
+        return None
     return changes
 
 
@@ -138,9 +153,40 @@ def _by_place(changes: Sequence[Change], loose: Container[tuple[str, str]]) -> d
     return result
 
 
-def _has_random_id(change: Change) -> bool:
-    """Whether a hash or UUID is in the place of a change. A number alone may be a time: of a backup, or in a log."""
-    return any(not match[0].isdigit() for match in _DIGITS.finditer(f"{change.where} {change.what}"))
+def _is_known(change: Change) -> bool:
+    """Whether a change is known by its place, or by its value and a hash or UUID in its place: a number alone may be a
+    time, of a backup, or in a log. A document in which only a time changes is not."""
+    stays = not change.varies or bool(change.loose and _WORD.search(_mask_digits(change.after or "")))
+    if change.digits_vary:
+        places = _DIGITS.finditer(f"{change.where} {change.what}")
+        return stays and any(not match[0].isdigit() for match in places)
+    differing = _differing_digits(change.before or "", change.after or "")
+    return not (stays and change.varies and differing and set(differing) <= set(change.loose))
+
+
+def _differing_digits(first: str, second: str) -> list[int]:
+    """Which numbers and hashes of two texts differ. Empty: none, or something else does."""
+    if _mask_digits(first) != _mask_digits(second):
+        return []
+    pairs = zip(_DIGITS.findall(first), _DIGITS.findall(second), strict=True)
+    return [at for at, (one, other) in enumerate(pairs) if one != other]
+
+
+def _loose_digits(first: str, second: str) -> tuple[int, ...]:
+    """Which numbers and hashes may be others when two texts differ in some alone: these, and those beside them, as the
+    hour beside the second. Empty: the texts differ otherwise, or may on another day, which they name."""
+    loose = set(_differing_digits(first, second))
+    if _NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())):
+        return ()
+    spans = [match.span() for match in _DIGITS.finditer(first)]
+    beside = [
+        len(gap := first[left[1] : right[0]]) <= 2 and not gap.strip("T").isalpha() for left, right in pairwise(spans)
+    ]
+    for order in (range(len(beside)), reversed(range(len(beside)))):
+        for at in order:
+            if beside[at] and loose & {at, at + 1}:
+                loose |= {at, at + 1}
+    return tuple(sorted(loose))
 
 
 def _without_digits(change: Change) -> tuple[str, str]:
@@ -158,7 +204,10 @@ def _as_expected(want: Change, got: Change) -> bool:
         return True
     if None in (want.after, got.after):
         return False
-    return want.varies and (not want.digits_vary or _mask_digits(want.after or "") == _mask_digits(got.after or ""))
+    if not want.varies or (want.digits_vary and _mask_digits(want.after or "") != _mask_digits(got.after or "")):
+        return False
+    differing = _differing_digits(want.after or "", got.after or "")
+    return not want.loose or bool(differing and set(differing) <= set(want.loose))
 
 
 def _value_text(change: Change) -> str:

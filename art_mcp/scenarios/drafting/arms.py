@@ -18,12 +18,15 @@ from art_mcp.scenarios.drafting.errors import is_foreign, offers
 from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, mixture, new_name, phrase
 from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, alike, parameter_name
 from art_mcp.scenarios.drafting.value_graph import ValueGraph
-from art_mcp.scenarios.observe import Finding, leaves, meanings, singular
+from art_mcp.scenarios.observe import Finding, changes_with_time, leaves, meanings, singular
 from art_mcp.scenarios.phrasing.language import LEXICON, VERBS, WORDS
 from art_mcp.validation import fits_pattern
 
 FEW = 4
 """Values from results of which so few are known that those that anybody knows are taken as well."""
+
+FITTING = 0.7
+"""Prior of a source whose words are those of the parameter."""
 
 SAME_NAME = 0.9
 """What is left of the rate of a source for a parameter of the same name of another tool."""
@@ -175,8 +178,7 @@ class Arms:
         pools: Mapping[Source, Pool],
     ) -> Iterator[Arm]:
         """What the server and its world show, as pools of values."""
-        if schema.get("format") in _FORMATS and not self._graph.has_offers(slot):
-            return
+        formatted = schema.get("format") in _FORMATS and not self._graph.has_offers(slot)
         wanted = _KINDS.get(str(schema.get("type")), (str,))
         short = any(
             is_short_digest(pool.finding) and self._graph.evidence(slot, source).hits > 0
@@ -189,6 +191,8 @@ class Arms:
             if (key := (slot, source)) not in self._priors:
                 self._priors[key] = self._prior(tool, name, description_words, pool)
             kind = type(pool.finding.value)
+            if formatted and (self._priors[key] < FITTING or not changes_with_time(str(pool.finding.value))):
+                continue
             if kind not in wanted and not (wanted == (str,) and kind is int and self._priors[key] >= 0.7):
                 continue
             values = _lister(pool, wanted == (str,), whole=not short)
@@ -223,7 +227,15 @@ class Arms:
         own_format = draw_formatted_text(name, schema, random.Random(0)) is not None
         if own_format or draw_formatted_text(name, {"description": hints}, random.Random(0)) is not None:
             form = schema if own_format else {"description": hints, "pattern": schema.get("pattern")}
-            yield Arm("format", 0.95, make=lambda rng, _: draw_formatted_text(name, form, rng), made_up=True)
+            shown = not makes and any(
+                arm.prior >= FITTING and any(changes_with_time(str(value)) for value in arm.values()) for arm in pools
+            )
+            yield Arm(
+                "format",
+                FITTING - 0.1 if shown else 0.95,
+                make=lambda rng, _: draw_formatted_text(name, form, rng),
+                made_up=True,
+            )
         text = bool(words(name)) and (singular(words(name)[-1]) in WORDS.texts or words(name)[-1] == "contents")
         own_kind = [str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()]
         sentences = [value for value in own_kind if 2 <= len(value.split()) <= 8]

@@ -30,6 +30,7 @@ _GAP = "\0"
 """Stands for a quotation."""
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]|file:")
 _ITEM = re.compile(r"[\w./@+-]+(?: [\w./@+-]+){0,3}")
+_NUMBER = re.compile(r"(?<![\d.])\d{1,9}(?![\d.]*\d)")
 _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 """A word with digits: a date, a time, a reference of a cell."""
 
@@ -87,6 +88,12 @@ def parameters_in(message: str, names: Iterable[str]) -> list[str]:
     """
     text_words = set(re.findall(r"\w+", message[:MAX_MESSAGE]))
     return [name for name in names if name in text_words and (len(name) > 3 or "_" in name)]
+
+
+def numbers_in(message: str, used: Iterable[Any]) -> list[int]:
+    """The whole numbers that an error has, without those that the call had."""
+    numbers = dict.fromkeys(int(digits) for digits in _NUMBER.findall(message[:MAX_MESSAGE]))
+    return [number for number in numbers if number not in used][:MAX_OFFERS]
 
 
 def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:

@@ -18,7 +18,7 @@ from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
-from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, offers, parameters_in
+from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, numbers_in, offers, parameters_in
 from art_mcp.scenarios.drafting.pools import Pool, Source, slot_values
 from art_mcp.scenarios.drafting.sequences import note_sequences
 from art_mcp.scenarios.drafting.sql import Sql
@@ -45,6 +45,9 @@ ENOUGH = 8
 """Calls of a tool that worked, after which it is not explored any more; of one that changes something, ENOUGH_ACTS."""
 
 ENOUGH_ACTS = 1
+
+IDLE = 12
+"""Calls of a tool that should change something and did nothing, after which it is not explored any more."""
 
 LUCK = 0.5
 """What a call counts that worked with what another one has made in that copy of the world."""
@@ -105,6 +108,7 @@ class Explorer:
         self._calls: set[str] = set()
         self._worked: defaultdict[str, float] = defaultdict(float)
         self._tries: Counter[str] = Counter()
+        self._idle: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
         self._errors: dict[str, Counter[str]] = {}
         self._unknown: dict[str, str] = {}
@@ -124,7 +128,9 @@ class Explorer:
                     if self._server.world is None:  # one rollout has the server at a time
                         await self._close(stack)
                     await self._act(number)
-                    done = number and all(self._worked[tool.name] for tool in self._tools)
+                    done = number and all(
+                        self._worked[tool.name] or self._idle[tool.name] >= IDLE for tool in self._tools
+                    )
                     if done or len(self._calls) == before or self._clock() > self._until:
                         break
 
@@ -132,7 +138,7 @@ class Explorer:
         """Why no call of a tool worked, by its name."""
         reasons = {}
         for tool in self._tools:
-            if self._worked[tool.name]:
+            if self._worked[tool.name] or self._idle[tool.name]:
                 continue
             if errors := self._errors.get(tool.name):
                 error, times = errors.most_common(1)[0]
@@ -184,7 +190,11 @@ class Explorer:
 
     async def _act(self, number: int) -> None:
         """A round of the tools that change something. Those that remove something come last in every other round."""
-        acting = {tool.name for tool in self._tools if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS}
+        acting = {
+            tool.name
+            for tool in self._tools
+            if self._acts(tool) and self._worked[tool.name] < ENOUGH_ACTS and self._idle[tool.name] < IDLE
+        }
         # What reads and has never worked may need something that is not there before an act.
         tools = [tool for tool in self._tools if tool.name in acting or (acting and not self._worked[tool.name])]
         removing = [tool for tool in tools if any(VERBS[word].removes for word in tool.words if word in VERBS)]
@@ -219,7 +229,13 @@ class Explorer:
                         self._graph.note(tool.name, step.arguments, 1.0, new=_keys(pools))
                         for value in (result, step.arguments):
                             self._graph.add(tool.name, findings(tool.name, value), pools)
-                    break
+                        break
+                    if not self._acts(tool):
+                        break
+                    self._worked[tool.name] = 0  # it did nothing that shows
+                    self._idle[tool.name] += 1
+                    if tool.name in self._graph.changing:
+                        self._graph.note(tool.name, step.arguments, EMPTY, new=_keys(pools))
             await self._look_for_refusals(tools, pools, number)
 
     async def _look_for_refusals(self, tools: Sequence[CatalogTool], pools: Mapping[Source, Pool], number: int) -> None:
@@ -299,7 +315,8 @@ class Explorer:
         """Notes that a call failed, whose fault that is, and what the error offers."""
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
-        learn_failure(self._values, step, message, EMPTY if failure.kind == "empty" else 0.0, _keys(pools))
+        success = EMPTY if failure.kind == "empty" else 0.0
+        learn_failure(self._values, step, message, success, _keys(pools), failure.log)
 
 
 def _keys(pools: Mapping[Source, Pool] | None) -> set[str]:
@@ -315,7 +332,12 @@ def _says_more(result: Any, step: Step) -> bool:
 
 
 def learn_failure(
-    values: Values, step: Step, message: str, success: float = 0.0, new: Container[str] = frozenset()
+    values: Values,
+    step: Step,
+    message: str,
+    success: float = 0.0,
+    new: Container[str] = frozenset(),
+    log_text: str = "",
 ) -> None:
     """Notes that a call failed, which arguments its error blames, and what it offers for them.
 
@@ -325,23 +347,28 @@ def learn_failure(
         message: The error.
         success: As in `ValueGraph.note`.
         new: Values that are in this copy of the world alone, in their canonical form.
+        log_text: What the server wrote meanwhile: what is learnt from it, no answer repeats.
     """
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
     if success:
         graph.note(step.tool, step.arguments, success)
         return
     message = message_of(message)
+    graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
+    del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
+    message = log_text or message
     shares = blame(message, slots)
     offer, endings = offers(message, step.arguments)
     offer = [value for value in offer if canonical(value) not in new]
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
-    graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
-    del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
     for slot in shares:
+        others = [value for other, value in slots.items() if other != slot]
         if isinstance(slots[slot], str):
-            graph.offer(slot, offer, endings, [value for other, value in slots.items() if other != slot])
+            graph.offer(slot, offer, endings, others)
             graph.messages[slot] = message[:1000]
+        else:
+            graph.offer(slot, numbers_in(message, slots.values()), (), others)
 
 
 def _learn_parameters(graph: ValueGraph, tool: CatalogTool, step: Step, message: str) -> None:

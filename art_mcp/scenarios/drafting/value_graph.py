@@ -8,7 +8,7 @@ of sources only say which are tried first: what counts are the calls that worked
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -165,7 +165,9 @@ class ValueGraph:
             if len(pool.values) < MAX_FINDINGS:
                 pool.values.setdefault(canonical(finding.value), finding.value)
 
-    def offer(self, slot: Slot, values: Iterable[str], endings: Iterable[str], others: Iterable[Any] = ()) -> None:
+    def offer(
+        self, slot: Slot, values: Iterable[str | int], endings: Iterable[str], others: Iterable[Any] = ()
+    ) -> None:
         """Keeps what an error offers for a slot, and for parameters of that name of other tools.
 
         Args:
@@ -200,14 +202,16 @@ class ValueGraph:
         return {each for mark in marks for each in ((mark, -mark) if mark > 0 else (-mark,))}
 
     def neighbours(self, candidates: Sequence[Any], others: Iterable[Any]) -> list[Any]:
-        """The candidates that were seen together with the most of some other values. Empty: none was with any."""
+        """The candidates that were seen together with the most of some other values, and of these those that were with
+        the most of them in one record. Empty: none was with any."""
         reaches = [self._reach(other) for other in others if not isinstance(other, bool)]
-        counts = [
-            sum(not reach.isdisjoint(self._contexts.get(canonical(value), ())) for reach in reaches)
-            for value in candidates
-        ]
-        most = max(counts, default=0)
-        return [value for value, shared in zip(candidates, counts, strict=True) if shared == most] if most else []
+        counts = []
+        for value in candidates:
+            marks = self._contexts.get(canonical(value), ())
+            shared = Counter(mark for reach in reaches for mark in reach.intersection(marks))
+            counts.append((sum(not reach.isdisjoint(marks) for reach in reaches), max(shared.values(), default=0)))
+        most = max(counts, default=(0, 0))
+        return [value for value, count in zip(candidates, counts, strict=True) if count == most] if most[0] else []
 
     def knows(self, values: Iterable[Any]) -> bool:
         """Whether one of some values was seen together with others."""

@@ -404,11 +404,14 @@ class _Draw:
 
     def _object(self, path: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         inner = schema.get("properties", {})
-        if not inner and isinstance(schema.get("additionalProperties", True), bool):  # it is like one that is there
+        if not inner:  # it is like one that is there
             alike = [each for each in self._graph.records if len(canonical(each)) <= LONG and "[" not in str(each)]
             if not alike or self._optional:
                 raise NoValue(f"nothing is known of {self._tool.name}'s {path}", path)
-            return dict(self._choice(alike))
+            record = dict(self._choice(self._nearest(alike)))
+            if schema.get("additionalProperties", True) is True:
+                return record
+            return {name: record[name] for name in self._rng.sample(list(record), self._rng.randint(1, len(record)))}
         required = [name for name in schema.get("required", ()) if name in inner]
         if not required:  # all of them may exclude one another
             required = self._rng.sample(list(inner), min(len(inner), self._rng.choice((1, 1, 2))))
@@ -423,3 +426,12 @@ class _Draw:
                 if name not in values or values[name] in [value for other, value in values.items() if other != name]:
                     values[name] = self.draw(f"{path}.{name}", inner[name])
         return values
+
+    def _nearest(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The records of which the most keys and values were seen together with the other arguments of the call: rows
+        of the table that it names."""
+        shares = []
+        for record in records:
+            parts = [*record, *record.values()]
+            shares.append(len(self._graph.neighbours(parts, self._leaves)) / len(parts))
+        return [record for record, share in zip(records, shares, strict=True) if share == max(shares)]

@@ -75,6 +75,8 @@ def answer(question: Question) -> str:
         return _ANSWERS.count.format(verb="is" if alone else "are", value=question.value, items=items_phrase)
     if question.kind == "contains":
         return (_ANSWERS.yes if question.value == "yes" else _ANSWERS.no).format(item=question.item)
+    if not question.head and len(question.value.split()) > 3 and question.value[0].isupper():
+        return question.value.rstrip(".") + "."  # it is a sentence already
     if not question.head:
         return _trim_stop(_ANSWERS.value.format(value=question.value))
     head = question.head.removeprefix("the ")

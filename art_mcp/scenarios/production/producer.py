@@ -181,7 +181,7 @@ class Producer:
                 if draft.kind == "single" and outcome.kind in ("error", "unstable"):
                     self._look_for_earlier(draft.steps[0], outcome.message)
                 if draft.call is not None and outcome.kind == "error":
-                    learn_failure(self._drafter.values, draft.call, outcome.message)
+                    learn_failure(self._drafter.values, draft.call, outcome.message, log_text=outcome.log)
             else:
                 if draft.parts:
                     self._pool.add_pair(*split_pair(draft, outcome, self._rng))
