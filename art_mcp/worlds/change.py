@@ -169,7 +169,7 @@ def _differing_digits(first: str, second: str) -> list[int]:
     if _mask_digits(first) != _mask_digits(second):
         return []
     pairs = zip(_DIGITS.findall(first), _DIGITS.findall(second), strict=True)
-    return [at for at, (one, other) in enumerate(pairs) if one != other]
+    return [at for at, (mine, other) in enumerate(pairs) if mine != other]
 
 
 def _loose_digits(first: str, second: str) -> tuple[int, ...]:
