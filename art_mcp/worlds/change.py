@@ -176,7 +176,7 @@ def _loose_digits(first: str, second: str) -> tuple[int, ...]:
     """Which numbers and hashes may be others when two texts differ in some alone: these, and those beside them, as the
     hour beside the second. Empty: the texts differ otherwise, or may on another day, which they name."""
     loose = set(_differing_digits(first, second))
-    if _NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())):
+    if _NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())) or ", sha256 " in first:  # of a file, not its text
         return ()
     spans = [match.span() for match in _DIGITS.finditer(first)]
     beside = [

@@ -81,3 +81,28 @@ def test_a_row_with_a_random_id_is_expected_with_its_values() -> None:
     assert compare(both, rows("buy tea", "sell 3 cups")).degree == 0.75
     assert compare(both, rows("buy tea")).degree == 0.5
     assert merge_changes(rows("buy tea"), rows("buy milk")) is None
+
+
+def test_a_document_is_compared_beside_its_times() -> None:
+    old = "sold on 2026-01-05 09:00:00"
+    document = Change(where="/world/log.md", what="content", before=old, after=f"{old}\nbought at 2026-11-28 10:00:01")
+    later = document.model_copy(update={"after": f"{old}\nbought at 2026-11-28 10:00:03"})
+    both = merge_changes([document], [later])
+    assert both is not None
+    for after, degree in (
+        (f"{old}\nbought at 2026-11-29 11:30:40", 1.0),
+        (f"{old}\nlost at 2026-11-29 11:30:40", 0.0),
+        ("sold on 2026-02-05 09:00:00\nbought at 2026-11-29 11:30:40", 0.0),
+    ):
+        assert compare(both, [document.model_copy(update={"after": after})]).degree == degree, after
+    idle = [document.model_copy(update={"before": f"{old}\nbought at 2026-11-28 10:00:00"})]
+    assert merge_changes(idle, [later.model_copy(update={"before": idle[0].before})]) is None  # a time alone is nothing
+
+
+def test_of_a_file_that_is_no_text_any_other_content_is_expected() -> None:
+    book = Change(
+        where="/world/b.xlsx", what="content", before="99 bytes, sha256 aaaaaaaa", after="7 bytes, sha256 bbbbbbbb"
+    )
+    both = merge_changes([book], [book.model_copy(update={"after": "8 bytes, sha256 cccccccc"})])
+    assert both is not None
+    assert compare(both, [book.model_copy(update={"after": "1,007 bytes, sha256 dddddddd"})]).degree == 1.0
