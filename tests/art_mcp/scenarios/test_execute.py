@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from art_mcp import Catalog, Server
 from art_mcp.client.result import CallResult
 from art_mcp.scenarios.execute import SAMPLE, Execution, Trial
 from art_mcp.scenarios.plan import MCPScenario, Plan, Reading, Step
+from art_mcp.scenarios.trials import Trials
 from art_mcp.specialization.demonstrations import demonstration, demonstrations
+from art_mcp.worlds.change import Change
 from trainer_server.wire import ConfigError
 
 LONG = {"head": "a1", "notes": "so " * SAMPLE, "author": "Ada"}
@@ -56,3 +61,19 @@ def test_scenarios_of_earlier_sets_whose_result_was_cut_before_a_reading_are_lef
     with pytest.raises(ConfigError, match="cannot be shown"):
         demonstration(cut)
     assert not plan.model_copy(update={"observations": []}).executed
+
+
+def test_an_act_that_does_nothing_is_no_task() -> None:
+    """Where its tool has changed the world at other times."""
+    server = cast(Server, SimpleNamespace(world=None, disposable=True))
+    trials = Trials(server, Catalog(tools=[]), changing={"write_note"})
+
+    def made(tool: str, changes: list[Change], reads: bool = False) -> Trial:
+        done = Execution([Step(tool=tool, reads=reads)], [SHORT], changes)
+        return Trial(done, done, changes)
+
+    change = Change(where="/world/a", what="content", after="x")
+    assert trials._is_idle(made("write_note", []))
+    assert not trials._is_idle(made("write_note", [change]))
+    assert not trials._is_idle(made("send_note", []))  # nobody saw it change a world, which may not show what it does
+    assert not trials._is_idle(made("write_note", [], reads=True))

@@ -103,6 +103,15 @@ def test_the_items_of_a_list_profit_from_a_parameter_of_the_singular_name() -> N
     assert values.graph.has_offers(("join", "sheets.*"))
 
 
+def test_what_a_server_logs_is_learnt_from_and_its_numbers_are_tried() -> None:
+    closes = tool("close_till", till={"type": "integer"})
+    values = values_of(closes)
+    step = Step(tool="close_till", arguments={"till": 4711})
+    learn_failure(values, step, "Error executing tool close_till", log_text="KeyError: no till 4711, only 7 and 12")
+    assert {call["till"] for call in drawn(values, closes, explore=True)} == {7, 12}
+    assert values.graph.refusals["close_till"][-1][1] == "Error executing tool close_till"  # an agent sees that alone
+
+
 @pytest.mark.parametrize(
     ("path", "name"),
     [("sheet", "sheet"), ("tags.*", "tag"), ("rows.*.*", "row"), ("entities.*.name", "name"), ("box.names", "names")],
