@@ -201,7 +201,7 @@ def _takers(drafter: Drafter) -> Iterator[_Taker]:
         sense, properties = drafter.senses[tool.name], properties_of(tool)
         thing = object_of(sense, dict.fromkeys(properties, ""), properties)
         for name, schema in properties.items():
-            if sense.verb.makes and name == thing and meanings(name) != ["id"]:
+            if sense.verb.makes and (name == thing or label(name) in WORDS.names) and meanings(name) != ["id"]:
                 continue  # what is made has a name of its own
             if (sense.verb.edits or sense.verb.sets) and thing is not None and name != thing:
                 continue  # what is changed is looked up, and not what it becomes
