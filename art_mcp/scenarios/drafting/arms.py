@@ -236,6 +236,12 @@ class Arms:
                 make=lambda rng, _: draw_formatted_text(name, form, rng),
                 made_up=True,
             )
+        if schema.get("format") == "date-time":  # servers that store times without a zone cannot compare others
+
+            def make_local(rng: random.Random, _: Mapping[str, Any]) -> Any:
+                return (draw_formatted_text(name, schema, rng) or "").removesuffix("Z") or None
+
+            yield Arm("time without a zone", 0.5, make=make_local, made_up=True)
         text = bool(words(name)) and (singular(words(name)[-1]) in WORDS.texts or words(name)[-1] == "contents")
         own_kind = [str(value) for arm in pools if arm.prior >= 0.5 for value in arm.values()]
         sentences = [value for value in own_kind if 2 <= len(value.split()) <= 8]
