@@ -133,8 +133,8 @@ def merge_changes(first: Sequence[Change], second: Sequence[Change]) -> list[Cha
         same, moved = change.after == other.after, change.key not in common
         if moved and _mask_digits(change.after or "") != _mask_digits(other.after or ""):
             return None
-        loose = () if same else _loose_digits(change.after or "", other.after or "")
-        changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved, "loose": loose}))
+        digits = () if same else _loose_digits(change.after or "", other.after or "")
+        changes.append(change.model_copy(update={"varies": not same, "digits_vary": moved, "loose": digits}))
     if changes and not any(map(_is_known, changes)):
         return None
     return changes

@@ -428,10 +428,14 @@ class _Draw:
         return values
 
     def _nearest(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The records of which the most keys and values were seen together with the other arguments of the call: rows
-        of the table that it names."""
-        shares = []
-        for record in records:
-            parts = [*record, *record.values()]
-            shares.append(len(self._graph.neighbours(parts, self._leaves)) / len(parts))
-        return [record for record, share in zip(records, shares, strict=True) if share == max(shares)]
+        """The records of which the most keys, and then the most values, were seen together with the other arguments of
+        the call: rows of the table that it names."""
+        shares = [
+            tuple(
+                len(self._graph.neighbours(part, self._leaves)) / len(record)
+                for part in ([*record], [*record.values()])
+            )
+            for record in records
+        ]
+        most = max(shares)
+        return [record for record, share in zip(records, shares, strict=True) if share == most]

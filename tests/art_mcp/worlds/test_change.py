@@ -81,3 +81,39 @@ def test_a_row_with_a_random_id_is_expected_with_its_values() -> None:
     assert compare(both, rows("buy tea", "sell 3 cups")).degree == 0.75
     assert compare(both, rows("buy tea")).degree == 0.5
     assert merge_changes(rows("buy tea"), rows("buy milk")) is None
+
+
+def test_a_document_with_a_time_is_expected_with_the_rest_of_it() -> None:
+    def document(name: str, time: str, progress: int = 5, before: str | None = None) -> Change:
+        after = f'{{"name": "{name}", "progress": {progress}, "updated": "2026-11-28 {time}"}}'
+        return Change(where="/world/a.db", what="projects[id=1].data", before=before, after=after)
+
+    both = merge_changes([document("Roof", "09:00:01.5")], [document("Roof", "09:00:02.7")])
+    assert both is not None
+    assert compare(both, [document("Roof", "21:30:00.1")]).degree == 1.0
+    assert compare(both, [document("Roof", "21:30:00.1", progress=7)]).degree == 0.0
+    assert compare(both, [document("Door", "21:30:00.1")]).degree == 0.0
+    old = document("Roof", "08:00:00.0").after
+    times = [document("Roof", "09:00:01.5", before=old)], [document("Roof", "09:00:02.7", before=old)]
+    assert merge_changes(*times) is None, "nothing but a time was changed"
+
+
+def test_a_text_that_names_days_may_be_any_other() -> None:
+    first, second = (
+        Change(where="/world/log.md", what="content", before="", after=f"Sat Nov 28 09:00:0{second}: done")
+        for second in (1, 2)
+    )
+    both = merge_changes([first], [second])
+    assert both is not None
+    assert compare(both, [first.model_copy(update={"after": "Sun Nov 29 10:00:00: done"})]).degree == 1.0
+
+
+def test_a_row_with_a_random_id_may_be_one_document() -> None:
+    def row(title: str) -> Change:
+        own = uuid4()
+        return Change(where="/world/a.db", what=f"todos[id={own}].data", after=f'{{"id": "{own}", "title": "{title}"}}')
+
+    both = merge_changes([row("buy tea")], [row("buy tea")])
+    assert both is not None
+    assert compare(both, [row("buy tea")]).degree == 1.0
+    assert compare(both, [row("buy milk")]).degree == 0.0
