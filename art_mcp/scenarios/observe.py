@@ -49,7 +49,7 @@ MAX_FACT = 40
 MAX_VALUE = 80
 """Characters of a text that may be an argument of another tool, at most."""
 
-_ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b.{0,20}:", re.IGNORECASE)
+_ERROR = re.compile(r"\s*(\w+ ){0,2}(error|exception|traceback)\b[^:\n]{0,60}:", re.IGNORECASE)
 _FAILED_ITEM = re.compile(r"[^:]{1,200}: error\b", re.IGNORECASE)
 """Begins a line that says that something could not be done with an item: "a.txt: Error - no such file"."""
 _NOTHING = re.compile(

@@ -36,12 +36,8 @@ def make_log(where: Path, seed: int) -> Path:
         opened.executemany("INSERT INTO goals VALUES (?, ?)", [("kcal", 2400), ("protein", 120)])
         for at in range(12):
             begin = datetime(2026, 10, 5, 18) + timedelta(days=2 * at + at // 3)
-            row = (
-                at + 1,
-                rng.choice(("Push", "Pull", "Legs")),
-                f"{begin}+00:00",
-                f"{begin + timedelta(hours=1)}+00:00",
-            )
+            end = begin + timedelta(hours=1)
+            row = (at + 1, rng.choice(("Push", "Pull", "Legs")), f"{begin}+00:00", f"{end}+00:00")
             opened.execute("INSERT INTO sessions VALUES (?, ?, ?, ?, 3600, NULL, NULL)", row)
             for number, lift in enumerate(rng.sample(keys, 3) * 2):
                 row = (at + 1, lift[0], _LIFTS[lift[1]] + 2.5 * rng.randrange(8), rng.randrange(3, 13))
@@ -50,17 +46,8 @@ def make_log(where: Path, seed: int) -> Path:
                 opened.execute(f"INSERT INTO sets {values}", (*row, time))
             for meal in ("breakfast", "lunch", "dinner"):
                 food, grams = rng.choice(_FOODS), 10 * rng.randrange(8, 40)
-                row = (
-                    f"{begin}+00:00",
-                    f"{begin:%Y-%m-%d}",
-                    meal,
-                    food,
-                    food,
-                    grams,
-                    2 * grams,
-                    grams // 9,
-                    grams // 5,
-                )
+                eaten = (f"{begin}+00:00", f"{begin:%Y-%m-%d}", meal, food, food)
+                row = (*eaten, grams, 2 * grams, grams // 9, grams // 5)
                 names = "(eaten_at, day, meal, said, name, grams, kcal, protein, carbs, fat, status)"
                 opened.execute(f"INSERT INTO food_log {names} VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 8, 'manual')", row)
     return root

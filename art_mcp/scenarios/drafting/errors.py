@@ -90,10 +90,10 @@ def parameters_in(message: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name in text_words and (len(name) > 3 or "_" in name)]
 
 
-def numbers_in(message: str, own: Iterable[Any]) -> list[int]:
+def numbers_in(message: str, arguments: Iterable[Any]) -> list[int]:
     """The whole numbers that an error has, without those that the call had."""
     numbers = dict.fromkeys(int(digits) for digits in _NUMBER.findall(message[:MAX_MESSAGE]))
-    return [number for number in numbers if number not in own][:MAX_OFFERS]
+    return [number for number in numbers if number not in arguments][:MAX_OFFERS]
 
 
 def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[str]]:

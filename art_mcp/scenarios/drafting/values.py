@@ -409,9 +409,15 @@ class _Draw:
             if not alike or self._optional:
                 raise NoValue(f"nothing is known of {self._tool.name}'s {path}", path)
             record = dict(self._choice(self._nearest(alike)))
-            if schema.get("additionalProperties", True) is True:
+            others = schema.get("additionalProperties", True)
+            if isinstance(others, bool):
                 return record
-            return {name: record[name] for name in self._rng.sample(list(record), self._rng.randint(1, len(record)))}
+            kinds = {"string": str, "integer": int, "number": (int, float)}
+            types = others.get("type", list(kinds))
+            fitting = tuple(kinds[kind] for kind in ([types] if isinstance(types, str) else types) if kind in kinds)
+            names = [name for name in record if any(isinstance(record[name], kind) for kind in fitting)]
+            # Its keys may have to be numbers, say: none may be right.
+            return {name: record[name] for name in self._rng.sample(names, self._rng.randint(0, len(names)))}
         required = [name for name in schema.get("required", ()) if name in inner]
         if not required:  # all of them may exclude one another
             required = self._rng.sample(list(inner), min(len(inner), self._rng.choice((1, 1, 2))))
@@ -428,10 +434,14 @@ class _Draw:
         return values
 
     def _nearest(self, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The records of which the most keys and values were seen together with the other arguments of the call: rows
-        of the table that it names."""
-        shares = []
-        for record in records:
-            parts = [*record, *record.values()]
-            shares.append(len(self._graph.neighbours(parts, self._leaves)) / len(parts))
-        return [record for record, share in zip(records, shares, strict=True) if share == max(shares)]
+        """The records of which the most keys, and then the most values, were seen together with the other arguments of
+        the call: rows of the table that it names."""
+        shares = [
+            tuple(
+                len(self._graph.neighbours(part, self._leaves)) / len(record)
+                for part in ([*record], [*record.values()])
+            )
+            for record in records
+        ]
+        most = max(shares)
+        return [record for record, share in zip(records, shares, strict=True) if share == most]

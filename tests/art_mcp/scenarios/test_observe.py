@@ -49,6 +49,7 @@ def test_every_leaf_is_found_where_its_path_says() -> None:
     [
         ("Error: no such table", "error"),
         ("Database error: x", "error"),
+        ("Error executing read_the_presentation: no such file", "error"),
         ('{"error": true, "code": "not_found", "message": "Note x not found."}', "error"),
         ('{"error": false, "code": "ok"}', None),
         ("No matches found", "empty"),

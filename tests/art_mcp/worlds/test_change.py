@@ -83,20 +83,40 @@ def test_a_row_with_a_random_id_is_expected_with_its_values() -> None:
     assert merge_changes(rows("buy tea"), rows("buy milk")) is None
 
 
-def test_a_document_is_compared_beside_its_times() -> None:
-    old = "sold on 2026-01-05 09:00:00"
-    document = Change(where="/world/log.md", what="content", before=old, after=f"{old}\nbought at 2026-11-28 10:00:01")
-    later = document.model_copy(update={"after": f"{old}\nbought at 2026-11-28 10:00:03"})
-    both = merge_changes([document], [later])
+def test_a_document_with_a_time_is_expected_with_the_rest_of_it() -> None:
+    def document(name: str, time: str, progress: int = 5, before: str | None = None) -> Change:
+        after = f'{{"name": "{name}", "progress": {progress}, "updated": "2026-11-28 {time}"}}'
+        return Change(where="/world/a.db", what="projects[id=1].data", before=before, after=after)
+
+    both = merge_changes([document("Roof", "09:00:01.5")], [document("Roof", "09:00:02.7")])
     assert both is not None
-    for after, degree in (
-        (f"{old}\nbought at 2026-11-29 11:30:40", 1.0),
-        (f"{old}\nlost at 2026-11-29 11:30:40", 0.0),
-        ("sold on 2026-02-05 09:00:00\nbought at 2026-11-29 11:30:40", 0.0),
-    ):
-        assert compare(both, [document.model_copy(update={"after": after})]).degree == degree, after
-    idle = [document.model_copy(update={"before": f"{old}\nbought at 2026-11-28 10:00:00"})]
-    assert merge_changes(idle, [later.model_copy(update={"before": idle[0].before})]) is None  # a time alone is nothing
+    assert compare(both, [document("Roof", "21:30:00.1")]).degree == 1.0
+    assert compare(both, [document("Roof", "21:30:00.1", progress=7)]).degree == 0.0
+    assert compare(both, [document("Door", "21:30:00.1")]).degree == 0.0
+    old = document("Roof", "08:00:00.0").after
+    times = [document("Roof", "09:00:01.5", before=old)], [document("Roof", "09:00:02.7", before=old)]
+    assert merge_changes(*times) is None, "nothing but a time was changed"
+
+
+def test_a_text_that_names_days_may_be_any_other() -> None:
+    first, second = (
+        Change(where="/world/log.md", what="content", before="", after=f"Sat Nov 28 09:00:0{second}: done")
+        for second in (1, 2)
+    )
+    both = merge_changes([first], [second])
+    assert both is not None
+    assert compare(both, [first.model_copy(update={"after": "Sun Nov 29 10:00:00: done"})]).degree == 1.0
+
+
+def test_a_row_with_a_random_id_may_be_one_document() -> None:
+    def row(title: str) -> Change:
+        own = uuid4()
+        return Change(where="/world/a.db", what=f"todos[id={own}].data", after=f'{{"id": "{own}", "title": "{title}"}}')
+
+    both = merge_changes([row("buy tea")], [row("buy tea")])
+    assert both is not None
+    assert compare(both, [row("buy tea")]).degree == 1.0
+    assert compare(both, [row("buy milk")]).degree == 0.0
 
 
 def test_of_a_file_that_is_no_text_any_other_content_is_expected() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.scenarios.drafting.errors import blame, offers, parameters_in, reason_of
+from art_mcp.scenarios.drafting.errors import blame, numbers_in, offers, parameters_in, reason_of
 
 CALL = {("lend", "title"): "Dune", ("lend", "member"): "Ada Berg", ("lend", "due_date"): "soon"}
 
@@ -76,3 +76,8 @@ def test_an_error_names_parameters() -> None:
 )
 def test_the_reason_of_an_error_is_short(text: str, reason: str) -> None:
     assert reason_of(text) == reason
+
+
+def test_numbers_of_an_error_are_those_that_the_call_had_not() -> None:
+    assert numbers_in("Data dimensions (1x2) don't match rows (2) and cols (60)", [2, 60]) == [1]
+    assert numbers_in("version 1.5 is too old", []) == []

@@ -280,3 +280,32 @@ def test_examples_of_paths_of_other_machines_are_never_used_in_a_world(tmp_path:
     values.learn_places(places_of([tmp_path / "office"]))
     for call in drawn(values, makes, explore=True):
         assert not call["path"].startswith(("/home", "/etc"))
+
+
+def test_values_of_one_record_go_together_before_those_of_several() -> None:
+    graph = values_of(tool("get_relations")).graph
+    graph.learn_records([{"from": "Ada", "to": "Faust", "kind": "plays"}])
+    graph.learn_records(
+        [{"from": "Ada", "to": "Medea", "kind": "knows"}, {"from": "Bo", "to": "Faust", "kind": "knows"}]
+    )
+    assert graph.neighbours(["knows", "plays"], ["Ada", "Faust"]) == ["plays"]
+
+
+def test_an_object_of_free_keys_is_like_a_row_of_the_table_that_is_named() -> None:
+    row = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
+    create = tool("create_record", table=STRING, row=row)
+    values = values_of(create, tool("get_columns", table=STRING))
+    values.graph.learn_records([{"plant": "Leek", "days": 90}, {"gardener": "Ada", "size": 7}])
+    values.learn("get_columns", {"table": "beds"}, [{"column": "gardener"}, {"column": "size"}])
+    rows = [values.arguments(create, base_arguments={"table": "beds"})["row"] for _ in range(20)]
+    assert {"gardener": "Ada", "size": 7} in rows
+    assert all(own.items() <= {"gardener": "Ada", "size": 7}.items() for own in rows)
+
+
+def test_what_a_server_wrote_to_its_log_is_learnt_and_not_repeated() -> None:
+    log = tool("log_set", 0, reps={"type": "integer"}, note=STRING)
+    values = values_of(log)
+    step = Step(tool="log_set", arguments={"note": "hard"})
+    learn_failure(values, step, "Error executing tool log_set", log_text="ValueError: reps is required")
+    assert values.graph.necessary["log_set"] == (["reps"], False)
+    assert values.graph.refusals["log_set"] == [({"note": "hard"}, "Error executing tool log_set")]

@@ -11,6 +11,7 @@ def test_answers_repeat_what_was_asked_beside_its_value() -> None:
     assert answer(Question("leaf", "the open issues", "4")) == "The open issues are 4."
     assert answer(Question("leaf", "the price of chairs", "4")) == "The price of chairs is 4."
     assert answer(Question("value", "", "Ada")) == "It is Ada."
+    assert answer(Question("value", "", "Presentation has 3 slides")) == "Presentation has 3 slides."
     assert answer(Question("contains", "", "yes", items="entries", item="a")) == "Yes, a is among them."
 
 
