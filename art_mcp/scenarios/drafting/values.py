@@ -412,10 +412,10 @@ class _Draw:
             others = schema.get("additionalProperties", True)
             if isinstance(others, bool):
                 return record
-            kinds = {"string": str, "integer": int, "number": (int, float)}
+            kinds: dict[str, tuple[type, ...]] = {"string": (str,), "integer": (int,), "number": (int, float)}
             types = others.get("type", list(kinds))
-            fitting = tuple(kinds[kind] for kind in ([types] if isinstance(types, str) else types) if kind in kinds)
-            names = [name for name in record if any(isinstance(record[name], kind) for kind in fitting)]
+            fitting = sum((kinds.get(kind, ()) for kind in ([types] if isinstance(types, str) else types)), ())
+            names = [name for name in record if isinstance(record[name], fitting)]
             # Its keys may have to be numbers, say: none may be right.
             return {name: record[name] for name in self._rng.sample(names, self._rng.randint(0, len(names)))}
         required = [name for name in schema.get("required", ()) if name in inner]
