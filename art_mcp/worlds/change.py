@@ -20,6 +20,9 @@ _NAMED_TIME = {name.casefold() for names in (day_name, day_abbr, month_name, mon
 }
 """Words of dates and times that are others on other days."""
 
+_DIGEST = re.compile(r"[\d,]+ \w+, sha256 [0-9a-f]+")
+"""Of the content of a file that is no text, or of many rows."""
+
 _WORD = re.compile(r"[^\W\d_]{3}")
 
 MAX_CHANGES = 8
@@ -176,7 +179,7 @@ def _loose_digits(first: str, second: str) -> tuple[int, ...]:
     """Which numbers and hashes may be others when two texts differ in some alone: these, and those beside them, as the
     hour beside the second. Empty: the texts differ otherwise, or may on another day, which they name."""
     loose = set(_differing_digits(first, second))
-    if _NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())) or ", sha256 " in first:  # of a file, not its text
+    if _NAMED_TIME & set(re.findall(r"[a-z]+", first.casefold())) or _DIGEST.fullmatch(first):
         return ()
     spans = [match.span() for match in _DIGITS.finditer(first)]
     beside = [
