@@ -21,7 +21,6 @@ from art_mcp.scenarios.drafting.explore import COLUMNS, Explorer, look_at_tables
 from art_mcp.scenarios.drafting.sql import Sql
 from art_mcp.scenarios.drafting.tables import Resources, tables_of
 from art_mcp.scenarios.drafting.values import Values
-from art_mcp.scenarios.execute import rollout_of_its_own
 from art_mcp.scenarios.phrasing.phraser import Phraser
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.production.composer import Composer
@@ -102,9 +101,7 @@ async def default_seconds(server: Server) -> float:
         MCPError: The server does not answer.
     """
     tools, slower = len(await server.listing("tools/list")), 1.0
-    if server.world is not None:
-        async with rollout_of_its_own():
-            await server.rewind()  # starts a server in a copy, which the exploration gets
+    if server.world is not None:  # that of the connection: another start here changes what the exploration finds
         slower = min(max(server.world.fastest_start / USUAL_START, 1.0), MOST_TIMES)
     return slower * (SECONDS + SECONDS_PER_TOOL * max(0, tools - FEW_TOOLS))
 
