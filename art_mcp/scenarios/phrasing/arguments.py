@@ -111,8 +111,8 @@ def render_arguments(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told: "the first branch".
     """
-    told = {name: value for name, value in arguments.items() if value != {}}  # nobody says that there are none
-    return _Writer(sense, rng, dict(wordings or {}), told).render({**told, **(wordings or {})})
+    values = {name: value for name, value in arguments.items() if value != {}}  # nobody says that there are none
+    return _Writer(sense, rng, dict(wordings or {}), values).render({**values, **(wordings or {})})
 
 
 class _Writer:

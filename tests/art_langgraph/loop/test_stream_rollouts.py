@@ -6,7 +6,7 @@ import asyncio
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,8 @@ def names(groups: Sequence[TrajectoryGroup]) -> list[str]:
     return [str(group.scenario.input) for group in groups]
 
 
-async def test_a_long_run_goes_on_across_steps_with_its_version(caplog: pytest.LogCaptureFixture) -> None:
+def with_a_long_run() -> tuple[Trainer, Callable[[str, int], Awaitable[None]]]:
+    """A trainer during whose third step the first run of scenario "a" ends, and what makes that run wait."""
     trainer, last = Trainer(), asyncio.Event()
 
     async def pause(text: str, run: int) -> None:
@@ -155,6 +156,11 @@ async def test_a_long_run_goes_on_across_steps_with_its_version(caplog: pytest.L
             await asyncio.sleep(0)
 
     trainer.during = during
+    return trainer, pause
+
+
+async def test_a_long_run_goes_on_across_steps_with_its_version(caplog: pytest.LogCaptureFixture) -> None:
+    trainer, pause = with_a_long_run()
     records = await steps(trainer, pause, steps=4)
     taken = [name for record in records for name in names(record.groups)]
     assert sorted(taken) == list("abcdefgh"), "each group is in a step, and none twice"
@@ -172,19 +178,7 @@ async def test_a_long_run_goes_on_across_steps_with_its_version(caplog: pytest.L
 async def test_a_group_that_is_too_old_for_the_settings_is_counted_and_left_out(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    trainer, last = Trainer(), asyncio.Event()
-
-    async def pause(text: str, run: int) -> None:
-        if (text, run) == ("a", 0):
-            await last.wait()
-
-    async def during(step: int) -> None:
-        if step == 3:
-            last.set()
-        for _ in range(200):
-            await asyncio.sleep(0)
-
-    trainer.during = during
+    trainer, pause = with_a_long_run()
     records = await steps(trainer, pause, steps=4, config=GRPOConfig(max_staleness=1))
     assert [record.drops for record in records] == [0, 0, 0, 1]
     assert "a" not in [name for record in records for name in names(record.groups)][:-1]
