@@ -154,7 +154,8 @@ class Wordings:
         except LLMError as error:
             self._failures += 1
             self.error = str(error)
-            self.faults["the model gave no answer"] += 1
+            malformed = error.kind == "malformed"
+            self.faults["the answer could not be parsed" if malformed else "the model gave no answer"] += 1
         else:
             self._failures = 0
             return draft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import time
 from typing import Any
@@ -238,6 +239,17 @@ async def test_a_server_that_is_gone_is_given_up() -> None:
     assert re.search(r"read back: 11 of 60 .*the model was not asked any more: \d+.*no more", note)
     assert len(at.requests) <= 11 * 3 + wordings.FAILURES + wordings.AT_ONCE
     assert at.most_at_once <= wordings.AT_ONCE
+
+
+async def test_an_answer_that_is_cut_off_is_no_silence() -> None:
+    """A small model goes on until its limit now and then: it was there, and that is what the note says."""
+    cut = {"index": 0, "message": {"role": "assistant", "content": '{"text": "I'}, "finish_reason": "length"}
+    answer = {"id": "x", "object": "chat.completion", "created": 1, "model": "base", "choices": [cut]}
+    with writer(lambda body: Fault(body=json.dumps(answer).encode())) as (words, _):
+        note = await words.write([price(number) for number in range(3)], 0, lambda count: None)
+    assert "the answer could not be parsed: 3" in note
+    assert "raise max_tokens" in note
+    assert "the model gave no answer" not in note
 
 
 @pytest.mark.slow
