@@ -40,8 +40,8 @@ limit: a longer one cannot be rendered."""
 PATIENCE = 3
 """Measurements of the held-out loss without a new least one, after which a warm start ends."""
 _SIZES = (2, 4, 8, 16)
-"""Demonstrations of an update. What they have in common, the tools and the system prompt, is computed once in each,
-forward alone: the size is the least at which that is less than half of the work. A token of tools has about twice as
+"""Demonstrations of an update. Where the trainer computes what they have in common, the tools and the system prompt,
+forward in each, the size is the least at which that is less than half of the work. A token of tools has about twice as
 many characters as others. Of the same demonstrations, small updates teach more than large ones
 (docs/benchmarks/imitation.md)."""
 
@@ -205,7 +205,7 @@ def plan_config(conversations: Sequence[Conversation], seed: int) -> SFTConfig:
         lr_updates=LR_UPDATES,
         num_train_epochs=min(EPOCHS, max(2, epochs)),
         per_device_train_batch_size=size,
-        detach_prefix=True,
+        detach_prefix="context",
         max_length=LONGEST,
         patience=PATIENCE,
         seed=seed,

@@ -52,11 +52,13 @@ class SFTConfig(ClosedRecord):
     before all have come once, the first updates take the first rows, and what they took tells how many of the others
     are imitated, these in a random order. Held-out losses are measured from the second pass on. The time for
     rendering counts too. Needs `max_seconds`."""
-    detach_prefix: bool = False
+    detach_prefix: bool | Literal["context"] = False
     """Whether no gradient goes through the keys and values of what all demonstrations that are computed at once begin
     with, such as the tools and the system prompt: these are computed once, without a backward pass. An update then
     takes less time and memory, the more the longer that beginning is. It is an approximation. On CPUs alone; on GPUs it
-    has no effect, and the metric `tokens_detached` is 0."""
+    has no effect, and the metric `tokens_detached` is 0. "context": the same of all tokens but those that predict a
+    token with a loss, requests and results too; what all demonstrations of an agent begin with is then computed once
+    in eight updates. A model with recurrent layers does as for True."""
     max_length: int = Field(default=4096, ge=2, le=MOST_TOKENS)
     """Largest number of tokens in a row, prompt and answer together. A longer answer is skipped and counted as
     `too_long`; it is never cut."""

@@ -4,7 +4,8 @@ Runs are cut into tiles; tiles of about the same size are computed together, pad
 share a key head are folded into the query length, so that keys and values are never repeated for them. The backward
 pass computes the probabilities again, but for those of the first buckets, which are kept. Three matrix products and a
 softmax are several times faster on CPUs than torch's fused kernel, which is made for lengths at which scores do not fit
-the cache. The trunk of a row may be computed first, without a gradient: the rest then attends to its keys and values.
+the cache. The trunk of a row, or all of it, may be computed first, without a gradient: the rest, or the tokens that
+read something out, then attend to its keys and values.
 
 Registered with transformers as `art_tree`; the layout travels as the keyword argument `tree` of the model's forward.
 Shapes: H query heads, K key heads, G = H/K, T tokens, D head size, B tiles of a bucket, N tokens of a tile, L length of
@@ -13,7 +14,7 @@ its path.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -23,7 +24,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from trainer_server.training.model.recurrent import Segments, States
-from trainer_server.training.model.tree import Row, Run
+from trainer_server.training.model.tree import Ints, Row, Run
 from trainer_server.wire import TrainingError
 
 NAME = "art_tree"
@@ -46,9 +47,11 @@ compute them again takes a fifth of the time of attention."""
 class Trunk:
     """What layers keep of a row's first tokens, without a gradient.
 
-    keys_values: by the number of the layer, (1, K, tokens, D) each. states: of recurrent layers.
+    length: how many tokens. keys_values: by the number of the layer, (1, K, length, D) each. states: of recurrent
+    layers.
     """
 
+    length: int
     keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     states: States = field(default_factory=dict)
 
@@ -61,8 +64,8 @@ _HARMLESS = {"position_ids", "use_cache", "cache_position", "output_attentions",
 class Bucket:
     """Tiles that are computed together.
 
-    query_M: places of the queries, B·N of them, tile after tile, counted from the end of the trunk that was computed
-    before; padding repeats a valid place. key_J: places of the paths in the whole row, B·L. valid_P: which of the B·N
+    query_M: places of the queries among the tokens that are computed, B·N of them, tile after tile; padding repeats a
+    valid place. key_J: places of the paths in the whole row, B·L. valid_P: which of the B·N
     are no padding. depth_BN: depth of the queries. length_B: lengths of the paths; keys beyond are padding.
     """
 
@@ -77,7 +80,8 @@ class Bucket:
     masks: dict[tuple[int | None, torch.dtype], torch.Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tiles: list[Run], row: Row, device: torch.device, trunk: int) -> Bucket:
+    def of(cls, tiles: list[Run], row: Row, device: torch.device, index_T: Ints) -> Bucket:
+        """index_T: where each token of the row is among those that are computed."""
         n, length = max(tile.stop - tile.start for tile in tiles), max(len(tile.path_L) for tile in tiles)
         query = torch.stack([torch.arange(n).clamp(max=tile.stop - tile.start - 1) + tile.start for tile in tiles])
         valid = torch.stack([torch.arange(n) < tile.stop - tile.start for tile in tiles])
@@ -88,7 +92,7 @@ class Bucket:
         lengths = torch.tensor([len(tile.path_L) for tile in tiles])
         return cls(
             size=len(tiles),
-            query_M=(query.flatten() - trunk).to(device),
+            query_M=torch.from_numpy(index_T)[query.flatten()].to(device),
             key_J=key.flatten().to(device),
             valid_P=valid.flatten().nonzero()[:, 0].to(device),
             depth_BN=depth.to(device),
@@ -142,7 +146,7 @@ class Bucket:
 
 @dataclass(slots=True)
 class Layout:
-    """How a row is attended to, or the part of it behind its trunk."""
+    """How a row is attended to, or a part of it: what is behind its trunk, or some of its tokens."""
 
     padding: ClassVar[int] = 0
     """Tokens that a row is padded with."""
@@ -150,33 +154,73 @@ class Layout:
     segments: Segments
     """The same for recurrent layers."""
     trunk: int = 0
-    """Tokens of the row that were computed before, of which `trunk_cache` has what layers kept."""
+    """Tokens from the root whose keys and values have no gradient."""
     trunk_cache: Trunk | None = None
+    """What layers kept of the tokens that were computed before."""
+    place_T: torch.Tensor | None = None
+    """Places in the row of the tokens that are computed. None: all behind the trunk."""
     pass_cache: Trunk | None = None
     """Where this pass puts what layers keep of its tokens; None: nowhere."""
 
     @classmethod
-    def of(cls, row: Row, device: torch.device, trunk_cache: Trunk | None = None) -> Layout:
+    def of(
+        cls, row: Row, device: torch.device, trunk_cache: Trunk | None = None, *, pass_cache: Trunk | None = None
+    ) -> Layout:
         """The layout of a row.
 
         Args:
             row: The row.
             device: Where it is computed.
-            trunk_cache: What a pass over its trunk has kept: the rest is laid out. None: all of it is.
+            trunk_cache: What a pass over its trunk, or the beginning of it, has kept: the rest is laid out. None: all
+                of it is.
+            pass_cache: Where the pass puts what layers keep; None: nowhere.
         """
-        trunk = row.trunk if trunk_cache is not None else 0
+        trunk = 0 if trunk_cache is None else trunk_cache.length
         runs = [Run(max(run.start, trunk), run.stop, run.path_L) for run in row.runs if run.stop > trunk]
-        tiles = [tile for run in runs for tile in _tiles(run)]
-        buckets = [Bucket.of(alike, row, device, trunk) for alike in _alike(tiles)]
         before = None if trunk_cache is None else trunk_cache.states
-        return cls(buckets, Segments(row, device, start=trunk, before=before), trunk, trunk_cache)
+        segments = Segments(row, device, start=trunk, before=before)
+        index_T = np.arange(len(row.tokens_T)) - trunk
+        return cls(_buckets(runs, row, device, index_T), segments, trunk, trunk_cache, pass_cache=pass_cache)
 
     @classmethod
-    def of_trunk(cls, row: Row, device: torch.device) -> Layout:
-        """The layout of a pass over a row's trunk alone, of which layers keep what the rest needs."""
-        tiles, kept = _tiles(Run(0, row.trunk, np.arange(row.trunk))), Trunk()
-        buckets = [Bucket.of(alike, row, device, 0) for alike in _alike(tiles)]
-        return cls(buckets, Segments(row, device, stop=row.trunk, after=kept.states), pass_cache=kept)
+    def of_trunk(cls, row: Row, device: torch.device, length: int) -> Layout:
+        """The layout of a pass over the first tokens of a row's trunk, of which layers keep what the rest needs."""
+        kept, root = Trunk(length), Run(0, length, np.arange(length))
+        buckets = _buckets([root], row, device, np.arange(length))
+        return cls(buckets, Segments(row, device, stop=length, after=kept.states), pass_cache=kept)
+
+    @classmethod
+    def of_places(cls, row: Row, device: torch.device, place_T: Ints, trunk: int, cache: Trunk) -> Layout:
+        """The layout of some tokens of a row, which attend to one another and, without a gradient, to all others.
+
+        Args:
+            row: The row.
+            device: Where it is computed.
+            place_T: Places of the tokens, ascending.
+            trunk: Tokens from the root of which none is among them.
+            cache: What a pass over the whole row has kept.
+        """
+        index_T = np.zeros(len(row.tokens_T), dtype=np.int64)
+        index_T[place_T] = np.arange(len(place_T))
+        runs = []
+        for run in row.runs:
+            own = place_T[(place_T >= run.start) & (place_T < run.stop)]
+            for part in np.split(own, np.flatnonzero(np.diff(own) > 1) + 1) if len(own) else []:
+                stop = int(part[-1]) + 1
+                runs.append(Run(int(part[0]), stop, run.path_L[: len(run.path_L) - (run.stop - stop)]))
+        return cls(
+            _buckets(runs, row, device, index_T),
+            Segments(row, device),
+            trunk,
+            cache,
+            torch.from_numpy(place_T).to(device),
+        )
+
+
+def _buckets(runs: Sequence[Run], row: Row, device: torch.device, index_T: Ints) -> list[Bucket]:
+    """The tiles of runs. index_T: see `Bucket.of`."""
+    tiles = [tile for run in runs for tile in _tiles(run)]
+    return [Bucket.of(alike, row, device, index_T) for alike in _alike(tiles)]
 
 
 def _tiles(run: Run) -> list[Run]:
@@ -312,11 +356,14 @@ def _attend(
     scale: float | None,
     sinks_H: Sinks,
 ) -> torch.Tensor:
+    if tree.trunk_cache is not None:
+        both = zip(tree.trunk_cache.keys_values[module.layer_idx], (key, value), strict=True)
+        if tree.place_T is None:
+            key, value = (torch.cat([before, own], 2) for before, own in both)
+        else:
+            key, value = (row.index_copy(2, tree.place_T, own) for row, own in both)
     if tree.pass_cache is not None:
         tree.pass_cache.keys_values[module.layer_idx] = key, value
-    if tree.trunk_cache is not None:
-        trunk = tree.trunk_cache.keys_values[module.layer_idx]
-        key, value = (torch.cat([before, own], 2) for before, own in zip(trunk, (key, value), strict=True))
     q_THD, k_TKD, v_TKD = (heads[0].transpose(0, 1) for heads in (query, key, value))
     scale = q_THD.shape[-1] ** -0.5 if scale is None else scale
     out: torch.Tensor = _TreeAttention.apply(q_THD, k_TKD, v_TKD, tree, window, scale, sinks_H)

@@ -43,7 +43,7 @@ from trainer_server.training.model.lora import (
 from trainer_server.training.model.memory import HostWeights, LayerMemory, free_memory
 from trainer_server.training.model.precision import Quantization, keep_fp32, quantization_options, with_gradients
 from trainer_server.training.model.recurrent import carry_states, has_known_layers
-from trainer_server.training.model.tree import Row, pack
+from trainer_server.training.model.tree import Ints, Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import GRPOConfig, PolicySpec, TrainingError
 
@@ -119,6 +119,7 @@ class PolicyModel:
         self._cache = None if ranks.shards_model else cache  # there, all ranks measure together, or none
         self._facts = {"dtype": str(dtype), "quantization": quantization, "torch": torch.__version__}
         self._by_segments = has_known_layers(base)
+        self._divided = ranks.shards_model
         carry_states(base)
         self.compiles = (
             self.device.type == "cuda" and quantization is None and not (ranks.shards_model or self._by_segments)
@@ -170,6 +171,12 @@ class PolicyModel:
     def detaches(self) -> bool:
         """Whether a row's trunk can be computed without a gradient: on CPUs, where completions share rows."""
         return self.share and self._attention == attention.NAME
+
+    @property
+    def detaches_context(self) -> bool:
+        """The same of all tokens but those that read out. Recurrent layers carry their state through all of them, and
+        processes that divide a model must compute the same passes."""
+        return self.detaches and not (self._by_segments or self._divided)
 
     def wake(self) -> None:
         """Brings model and LoRA to the device that computes. There it is tried, once, whether rows can be shared."""
@@ -354,7 +361,7 @@ class PolicyModel:
         (row,) = pack([np.arange(tokens) % 2], [np.zeros(1, dtype=np.int64)], budget=tokens).rows
         return self._hidden_states(row, self._layout(row, self.device) if self.share else None)
 
-    def _hidden_states(self, row: Row, layout: Any, part: slice = slice(None)) -> torch.Tensor:
+    def _hidden_states(self, row: Row, layout: Any, part: slice | Ints = slice(None)) -> torch.Tensor:
         """Hidden states (1, T, E) of a part of a row, and of what the layout pads it with.
 
         Args:
@@ -400,7 +407,9 @@ class PolicyModel:
             logp_R = logp_RV.gather(1, target_R[:, None])[:, 0]
             return logp_R, entropy_R if entropy_gradient else entropy_R.detach()
         trunk = row.trunk if detached and self.detaches else 0
-        layout = attention.Layout.of(row, self.device, self._trunk(row)) if trunk else self._layout(row, self.device)
+        layout = (
+            attention.Layout.of(row, self.device, self.trunk(row, trunk)) if trunk else self._layout(row, self.device)
+        )
         hidden_1TE = self._hidden_states(row, layout, slice(trunk, None))
         hidden_RE = hidden_1TE[0].index_select(0, place_R - trunk)
         weight_VE = self._base.get_output_embeddings().weight
@@ -409,10 +418,46 @@ class PolicyModel:
         )
         return logp_and_entropy
 
+    def answer_logprobs(self, row: Row, trunk: attention.Trunk | None = None) -> torch.Tensor:
+        """Log-probability of every read-out's target, fp32 (R,), in nats, where `detaches_context`.
+
+        No gradient goes through the keys and values of the tokens that read nothing out, of which most rows have many
+        more: the whole row is computed without a backward pass, and those that read out once more with one.
+
+        Args:
+            row: Of a packed prefix tree.
+            trunk: What layers kept of the first tokens of its trunk. None: these are computed too.
+        """
+        self._prepare_layers()
+        self._layers.twice = 0
+        start = 0 if trunk is None else trunk.length
+        cache = attention.Trunk(len(row.tokens_T))
+        with torch.no_grad():
+            layout = attention.Layout.of(row, self.device, trunk, pass_cache=cache)
+            self._hidden_states(row, layout, slice(start, None))
+        place_T, index_R = np.unique(row.place_R, return_inverse=True)
+        self._layers.twice = self._layers_twice(len(place_T))
+        layout = attention.Layout.of_places(row, self.device, place_T, row.trunk, cache)
+        hidden_1TE = self._hidden_states(row, layout, place_T)
+        logp_R: torch.Tensor = HeadLogprobs.apply(
+            hidden_1TE[0].index_select(0, torch.from_numpy(index_R).to(self.device)),
+            self._base.get_output_embeddings().weight,
+            torch.from_numpy(row.target_R).to(self.device),
+            torch.ones(len(row.target_R), device=self.device),
+            False,
+        )[0]
+        return logp_R
+
     @torch.no_grad()
-    def _trunk(self, row: Row) -> attention.Trunk:
-        """What layers keep of the row's trunk, as the weights in place compute it."""
-        layout = attention.Layout.of_trunk(row, self.device)
-        self._hidden_states(row, layout, slice(row.trunk))
+    def trunk(self, row: Row, length: int) -> attention.Trunk:
+        """What layers keep of the first tokens of a row's trunk, as the weights in place compute it.
+
+        Args:
+            row: The row.
+            length: How many tokens, `row.trunk` at most.
+        """
+        self._prepare_layers()
+        layout = attention.Layout.of_trunk(row, self.device, length)
+        self._hidden_states(row, layout, slice(length))
         assert layout.pass_cache is not None
         return layout.pass_cache

@@ -17,6 +17,7 @@ from trainer_server.jobs.demonstrations import Row
 from trainer_server.training.model import tree
 from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.sft.batches import batches, families
+from trainer_server.training.sft.prefixes import UPDATES
 from trainer_server.wire import SFTConfig
 
 PROBED = 4
@@ -83,14 +84,16 @@ class Order:
     """
 
     def __init__(self, rows: Sequence[Row], config: SFTConfig, ranks: Ranks = ALONE) -> None:
-        self._size = config.per_device_train_batch_size * config.gradient_accumulation_steps
-        self._family_of = families(rows)
+        self.size = config.per_device_train_batch_size * config.gradient_accumulation_steps
+        """Rows of an update."""
+        self.family_of = families(rows)
+        """Of each row."""
         self._rng = random.Random(config.seed) if config.shuffle_dataset else None
         self._ranks = ranks
         self._costs: list[float] = []
         self._count = len(rows)
         if config.fit_to_time:
-            self._costs = _costs(rows, self._family_of, self._size, detached=config.detach_prefix)
+            self._costs = _costs(rows, self.family_of, self.size, config)
             self._count = 0
         self._queue: deque[list[int]] = deque()
         self._cost, self._seconds = 0.0, 0.0
@@ -102,12 +105,12 @@ class Order:
     @property
     def epoch(self) -> int:
         """Updates of a pass over all rows."""
-        return math.ceil(len(self._family_of) / self._size)
+        return math.ceil(len(self.family_of) / self.size)
 
     @property
     def fits(self) -> bool:
         """Whether rows are taken as there is time for them."""
-        return self._count < len(self._family_of)
+        return self._count < len(self.family_of)
 
     def take(self, seconds: float | None) -> list[int]:
         """The indices of the rows of the next update.
@@ -134,21 +137,21 @@ class Order:
 
     def _pass(self) -> list[list[int]]:
         self.passes += 1
-        return batches(self._family_of, self._size, self._rng)
+        return batches(self.family_of, self.size, self._rng)
 
     def _portion(self, seconds: float | None) -> list[list[int]]:
         """Rows that have not come yet, one update of them at least."""
-        first, count = self._count, PROBED * self._size
+        first, count = self._count, PROBED * self.size
         if self._cost and seconds is not None:
             rate = self._seconds / self._cost
             count = sum(cost * rate <= seconds for cost in accumulate(self._costs[first:]))
-        own = min(first + max(count, self._size), len(self._family_of))
+        own = min(first + max(count, self.size), len(self.family_of))
         self._count = int(str(self._ranks.broadcast(str(own))))
-        portion = batches(self._family_of[first : self._count], self._size, self._rng)
+        portion = batches(self.family_of[first : self._count], self.size, self._rng)
         return [[first + index for index in batch] for batch in portion]
 
 
-def _costs(rows: Sequence[Row], family_of: Sequence[int], size: int, *, detached: bool) -> list[float]:
+def _costs(rows: Sequence[Row], family_of: Sequence[int], size: int, config: SFTConfig) -> list[float]:
     """What each row adds to an update: its own tokens, and its share of what all rows of its family begin with, in
     tokens that are computed forward and backward. A forward pass alone counts half."""
     members: defaultdict[int, list[int]] = defaultdict(list)
@@ -159,7 +162,11 @@ def _costs(rows: Sequence[Row], family_of: Sequence[int], size: int, *, detached
         first = np.array(rows[indices[0]].ids, dtype=np.uint32)
         alike = [tree.common_prefix(first, np.array(rows[other].ids, dtype=np.uint32)) for other in indices[1:]]
         common = min(alike, default=0)
-        share = common * (0.5 if detached else 1.0) / min(size, len(indices))
+        share = common * (0.5 if config.detach_prefix else 1.0) / min(size, len(indices))
         for index in indices:
-            costs[index] = len(rows[index].ids) - common + share
+            own = len(rows[index].ids) - common
+            if config.detach_prefix == "context":
+                costs[index] = own / 2 + rows[index].loss_tokens + share / UPDATES
+            else:
+                costs[index] = own + share
     return costs

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainer_server.jobs.demonstrations import Demonstrations
@@ -30,6 +31,7 @@ from trainer_server.training.ranks import ALONE, Ranks
 from trainer_server.training.sft.batches import Paths
 from trainer_server.training.sft.held_out import HeldOut
 from trainer_server.training.sft.order import Clock, Order
+from trainer_server.training.sft.prefixes import Prefixes
 from trainer_server.wire import SFTConfig, TrainingError
 
 MEASURED_UPDATES = 32
@@ -83,6 +85,8 @@ def warm_start(
     history = _History(config.lr)
     validation = demonstrations.validation
     held_out = HeldOut(model, validation.rows, config, ranks) if validation and not fits else None
+    in_context = config.detach_prefix == "context" and model.detaches_context
+    prefixes = Prefixes(model, rows, order.family_of, order.size) if in_context else None
     if held_out:
         held_out.measure(0)
 
@@ -99,7 +103,7 @@ def warm_start(
         start = time.monotonic()
         peak = _peak(config, min(total, update / moment.share) if update and moment.share else total)
         rate = _learning_rate(config, peak, max(update, moment.share * total), total)
-        _update(model, optimizer, [rows[index] for index in batch], config, rate, history, ranks, budget)
+        _update(model, optimizer, [rows[index] for index in batch], config, rate, history, ranks, budget, prefixes)
         history.lr = peak
         history.seconds.append(time.monotonic() - start)
         order.record(batch, history.seconds[-1])
@@ -147,13 +151,15 @@ def _update(
     history: _History,
     ranks: Ranks,
     budget: int,
+    prefixes: Prefixes | None,
 ) -> None:
     """Moves the weights by one batch, in rows of at most `budget` tokens, and adds its figures to the history. Raises
     TrainingError for a loss or gradient that is not finite."""
     packing = Paths.of(rows).pack(budget, share=model.share, ranks=ranks.count, row_end=model.row_end)
     optimizer.zero_grad(set_to_none=True)
     loss_tokens = sum(row.loss_tokens for row in rows)
-    loss = _backward(model, packing.rows, loss_tokens, ranks, detached=config.detach_prefix)
+    detached = bool(config.detach_prefix)
+    loss = _backward(model, packing.rows, loss_tokens, ranks, detached=detached, prefixes=prefixes)
     weights = optimizer.param_groups[0]["params"]
     ranks.all_reduce_gradients(weights)
     norm = float(torch.nn.utils.clip_grad_norm_(weights, config.max_grad_norm))
@@ -167,7 +173,10 @@ def _update(
     optimizer.param_groups[0]["lr"] = rate
     optimizer.step()
     history.token_count += packing.unique + packing.repeats
-    if config.detach_prefix and model.detaches:
+    if prefixes:
+        history.detached_count += sum(len(row.tokens_T) - len(np.unique(row.place_R)) for row in packing.rows)
+        prefixes.end_update()
+    elif detached and model.detaches:
         history.detached_count += sum(row.trunk for row in packing.rows)
 
 
@@ -214,7 +223,15 @@ def _metrics(
     return metrics
 
 
-def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks, *, detached: bool) -> float:
+def _backward(
+    model: PolicyModel,
+    rows: Sequence[Row],
+    tokens: int,
+    ranks: Ranks,
+    *,
+    detached: bool,
+    prefixes: Prefixes | None = None,
+) -> float:
     """Adds up this rank's gradients of an update, row by row; the loss of all ranks.
 
     Args:
@@ -223,11 +240,15 @@ def _backward(model: PolicyModel, rows: Sequence[Row], tokens: int, ranks: Ranks
         tokens: Number of the update's tokens that have a loss.
         ranks: The processes that compute it.
         detached: Whether no gradient goes through the keys and values of a row's trunk, where the model allows it.
+        prefixes: Then no gradient goes through those of any token that reads nothing out. None: it does.
     """
     loss = torch.zeros(1, dtype=torch.float64, device=model.device)  # read once: no row waits for the one before
     with ranks.computing():
         for row, counts in ranks.shard_rows(rows):
-            logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)), detached=detached)
+            if prefixes is None:
+                logp_R, _ = model.logprobs(row, torch.ones(len(row.target_R)), detached=detached)
+            else:
+                logp_R = model.answer_logprobs(row, prefixes.trunk(row))
             part = -logp_R.double().sum() / tokens
             (part if counts else part * 0).backward()  # type: ignore[no-untyped-call]
             if counts:

@@ -51,7 +51,7 @@ from trainer_server.training.model import attention, flex, policy, recurrent
 from trainer_server.training.model.architecture import try_attention, unpackable
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.tree import Packing
+from trainer_server.training.model.tree import Packing, Row
 from trainer_server.wire import TrainingError
 
 # PEFT renames targets for fused experts, whether a model has dense layers of those names or not.
@@ -332,6 +332,54 @@ def test_a_gradient_through_the_trunk_is_another(both: Pair) -> None:
     (log_probs, whole), (same, detached) = (ours(both.ours, packing, detached=on) for on in (False, True))
     assert max(abs(log_probs[key] - same[key]) for key in log_probs) <= 2 * BAR
     assert (whole - detached).norm() > 0.01 * whole.norm()
+
+
+class _OwnKeys:
+    """Tree attention in which the keys and values of a row's other tokens have no gradient."""
+
+    def __init__(self, row: Row) -> None:
+        self._own_T11 = torch.zeros(len(row.tokens_T), 1, 1, dtype=torch.bool)
+        self._own_T11[row.place_R] = True
+        self._whole = attention._TreeAttention
+
+    def apply(self, query: torch.Tensor, *keys_values: Any) -> Any:
+        key, value, *rest = keys_values
+        key, value = (torch.where(self._own_T11, x, x.detach()) for x in (key, value))
+        return self._whole.apply(query, key, value, *rest)
+
+
+@DRAWN
+@given(trees, st.booleans(), st.sampled_from([2, 256]), st.integers(0, 5))
+def test_answers_alone_equal_a_row_whose_other_keys_are_detached(
+    both: Pair, data: Data, checkpointing: bool, tile: int, before: int
+) -> None:
+    if not both.ours.detaches_context:
+        pytest.skip("a recurrent layer carries its state through all tokens")
+    data = [([1, 2, 0, 3, 1, *prompt], completion) for prompt, completion in data]
+    packing = packed(data)
+    (row,) = packing.rows
+    weights_R = torch.tensor(
+        [weight_of(*key) for key in zip(row.source_R.tolist(), row.offset_R.tolist(), strict=True)]
+    )
+    weights = [weight for _, weight in both.ours.parameters()]
+
+    def gradient(logp_R: torch.Tensor) -> torch.Tensor:
+        return flat(torch.autograd.grad((logp_R * weights_R).sum(), weights, allow_unused=True), weights)
+
+    both.ours.checkpoint_above = 0 if checkpointing else 10_000
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attention, "_TILE", tile)
+            trunk = both.ours.trunk(row, before) if before else None
+            found_R = both.ours.answer_logprobs(row, trunk)
+            found = gradient(found_R)
+            patch.setattr(attention, "_TreeAttention", _OwnKeys(row))
+            expected_R, _ = both.ours.logprobs(row, torch.ones(len(row.target_R)))
+            expected = gradient(expected_R)
+    finally:
+        both.ours.checkpoint_above = 10_000
+    assert float((found_R - expected_R).detach().abs().max()) <= 2 * BAR
+    assert float((found - expected).norm() / expected.norm().clamp(min=1e-12)) <= BAR
 
 
 def test_paths_longer_than_a_tile_equal_the_stock_model(both: Pair) -> None:

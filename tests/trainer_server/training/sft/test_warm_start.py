@@ -15,6 +15,7 @@ from tests.support.clock import Clock
 from tests.support.training.models import ARCHITECTURES, pair, stock_weights
 from tests.support.training.worker import groups, make_worker, step
 from trainer_server.jobs.demonstrations import Demonstrations, Row
+from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.training.ranks import ALONE
 from trainer_server.training.sft import order as warm_start_clock
@@ -184,6 +185,27 @@ def test_what_all_demonstrations_begin_with_is_detached(worker: Worker) -> None:
     """1 2 begins all of them; what predicts the first token of an answer has a gradient."""
     metrics = sft(worker, SHARING, SFTConfig(num_train_epochs=1, detach_prefix=True)).result.metrics
     assert (metrics["tokens_unique"], metrics["tokens_detached"]) == (9, 1)
+
+
+def test_no_context_is_in_the_backward_pass_and_the_beginning_is_kept_for_eight_updates(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine updates of two rows with three common tokens. Of each row's own three two predict an answer."""
+    lengths: list[int] = []
+    compute = PolicyModel.trunk
+
+    def trunk(model: PolicyModel, row: Any, length: int) -> Any:
+        lengths.append(length)
+        return compute(model, row, length)
+
+    monkeypatch.setattr(PolicyModel, "trunk", trunk)
+    rows = [Row(ids=[1, 2, 0, 3 + n, n % 5, 5, 6], loss_spans=[(5, 7)]) for n in range(18)]
+    config = SFTConfig(num_train_epochs=1, per_device_train_batch_size=2, detach_prefix="context")
+    metrics = sft(worker, rows, config).result.metrics
+    assert (metrics["updates"], lengths) == (9, [3, 3])
+    assert metrics["tokens_unique"] == 9 * 3 + 18 * 3
+    assert metrics["tokens_detached"] == 9 * 3 + 18 * 1
+    assert metrics["loss_last"] < metrics["loss_first"]
 
 
 @pytest.fixture
