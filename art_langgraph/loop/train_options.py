@@ -10,7 +10,7 @@ from typing import Any, Literal
 from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.credit import RetryCredit
+from art_langgraph.credit import AdvantageFunction, RetryCredit
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.hints import HintFunction, Hints
 from art_langgraph.loop.options import LoopOptions, values_of
@@ -75,6 +75,11 @@ class TrainOptions(WatchOptions, RolloutOptions):
         reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
             its runs (`current_run().reward`), or only a teacher counts (`config.distill` with `rewards=False`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
+        advantages: Gives the advantages of a step in place of those that rewards give: takes the groups of the step,
+            and returns a list for each of them, with one advantage for each run, in their order. An advantage is a
+            number, or numbers by pattern of nodes or id of a completion. It is used as it is: it is not
+            scaled. A run without a reward is not trained, whatever its advantage, which may be None. None: the rewards
+            of a group are compared.
         config: Settings of every step, or a function of its number, for schedules.
         sampler: Which scenarios a step gets. "uniform": all equally often. "learnable": those whose runs will most
             likely get unequal rewards, by what their runs came to until now (`LearnableSampler`). Or your own
@@ -120,6 +125,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
     client: TrainerClient
     reward: RewardFunction | None = None
     group_reward: GroupReward | None = None
+    advantages: AdvantageFunction | None = None
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     sampler: Sampler | Literal["uniform", "learnable"] = "uniform"
     measured: Sequence[TrajectoryGroup] = ()
@@ -168,6 +174,10 @@ class TrainOptions(WatchOptions, RolloutOptions):
         rewards_count = self.settings(self.first_step).rewards_count
         if self.reward is None and self.group_reward is None and not source.may_answer and rewards_count:
             raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
+        if self.advantages is not None and not rewards_count:
+            raise ConfigError(
+                "advantages=… takes the place of rewards, which config.distill leaves out (rewards=False)"
+            )
         if self.groups_per_step < 1 or self.first_step < 1:
             raise ConfigError(
                 f"groups_per_step={self.groups_per_step} and first_step={self.first_step} must be at least 1"

@@ -281,6 +281,10 @@ class TrajectoryRef(BaseModel):
     run: Identifier | None = None
     """Id of the whole trajectory, where the reference has a part of it: the completions of a node, or a single one.
     With `loss_aggregation="trajectory"`, all parts of a trajectory count as one. None: the reference is the whole."""
+    advantage: float | None = Field(default=None, allow_inf_nan=False)
+    """Takes the place of what the rewards of the group would give: the step neither compares nor scales it. A
+    trajectory without a reward is not trained with an advantage either. In a group, all trajectories that have a reward
+    have an advantage, or none has. None: the rewards count."""
     hint: str | None = Field(default=None, min_length=1, max_length=MOST_HINT)
     """What the policy would have needed to know. Its teacher is then the policy itself with the hint in its prompts: a
     step trains the tokens of these completions towards what it would have said. None: no hint."""
@@ -307,12 +311,22 @@ class GroupRef(BaseModel):
 
 
 def wrong_reward(groups: Sequence[GroupRef]) -> str | None:
-    """Which reward or baseline of a step is too large, in words that name the trajectory or the group; None: none."""
+    """Which reward, baseline or advantage of a step cannot be trained, in words that name the trajectory or the group;
+    None: none."""
     for group in groups:
+        comparable = [reference for reference in group.trajectories if reference.reward is not None]
+        lacking = [reference.id for reference in comparable if reference.advantage is None]
+        if 0 < len(lacking) < len(comparable):
+            return (
+                f"the trajectory {lacking[0]!r} of the group {group.scenario_id!r} has a reward and no advantage, and "
+                "others of the group have one: give all of them an advantage, or none"
+            )
         if group.baseline is not None and (wrong := reward_problem(group.baseline)):
             return f"the baseline of the group {group.scenario_id!r}: {wrong}"
         for reference in group.trajectories:
             if reference.reward is not None and (wrong := reward_problem(reference.reward)):
+                return f"the trajectory {reference.id!r}: {wrong}"
+            if reference.advantage is not None and (wrong := reward_problem(reference.advantage, "advantage")):
                 return f"the trajectory {reference.id!r}: {wrong}"
     return None
 
