@@ -43,7 +43,7 @@ async def train(options: TrainOptions) -> AsyncIterator[StepRecord]:
     say so. `StepRecord.failures` has what failed nevertheless.
 
     Rollouts are sampled from the newest version, also where another one is promoted. A run keeps the version that it
-    began with.
+    began with, unless `pins` says otherwise.
 
     With `max_staleness` above 0, a run that `timeout` ends without a reward is left out of its group where at most one
     of its `n` runs is missing then; otherwise it is made once more. A training that continues by `run` takes the groups

@@ -99,6 +99,9 @@ class TrainOptions(WatchOptions, RolloutOptions):
         in_flight: Groups that are made at once, at most, where `max_staleness` is above 0. No more than a step and
             `max_staleness` later ones take are made in any case. None: as many as there are `max_concurrency` runs,
             at least `groups_per_step`.
+        pins: Whether a run keeps the version that it began with ("run"), or each of its calls gets the newest one
+            ("follow"), where `max_staleness` is above 0. Each completion is trained by its own version and log-probs.
+            With "follow", long runs are younger when they are complete, and no single version is responsible for one.
         hints: Where all runs of a scenario fail, makes a hint of the scenario and of these runs, and the scenario runs
             once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
             the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
@@ -133,6 +136,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
     dynamic_sampling: int = 0
     max_staleness: int = 0
     in_flight: int | None = None
+    pins: Literal["run", "follow"] = "run"
     hints: HintFunction | Hints | None = None
     nodes: Sequence[str] | None = None
     retry_credit: RetryCredit = "drop"
@@ -196,6 +200,11 @@ class TrainOptions(WatchOptions, RolloutOptions):
             raise ConfigError(
                 f"in_flight={self.in_flight} must be at least 1, and needs max_staleness=1 or more: with "
                 f"max_staleness={self.max_staleness}, a step makes all its groups at once"
+            )
+        if self.pins not in ("run", "follow") or (self.pins == "follow" and not self.max_staleness):
+            raise ConfigError(
+                f"pins={self.pins!r} must be 'run', or 'follow' with max_staleness=1 or more: with "
+                f"max_staleness={self.max_staleness}, no version is made while runs go on"
             )
         explore, temperature = self.explore, self.temperature
         if explore is not None and temperature is not None and explore.temperature <= temperature:

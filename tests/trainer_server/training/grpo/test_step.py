@@ -449,6 +449,23 @@ def test_both_proximal_policies_train_the_newest_version_to_the_same_bits(tmp_pa
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
 
 
+def test_completions_of_one_run_are_trained_by_the_log_probs_of_their_own_versions() -> None:
+    texts = [completion(f"c{version}", [5, 6], version=version, logprobs=[-1.0 - version] * 2) for version in (1, 2, 3)]
+    batch = gather_batch(
+        [of(("a", 1.0, ["c1", "c2", "c3"]), ("b", 0.0, []))],
+        {text.id: text for text in texts},
+        GRPOConfig(max_staleness=1),
+        policy="p",
+        version=3,
+        origin=Origin("tiny", "tok"),
+    )
+    assert batch.completions_skipped == {"stale": 1}
+    tokens = Tokens.of(batch.samples, 3)
+    assert tokens.sampled_logp_F.tolist() == [-3.0, -3.0, -4.0, -4.0]
+    assert tokens.old_logp_F[:2].tolist() == [-3.0, -3.0], "the sampler's"
+    assert tokens.old_logp_F[2:].isnan().all(), "those that the step computes"
+
+
 def test_an_older_constrained_completion_is_weighed_against_what_its_version_would_have_sampled() -> None:
     sample = Sample(completion("c", [5, 6], constrained=["top_p"]), 1.0, (True, True), old_logprobs=[-1.0, -3.0])
     plain, decoupled = (Tokens.of([sample], 1, name) for name in ("sampler", "step"))
