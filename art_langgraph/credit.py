@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -87,12 +87,12 @@ def advantages_by_run(
     Raises:
         ConfigError: There are more or fewer advantages than groups or runs; or see `check_advantages`.
     """
-    if not isinstance(advantages, Sequence) or len(advantages) != len(groups):
-        count = len(advantages) if isinstance(advantages, Sequence) else type(advantages).__name__
+    if not isinstance(advantages, Sized) or len(advantages) != len(groups):
+        count = len(advantages) if isinstance(advantages, Sized) else type(advantages).__name__
         raise ConfigError(f"advantages={count} for {len(groups)} groups: give a list for each group, in their order")
     result: dict[str, Advantage] = {}
     for group, values in zip(groups, advantages, strict=True):
-        if not isinstance(values, Sequence) or len(values) != len(group.trajectories):
+        if not isinstance(values, Sized) or len(values) != len(group.trajectories):
             raise ConfigError(
                 f"the advantages of the group {group.scenario.id!r} are {values!r:.200}: give a list of "
                 f"{len(group.trajectories)}, one for each of its runs, in their order"
@@ -117,7 +117,7 @@ def check_advantages(groups: Sequence[TrajectoryGroup], advantages: Mapping[str,
         for run in group.trajectories:
             place = f"the run {run.id!r} of the group {group.scenario.id!r}"
             advantage = advantages.get(run.id)
-            if advantage is None:
+            if advantage is None or (isinstance(advantage, Mapping) and not advantage):
                 if run.scored and not run.untrained:
                     raise ConfigError(
                         f"{place} has a reward and no advantage: give one, 0.0 if it should teach nothing"

@@ -77,9 +77,8 @@ class TrainOptions(WatchOptions, RolloutOptions):
         group_reward: Scores the runs of a scenario together (`Ruler`).
         advantages: Gives the advantages of a step in place of those that rewards give: takes the groups of the step,
             and returns a list for each of them, with one advantage for each run, in their order. An advantage is a
-            number, or numbers by pattern of nodes or id of a completion. It is used as it is: it is not
-            scaled. A run without a reward is not trained, whatever its advantage, which may be None. None: the rewards
-            of a group are compared.
+            number, or numbers by pattern of nodes or id of a completion; it is not scaled. A run without a reward is
+            not trained, whatever its advantage, which may be None. None: the rewards of a group are compared.
         config: Settings of every step, or a function of its number, for schedules.
         sampler: Which scenarios a step gets. "uniform": all equally often. "learnable": those whose runs will most
             likely get unequal rewards, by what their runs came to until now (`LearnableSampler`). Or your own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -249,6 +250,7 @@ def test_a_run_of_which_completions_alone_have_rewards_can_have_an_advantage() -
         ([[1.0]], "the advantages of the group 's' are .1.0.: give a list of 3"),
         ([1.0], "the advantages of the group 's' are 1.0: give a list of 3"),
         ([[1.0, None, None]], "the run 'u' of the group 's' has a reward and no advantage"),
+        ([[1.0, {}, None]], "the run 'u' of the group 's' has a reward and no advantage"),
         ([[1.0, float("nan"), None]], "the run 'u' of the group 's': the advantage is nan, not a finite number"),
         ([[1.0, {"planner": float("inf")}, None]], "the run 'u' of the group 's', 'planner': the advantage is inf"),
         ([[1.0, "much", None]], "the run 'u' of the group 's': the advantage is 'much', no number"),
@@ -262,3 +264,11 @@ def test_what_is_no_advantage_is_refused_by_group_and_value(values: Any, message
     with pytest.raises(ConfigError, match=message):
         advantages_by_run([group], values)
     assert advantages_by_run([group], [[1.0, 0.0, None]]) == {"t": 1.0, "u": 0.0}
+
+
+def test_advantages_may_be_an_array() -> None:
+    runs = [run("t", call("a", "n"), reward=1.0), run("u", call("b", "n"), reward=0.0)]
+    group = TrajectoryGroup(scenario=runs[0].scenario, trajectories=runs)
+    values: Any = (array("d", [1.5, -1.5]),)
+    (reference,) = group_refs([group], advantages=advantages_by_run([group], values))
+    assert [trajectory.advantage for trajectory in reference.trajectories] == [1.5, -1.5]

@@ -263,7 +263,9 @@ async def test_a_run_that_follows_is_left_out_only_where_its_newest_completion_i
     records = await steps(trainer, pause, steps=4, pins="follow", config=GRPOConfig(max_staleness=1))
     assert sum(record.drops for record in records) == 0
     (long,) = [group for group in records[3].groups if group.scenario.input == "a"]
-    assert [run.versions for run in long.trajectories] == [{"agent": [0, 2]}] * 2
+    for run in long.trajectories:
+        oldest, newest = run.versions["agent"]
+        assert (oldest, newest in (2, 3)) == (0, True), "the second call may come before or after the third version"
     assert records[3].ages[3] == 1, "its age is that of its oldest completion"
 
 
