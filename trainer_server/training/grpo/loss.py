@@ -124,13 +124,13 @@ def divergence_masked(
 
 
 LOSSES: dict[str, Loss] = {
+    "dppo": Loss(by_token, divergence_masked),
     "grpo": Loss(by_sequence, clipped),
     "dr_grpo": Loss(by_constant_length, clipped),
     "dapo": Loss(by_token, clipped),
     "bnpo": Loss(by_token, clipped),
     "cispo": Loss(by_token, capped),
     "sapo": Loss(by_sequence, softened),
-    "dppo": Loss(by_token, divergence_masked),
 }
 """By `loss_type`. GSPO is "grpo" with `importance_sampling_level="sequence"`. In a step, "bnpo" is "dapo": they differ
 in TRL only where the micro-batches of one update are averaged apart."""
