@@ -7,18 +7,29 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import islice
 from typing import Literal
 
 from art_langgraph.trajectory import CompletionCall, Place, Trajectory, TrajectoryGroup
-from trainer_server.wire import GroupRef, TrajectoryRef
+from trainer_server.wire import ConfigError, GroupRef, TrajectoryRef, reward_problem
 
 RetryCredit = Literal["drop", "train"]
 """Attempts of a node before an error retry: "drop" leaves them out, "train" trains them with the run's reward. "drop"
 hides failures that the policy caused."""
+
+Advantage = float | Mapping[str, float]
+"""The advantage of a run: of all its completions, or by node or completion. Keys are patterns of nodes, as in
+`NodeRewards`, or ids of completions. The first key that names a completion counts; completions that none names are not
+trained."""
+AdvantageFunction = Callable[
+    [Sequence[TrajectoryGroup]],
+    Sequence[Sequence[Advantage | None]] | Awaitable[Sequence[Sequence[Advantage | None]]],
+]
+"""The advantages of a step: takes its groups, and gives a list for each of them, with an advantage for each run, in
+their order. None is for runs without a reward, which are not trained."""
 
 HISTORY = 200
 """How many earlier runs a running baseline is made of, at most."""
@@ -31,6 +42,7 @@ def group_refs(
     nodes: Sequence[str] | None = None,
     retry_credit: RetryCredit = "drop",
     hints: Mapping[str, str] | None = None,
+    advantages: Mapping[str, Advantage] | None = None,
 ) -> list[GroupRef]:
     """Groups of references to completions, as a training step takes them.
 
@@ -47,16 +59,78 @@ def group_refs(
         nodes: Patterns of the node paths to train, as in `matches`; None: all.
         retry_credit: Whether attempts of a node before an error retry are trained.
         hints: By id of a trajectory, what the policy would have needed to know (`TrajectoryRef.hint`).
+        advantages: By id of a trajectory, what takes the place of the advantage that rewards give
+            (`check_advantages`).
     """
     credits = [
         credit
         for group in groups
         for trajectory in group.trajectories
         for credit in _credits(
-            trajectory, group.scenario.id, policy, nodes, retry_credit, hint=(hints or {}).get(trajectory.id)
+            trajectory,
+            group.scenario.id,
+            policy,
+            nodes,
+            retry_credit,
+            hint=(hints or {}).get(trajectory.id),
+            advantage=(advantages or {}).get(trajectory.id),
         )
     ]
     return [_group_ref(group) for group in _by_group(credits)]
+
+
+def advantages_by_run(
+    groups: Sequence[TrajectoryGroup], advantages: Sequence[Sequence[Advantage | None]]
+) -> dict[str, Advantage]:
+    """What an `AdvantageFunction` gave, by id of a run; without the runs that are not trained anyway.
+
+    Raises:
+        ConfigError: There are more or fewer advantages than groups or runs; or see `check_advantages`.
+    """
+    if not isinstance(advantages, Sized) or len(advantages) != len(groups):
+        count = len(advantages) if isinstance(advantages, Sized) else type(advantages).__name__
+        raise ConfigError(f"advantages={count} for {len(groups)} groups: give a list for each group, in their order")
+    result: dict[str, Advantage] = {}
+    for group, values in zip(groups, advantages, strict=True):
+        if not isinstance(values, Sized) or len(values) != len(group.trajectories):
+            raise ConfigError(
+                f"the advantages of the group {group.scenario.id!r} are {values!r:.200}: give a list of "
+                f"{len(group.trajectories)}, one for each of its runs, in their order"
+            )
+        result |= {run.id: value for run, value in zip(group.trajectories, values, strict=True) if value is not None}
+    check_advantages(groups, result)
+    return result
+
+
+def check_advantages(groups: Sequence[TrajectoryGroup], advantages: Mapping[str, Advantage]) -> None:
+    """Looks whether each run that a step may train has an advantage that it can be trained with.
+
+    Args:
+        groups: Of the step.
+        advantages: By id of a run.
+
+    Raises:
+        ConfigError: A run with a reward has none, or one is no finite number or beyond the bounds of rewards. The error
+            names the group, the run and the value.
+    """
+    for group in groups:
+        for run in group.trajectories:
+            place = f"the run {run.id!r} of the group {group.scenario.id!r}"
+            advantage = advantages.get(run.id)
+            if advantage is None or (isinstance(advantage, Mapping) and not advantage):
+                if run.scored and not run.untrained:
+                    raise ConfigError(
+                        f"{place} has a reward and no advantage: give one, 0.0 if it should teach nothing"
+                    )
+                continue
+            for key, value in advantage.items() if isinstance(advantage, Mapping) else [("", advantage)]:
+                part = f"{place}, {key!r}" if key else place
+                try:
+                    wrong = reward_problem(float(value), "advantage")
+                except (TypeError, ValueError):
+                    wrong = f"the advantage is {value!r:.80}, no number"
+                if wrong:
+                    raise ConfigError(f"{part}: {wrong}")
 
 
 def find_repeats(groups: Iterable[GroupRef]) -> list[str]:
@@ -129,24 +203,42 @@ def _credits(
     retry_credit: RetryCredit,
     *,
     hint: str | None = None,
+    advantage: Advantage | None = None,
 ) -> list[_Credit]:
-    """The rewards of a trajectory. Each of its completions belongs to one of them, or to none."""
+    """The rewards of a trajectory, or its advantages. Each of its completions belongs to one of them, or to none."""
 
     def credit(
-        of: Literal["run", "node", "completion"], place: str, reward: float | None, calls: Sequence[CompletionCall]
+        of: Literal["run", "node", "completion"],
+        place: str,
+        reward: float | None,
+        calls: Sequence[CompletionCall],
+        advantage: float | None = None,
     ) -> _Credit:
         part = {"run": "", "node": f"/{place}", "completion": f"/{calls[0].id}" if calls else ""}[of]
-        run = trajectory.id if own_rewards or trajectory.node_rewards is not None else None
         reference = TrajectoryRef(
-            id=f"{trajectory.id}{part}", reward=reward, completions=_ids(calls), run=run, hint=hint
+            id=f"{trajectory.id}{part}",
+            reward=reward,
+            completions=_ids(calls),
+            run=trajectory.id if in_parts else None,
+            hint=hint,
+            advantage=advantage,
         )
         return _Credit(scenario, trajectory.id, of, place, trajectory.judgement, reference)
 
     calls = [call for call in trajectory.completions if _counts(call, policy, nodes, retry_credit)]
     own_rewards = [call for call in calls if call.reward is not None]
     rest = [call for call in calls if call.reward is None]
+    in_parts = bool(own_rewards) or trajectory.node_rewards is not None
     if trajectory.untrained:
         return [credit("run", "", None, [])]
+    if advantage is not None:
+        in_parts = isinstance(advantage, Mapping)
+        if not isinstance(advantage, Mapping):
+            return [credit("run", "", _reward(trajectory), calls, float(advantage))]
+        return [
+            credit(of, place, _reward(trajectory), part, value)
+            for of, place, part, value in _named_parts(calls, advantage)
+        ]
     credits = [credit("completion", "/".join(call.path), call.reward, [call]) for call in own_rewards]
     if trajectory.node_rewards is None:
         return [*credits, credit("run", "", trajectory.reward, rest)] if rest or not own_rewards else credits
@@ -154,6 +246,26 @@ def _credits(
         credits.append(credit("node", pattern, reward, [call for call in rest if matches(call, pattern)]))
         rest = [call for call in rest if not matches(call, pattern)]
     return credits
+
+
+def _named_parts(
+    calls: Sequence[CompletionCall], advantages: Mapping[str, float]
+) -> Iterator[tuple[Literal["node", "completion"], str, list[CompletionCall], float]]:
+    """The calls that each key of a run's advantages names, with the place that a credit has, and the advantage."""
+    rest = list(calls)
+    for key, value in advantages.items():
+        part = [call for call in rest if key == call.id or matches(call, key)]
+        rest = [call for call in rest if not (key == call.id or matches(call, key))]
+        if part and part[0].id == key:
+            yield "completion", "/".join(part[0].path), part, float(value)
+        else:
+            yield "node", key, part, float(value)
+
+
+def _reward(trajectory: Trajectory) -> float | None:
+    """The reward of a run, or the mean of those of its completions where only these have one. None: it has none."""
+    own = [call.reward for call in trajectory.completions if call.reward is not None]
+    return statistics.fmean(own) if trajectory.reward is None and own else trajectory.reward
 
 
 def _by_group(credits: Iterable[_Credit]) -> list[list[_Credit]]:

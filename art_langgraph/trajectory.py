@@ -218,8 +218,8 @@ class Trajectory(RunFacts):
     def versions(self) -> dict[str, list[int]]:
         """Versions that answered, by policy: `{"agent": [3]}`.
 
-        A rollout gets the same version of a policy in all its calls. Other runs may get several, when the policy is
-        trained meanwhile.
+        A rollout gets the same version of a policy in all its calls, unless it follows the newest one (`pins`). Other
+        runs may get several, when the policy is trained meanwhile.
         """
         numbers: dict[str, set[int]] = {}
         for call in self.completions:

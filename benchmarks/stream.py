@@ -1,6 +1,7 @@
 """Groups that stream against whole batches that overlap: steps an hour where run times have a long tail.
 
     python -m benchmarks.stream [--json] [--steps 24] [--median 0.1]
+    python -m benchmarks.stream --picture
 
 Both sides train with `max_staleness=1` on the same stand-ins, which take real time by sleeping: an engine with
 `SLOTS` slots, whose runs take log-normal times (each `RUNS` of them have the same times in another order, and the
@@ -11,7 +12,8 @@ a training of hundreds of steps has as few of them.
 
 The last line under --json is one JSON object: `steps_ratio` is steps an hour of the stream / of whole batches, and
 `of_ideal` those of the stream / of a loop in which the busier one of engine and trainer is never idle; `ages` has how
-many groups were so many versions old.
+many groups were so many versions old. `--picture` draws instead the first three steps of `train` with `max_staleness=0`
+and with 1, on a smaller stand-in (`PICTURE`), into docs/images/stream.svg.
 """
 
 from __future__ import annotations
@@ -40,9 +42,14 @@ from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.step_rollouts import StepRollouts
 from art_langgraph.loop.train_options import TrainOptions
 from art_langgraph.trajectory import CompletionCall, Scenario
+from benchmarks.charts.chart import DOCS
+from benchmarks.charts.timeline import Span, Timeline, draw
 from trainer_server.common import Connection
 from trainer_server.wire import StepResult
 
+PICTURE = {"groups": 4, "runs": 16, "slots": 8}
+"""Sizes of the trainings that are drawn."""
+PICTURE_STEPS = 3
 GROUPS, RUNS = 16, 64
 """Of a step."""
 SLOTS = 24
@@ -54,16 +61,16 @@ UNCOUNTED = 4
 SCENARIOS = [f"task {number}" for number in range(256)]
 
 
-def run_seconds(median: float) -> list[float]:
+def run_seconds(median: float, runs: int = RUNS) -> list[float]:
     """The times of the runs of a step: quantiles of a log-normal distribution, in seconds."""
     normal = statistics.NormalDist()
-    levels = [normal.inv_cdf((at + 0.5) / RUNS) for at in range(RUNS)]
+    levels = [normal.inv_cdf((at + 0.5) / runs) for at in range(runs)]
     return [median * math.exp(math.log(TAIL) / levels[-1] * level) for level in levels]
 
 
-def durations(median: float, seed: int = 0) -> Iterator[float]:
+def durations(median: float, runs: int = RUNS, seed: int = 0) -> Iterator[float]:
     """The times of one run after another, without an end."""
-    rng, times = random.Random(seed), run_seconds(median)
+    rng, times = random.Random(seed), run_seconds(median, runs)
     while True:
         yield from rng.sample(times, len(times))
 
@@ -73,14 +80,17 @@ class Trainer(TrainerClient):
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self.version = seconds, 0
+        self.spans = list[Span]()
         self.connection = Connection("http://127.0.0.1:1", "key")
 
     async def health(self) -> dict[str, Any]:
         return {"ready": True}
 
     async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **__: Any) -> StepResult:
+        start = time.monotonic()
         await asyncio.sleep(self.seconds)
         self.version += 1
+        self.spans.append(Span(start, time.monotonic(), self.version))
         return StepResult(version=self.version, metrics={"job": {"seconds": {"train": self.seconds}}})
 
 
@@ -89,18 +99,21 @@ class Engine:
 
     def __init__(self, trainer: Trainer, seconds: Iterator[float]) -> None:
         self._trainer, self._seconds = trainer, seconds
+        self.spans = list[Span]()
 
     async def run(self, source: GraphSource, task: RolloutTask) -> RolloutResult:
-        call = CompletionCall(
-            id=f"chatcmpl-{uuid.uuid4().hex}", model="agent", version=self._trainer.version, started=time.time()
-        )
+        version, start = self._trainer.version, time.monotonic()
+        call = CompletionCall(id=f"chatcmpl-{uuid.uuid4().hex}", model="agent", version=version, started=time.time())
         await asyncio.sleep(next(self._seconds))
+        self.spans.append(Span(start, time.monotonic(), version))
         return RolloutResult(Trajectory(scenario=task.scenario, completions=[call], output="done"), "graph")
 
 
-def options_of(median: float, steps: int) -> TrainOptions:
+def options_of(
+    median: float, steps: int, staleness: int = 1, groups: int = GROUPS, runs: int = RUNS, slots: int = SLOTS
+) -> TrainOptions:
     """The same training for both sides."""
-    step_seconds = sum(run_seconds(median)) / SLOTS
+    step_seconds = sum(run_seconds(median, runs)) / slots
     trainer, rng = Trainer(TRAINER_SHARE * step_seconds), random.Random(1)
 
     def idle(state: MessagesState) -> dict[str, Any]:
@@ -114,12 +127,12 @@ def options_of(median: float, steps: int) -> TrainOptions:
         reward=lambda _: rng.random(),
         config=GRPOConfig(),
         steps=steps,
-        groups_per_step=GROUPS,
-        n=RUNS // GROUPS,
-        max_staleness=1,
-        max_concurrency=SLOTS,
+        groups_per_step=groups,
+        n=runs // groups,
+        max_staleness=staleness,
+        max_concurrency=slots,
         temperature=None,
-        executor=Engine(trainer, durations(median)),
+        executor=Engine(trainer, durations(median, runs)),
         progress=False,
     )
 
@@ -184,15 +197,40 @@ def measure(steps: int, median: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+async def timeline(name: str, staleness: int, median: float) -> Timeline:
+    """The first steps of a training. It goes on for some more, so that there are later groups beside them."""
+    options = options_of(median, 2 * PICTURE_STEPS, staleness, **PICTURE)
+    async for _ in train(**{name: getattr(options, name) for name in options.__dataclass_fields__}):
+        pass
+    assert isinstance(options.client, Trainer)
+    assert isinstance(options.executor, Engine)
+    return Timeline(name, PICTURE["slots"], options.executor.spans, options.client.spans[:PICTURE_STEPS])
+
+
+async def picture(median: float) -> str:
+    """Three steps that take turns with their rollouts, and three whose groups stream."""
+    timelines = [
+        await timeline("max_staleness=0: rollouts and training take turns", 0, median),
+        await timeline("max_staleness=1: groups stream", 1, median),
+    ]
+    return draw(timelines, "Three steps, before and after")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print one JSON object as the last line")
+    parser.add_argument("--picture", action="store_true", help="draw the timelines of three steps for the docs")
     parser.add_argument("--steps", type=int, default=24, help=f"of each side, above {2 * UNCOUNTED} (24)")
     parser.add_argument("--median", type=float, default=0.1, help="seconds of a run (0.1)")
     options = parser.parse_args()
     if options.steps <= 2 * UNCOUNTED:
         parser.error(f"--steps={options.steps} must be above {2 * UNCOUNTED}, which are not counted")
     logging.getLogger("art_langgraph").setLevel(logging.ERROR)  # how old groups are is in the result
+    if options.picture:
+        path = DOCS / "images" / "stream.svg"
+        path.write_text(asyncio.run(picture(options.median)))
+        print(path)
+        return
     result = measure(options.steps, options.median)
     print(
         f"steps an hour: {result['steps_ratio']:.2f} × those of whole batches, {result['of_ideal']:.2f} of the ideal; "

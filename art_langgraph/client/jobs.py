@@ -12,7 +12,7 @@ from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemaini
 
 from art_langgraph.client.api import ServerAPI
 from art_langgraph.client.demonstrations import Demonstrations, SFTOptions, check_keywords, sft_request
-from art_langgraph.credit import RetryCredit, find_repeats, group_refs
+from art_langgraph.credit import Advantage, RetryCredit, check_advantages, find_repeats, group_refs
 from art_langgraph.progress import losses, progress_bar
 from art_langgraph.trajectory import TrajectoryGroup, traces_of
 from trainer_server.common import tracing
@@ -46,6 +46,9 @@ class StepOptions(TypedDict, total=False):
         retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
         hints: By id of a trajectory: what the policy would have needed to know. The policy that reads it in its
             prompts is then the teacher of this run; the weight is that of `config.distill`.
+        advantages: By id of a trajectory: its advantage, in place of the one that the rewards give. A number, or
+            numbers by pattern of nodes or id of a completion. Each run with a reward needs one. None: the rewards
+            count.
         from_version: The version that the step goes on from; None: the newest. The new version is the newest in any
             case.
         idempotency_key: Name of the step, which the server takes once, however often it is sent. None: a new key.
@@ -55,6 +58,7 @@ class StepOptions(TypedDict, total=False):
     nodes: Sequence[str] | None
     retry_credit: RetryCredit
     hints: Mapping[str, str] | None
+    advantages: Mapping[str, Advantage] | None
     from_version: int | None
     idempotency_key: str | None
     time_limit: float | None
@@ -79,8 +83,9 @@ class JobAPI(ServerAPI):
             options: Fields of `StepOptions`.
 
         Raises:
-            ConfigError: An element of `groups` is no group; or `nodes` or `retry_credit` is given with a `GroupRef`,
-                whose completions do not say where they were made.
+            ConfigError: An element of `groups` is no group; or `nodes`, `retry_credit` or `advantages` is given with a
+                `GroupRef`, whose completions do not say where they were made; or a run lacks its advantage, or it is no
+                finite number.
         """
         check_keywords(options, StepOptions)
         request = StepRequest(
@@ -293,11 +298,17 @@ class JobAPI(ServerAPI):
 def _references(policy: str, groups: Sequence[TrajectoryGroup | GroupRef], options: StepOptions) -> list[GroupRef]:
     """The groups of a step, as completions and rewards. Raises ConfigError as `submit` says."""
     nodes, retry_credit = options.get("nodes"), options.get("retry_credit", "drop")
+    advantages = options.get("advantages")
     for number, group in enumerate(groups):
         if not isinstance(group, TrajectoryGroup | GroupRef):
             raise ConfigError(
                 f"group {number} (counted from 0) is of type {type(group).__name__}: a step compares runs, so it takes "
                 "TrajectoryGroup(scenario=…, trajectories=[…]) or GroupRef"
+            )
+        if isinstance(group, GroupRef) and advantages is not None:
+            raise ConfigError(
+                f"group {number} (counted from 0) is a GroupRef: leave out advantages=, and set those of its "
+                "trajectories, or pass a TrajectoryGroup"
             )
         if isinstance(group, GroupRef) and (nodes is not None or retry_credit != "drop"):
             raise ConfigError(
@@ -313,7 +324,16 @@ def _references(policy: str, groups: Sequence[TrajectoryGroup | GroupRef], optio
             len(several),
             several[0],
         )
-    refs += group_refs(whole, policy=policy, nodes=nodes, retry_credit=retry_credit, hints=options.get("hints"))
+    if advantages is not None:
+        check_advantages(whole, advantages)
+    refs += group_refs(
+        whole,
+        policy=policy,
+        nodes=nodes,
+        retry_credit=retry_credit,
+        hints=options.get("hints"),
+        advantages=advantages,
+    )
     if twice := find_repeats(refs):
         log.warning(
             "%d completions are in several references of one step, which trains them once for each run; the first: %s",

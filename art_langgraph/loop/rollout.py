@@ -85,8 +85,9 @@ class RolloutArguments(RolloutOptions):
             `current_run().reward`, if any.
         config: LangChain's config of the run. Functions get none.
         version: Version of the policies that the graph asks, for all of them or by name; None: what their names mean,
-            the promoted version or else the newest. `{"agent": "latest"}` is the newest in any case. A graph that names
-            a version itself (`agent@3`) keeps it.
+            the promoted version or else the newest. `{"agent": "latest"}` is the newest in any case. The run keeps the
+            version that it began with; with `{"agent": "follow"}` each call gets the newest one. A graph that names a
+            version itself (`agent@3`) keeps it.
         evaluation: The run evaluates a version, and is never trained on.
         hints: By policy, a text that the trainer server puts into the prompts of this run. The run is never trained on.
         group: Names the runs that a training compares with this one; `Trajectory.group` has it. None: there are none.

@@ -23,7 +23,7 @@ from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.loop.train_options import TrainOptions
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.common import tracing
-from trainer_server.wire import Job, JobStatus
+from trainer_server.wire import FOLLOW, LATEST, Job, JobStatus
 
 log = logging.getLogger("art_langgraph")
 
@@ -161,7 +161,8 @@ class StepRollouts:
 
     async def _run(self, scenario: Scenario, **changes: Any) -> Trajectory:
         """One run for training. changes: keywords of `rollout`."""
-        run_options = {**self._run_options, "version": {self._options.policy: "latest"}, **changes}
+        version = FOLLOW if self._options.pins == "follow" else LATEST
+        run_options = {**self._run_options, "version": {self._options.policy: version}, **changes}
         try:
             return await rollout(self._source, scenario, self._options.reward, **run_options)
         except PinIgnored as error:  # one run among many: it counts as failed

@@ -9,7 +9,7 @@ import statistics
 import time
 import uuid
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
@@ -163,10 +163,10 @@ class StreamRollouts(StepRollouts):
         later_steps = min(self._options.max_staleness, self._options.steps - self._step)
         self._stream.allow(0 if later_steps < 0 else missing + later_steps * self._options.groups_per_step)
 
-    def _ages(self, group: TrajectoryGroup) -> list[int]:
-        """How many versions before the newest one each run was sampled."""
-        oldest = [min(run.versions.get(self._options.policy, []), default=None) for run in group.trajectories]
-        versions = [version for version in oldest if version is not None]  # others have nothing to train
+    def _ages(self, group: TrajectoryGroup, of: Callable[[Iterable[int]], int] = min) -> list[int]:
+        """How many versions before the newest one each run was sampled: by default, its oldest completion."""
+        by_run = [run.versions.get(self._options.policy) for run in group.trajectories]
+        versions = [of(versions) for versions in by_run if versions]  # others have nothing to train
         newest = max(versions, default=0) if self._version is None else self._version
         return [max(0, newest - version) for version in versions]
 
@@ -178,7 +178,7 @@ class StreamRollouts(StepRollouts):
     def _usable(self, group: TrajectoryGroup, config: GRPOConfig) -> bool:
         """Whether a step takes a group: too few of its runs may be as young as the settings of the step want them."""
         options, ages, bound = self._options, self._ages(group), config.max_staleness
-        stale = 0 if bound is None else sum(age > bound for age in ages)
+        stale = 0 if bound is None else sum(age > bound for age in self._ages(group, max))
         oldest = max(ages, default=0)
         if (stale or oldest > options.max_staleness) and not self._age_rule_shown:
             self._age_rule_shown = True

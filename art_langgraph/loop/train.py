@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any
 
 from art_langgraph.client.servers import find_concurrency
 from art_langgraph.client.step_marks import StepMarks
+from art_langgraph.credit import Advantage, advantages_by_run
 from art_langgraph.loop.batch import RolloutBatch
 from art_langgraph.loop.evaluate import evaluate
 from art_langgraph.loop.failures import runs_of
@@ -23,7 +25,7 @@ from art_langgraph.loop.train_options import TrainOptions
 from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.step_log import StepLog
 from art_langgraph.loop.watch.watch import Watch
-from art_langgraph.trajectory import Scenario
+from art_langgraph.trajectory import Scenario, TrajectoryGroup
 from trainer_server.wire import StepResult
 
 
@@ -41,7 +43,7 @@ async def train(options: TrainOptions) -> AsyncIterator[StepRecord]:
     say so. `StepRecord.failures` has what failed nevertheless.
 
     Rollouts are sampled from the newest version, also where another one is promoted. A run keeps the version that it
-    began with.
+    began with, unless `pins` says otherwise.
 
     With `max_staleness` above 0, a run that `timeout` ends without a reward is left out of its group where at most one
     of its `n` runs is missing then; otherwise it is made once more. A training that continues by `run` takes the groups
@@ -53,7 +55,8 @@ async def train(options: TrainOptions) -> AsyncIterator[StepRecord]:
     Raises:
         ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range; or
             `run_config` names a thread, which all runs would share; or scenarios are trained on and held out; or a
-            tracker cannot be made, because its library is missing, say.
+            tracker cannot be made, because its library is missing, say; or `advantages` gave something that no run can
+            be trained with.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
             server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
@@ -145,6 +148,7 @@ class TrainingLoop:
     async def _step(self, batch: RolloutBatch) -> StepResult:
         """Sends a step, or waits for the one that the server has accepted before. Its runs are marked meanwhile."""
         options, key = self._options, batch.key or uuid.uuid4().hex
+        advantages = None if batch.job is not None else await self._advantages(batch.groups)
         async with StepMarks(options.store, options.policy, key, runs_of(batch.groups)) as marks:
             if batch.job is not None:
                 marks.result = await options.client.result(batch.job)
@@ -156,9 +160,17 @@ class TrainingLoop:
                     nodes=options.nodes,
                     retry_credit=options.retry_credit,
                     hints=batch.rescue.hints if batch.rescue else None,
+                    advantages=advantages,
                     idempotency_key=key,
                 )
         return marks.result
+
+    async def _advantages(self, groups: Sequence[TrajectoryGroup]) -> dict[str, Advantage] | None:
+        """The advantages of a step's runs, by id, that the user's function gives; None: there is no such function."""
+        if self._options.advantages is None:
+            return None
+        values = self._options.advantages(groups)
+        return advantages_by_run(groups, await values if inspect.isawaitable(values) else values)
 
 
 def _record(batch: RolloutBatch, result: StepResult) -> StepRecord:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from langchain_core.runnables import RunnableConfig
 
 from art_langgraph.client.client import TrainerClient
-from art_langgraph.credit import RetryCredit
+from art_langgraph.credit import AdvantageFunction, RetryCredit
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.hints import HintFunction, Hints
 from art_langgraph.loop.options import LoopOptions, values_of
@@ -75,6 +75,10 @@ class TrainOptions(WatchOptions, RolloutOptions):
         reward: Scores single runs. Either `reward` or `group_reward` is needed, unless a function sets the reward of
             its runs (`current_run().reward`), or only a teacher counts (`config.distill` with `rewards=False`).
         group_reward: Scores the runs of a scenario together (`Ruler`).
+        advantages: Gives the advantages of a step in place of those that rewards give: takes the groups of the step,
+            and returns a list for each of them, with one advantage for each run, in their order. An advantage is a
+            number, or numbers by pattern of nodes or id of a completion; it is not scaled. A run without a reward is
+            not trained, whatever its advantage, which may be None. None: the rewards of a group are compared.
         config: Settings of every step, or a function of its number, for schedules.
         sampler: Which scenarios a step gets. "uniform": all equally often. "learnable": those whose runs will most
             likely get unequal rewards, by what their runs came to until now (`LearnableSampler`). Or your own
@@ -94,6 +98,9 @@ class TrainOptions(WatchOptions, RolloutOptions):
         in_flight: Groups that are made at once, at most, where `max_staleness` is above 0. No more than a step and
             `max_staleness` later ones take are made in any case. None: as many as there are `max_concurrency` runs,
             at least `groups_per_step`.
+        pins: Whether a run keeps the version that it began with ("run"), or each of its calls gets the newest one
+            ("follow"), where `max_staleness` is above 0. Each completion is trained by its own version and log-probs.
+            With "follow", long runs are younger when they are complete, and no single version is responsible for one.
         hints: Where all runs of a scenario fail, makes a hint of the scenario and of these runs, and the scenario runs
             once more with the hint in the policy's prompts. If that succeeds, the policy without the hint learns from
             the policy with it, at the tokens of the runs that failed. `Hints` has settings; `config.distill` the
@@ -120,6 +127,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
     client: TrainerClient
     reward: RewardFunction | None = None
     group_reward: GroupReward | None = None
+    advantages: AdvantageFunction | None = None
     config: GRPOConfig | Callable[[int], GRPOConfig] | None = None
     sampler: Sampler | Literal["uniform", "learnable"] = "uniform"
     measured: Sequence[TrajectoryGroup] = ()
@@ -127,6 +135,7 @@ class TrainOptions(WatchOptions, RolloutOptions):
     dynamic_sampling: int = 0
     max_staleness: int = 0
     in_flight: int | None = None
+    pins: Literal["run", "follow"] = "run"
     hints: HintFunction | Hints | None = None
     nodes: Sequence[str] | None = None
     retry_credit: RetryCredit = "drop"
@@ -168,6 +177,10 @@ class TrainOptions(WatchOptions, RolloutOptions):
         rewards_count = self.settings(self.first_step).rewards_count
         if self.reward is None and self.group_reward is None and not source.may_answer and rewards_count:
             raise ConfigError("train() needs reward=… or group_reward=…: without one there is nothing to learn from")
+        if self.advantages is not None and not rewards_count:
+            raise ConfigError(
+                "advantages=… takes the place of rewards, which config.distill leaves out (rewards=False)"
+            )
         if self.groups_per_step < 1 or self.first_step < 1:
             raise ConfigError(
                 f"groups_per_step={self.groups_per_step} and first_step={self.first_step} must be at least 1"
@@ -186,6 +199,11 @@ class TrainOptions(WatchOptions, RolloutOptions):
             raise ConfigError(
                 f"in_flight={self.in_flight} must be at least 1, and needs max_staleness=1 or more: with "
                 f"max_staleness={self.max_staleness}, a step makes all its groups at once"
+            )
+        if self.pins not in ("run", "follow") or (self.pins == "follow" and not self.max_staleness):
+            raise ConfigError(
+                f"pins={self.pins!r} must be 'run', or 'follow' with max_staleness=1 or more: with "
+                f"max_staleness={self.max_staleness}, no version is made while runs go on"
             )
         explore, temperature = self.explore, self.temperature
         if explore is not None and temperature is not None and explore.temperature <= temperature:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
+import pytest
 from langchain_core.messages import AnyMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
@@ -18,10 +20,11 @@ from art_langgraph import (
     evaluate,
     gather,
 )
-from art_langgraph.credit import compare, group_refs
+from art_langgraph.credit import Advantage, advantages_by_run, compare, group_refs
 from art_langgraph.rewards import score
 from art_langgraph.trajectory import CompletionCall
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.wire import ConfigError
 
 
 def call(one: str, *path: str, model: str = "agent", **fields: Any) -> CompletionCall:
@@ -212,3 +215,60 @@ async def test_single_runs_train_with_a_baseline(connected: TrainerServer) -> No
         found = compare(runs[:1], "single", history=[run("x", reward=0.0)])
         result = await trainer.train_step("single", found.groups, GRPOConfig(lr=1e-3))
         assert (result.version, result.metrics["completions"]) == (1, 1)
+
+
+def test_advantages_take_the_place_of_rewards_by_run_by_node_and_by_completion() -> None:
+    calls = [call("a", "planner"), call("b", "worker", "ask"), call("c", "worker", "write")]
+    one = run("t", *calls, node_rewards={"planner": 1.0}, reward=0.5)
+
+    def parts(advantage: Advantage) -> list[tuple[str, str, float | None, float | None, list[str]]]:
+        found = group_refs([TrajectoryGroup(scenario=one.scenario, trajectories=[one])], advantages={"t": advantage})
+        return [(g.scenario_id, t.id, t.reward, t.advantage, t.completions) for g in found for t in g.trajectories]
+
+    assert parts(2.0) == [("s", "t", 0.5, 2.0, ["a", "b", "c"])]
+    assert parts({"planner": 1.0, "worker/*": -1.0}) == [
+        ("s/planner", "t/planner", 0.5, 1.0, ["a"]),
+        ("s/worker/*", "t/worker/*", 0.5, -1.0, ["b", "c"]),
+    ]
+    assert parts({"c": 3.0, "worker/*": -1.0}) == [
+        ("s/worker/write/each", "t/c", 0.5, 3.0, ["c"]),
+        ("s/worker/*", "t/worker/*", 0.5, -1.0, ["b"]),
+    ]
+
+
+def test_a_run_of_which_completions_alone_have_rewards_can_have_an_advantage() -> None:
+    one = run("t", call("a", "n", reward=1.0), call("b", "n", reward=0.0), call("c", "n"))
+    (group,) = group_refs([TrajectoryGroup(scenario=one.scenario, trajectories=[one])], advantages={"t": 1.0})
+    assert [(t.reward, t.advantage, t.completions) for t in group.trajectories] == [(0.5, 1.0, ["a", "b", "c"])]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "advantages=0 for 1 groups"),
+        (7.0, "advantages=float for 1 groups"),
+        ([[1.0]], "the advantages of the group 's' are .1.0.: give a list of 3"),
+        ([1.0], "the advantages of the group 's' are 1.0: give a list of 3"),
+        ([[1.0, None, None]], "the run 'u' of the group 's' has a reward and no advantage"),
+        ([[1.0, {}, None]], "the run 'u' of the group 's' has a reward and no advantage"),
+        ([[1.0, float("nan"), None]], "the run 'u' of the group 's': the advantage is nan, not a finite number"),
+        ([[1.0, {"planner": float("inf")}, None]], "the run 'u' of the group 's', 'planner': the advantage is inf"),
+        ([[1.0, "much", None]], "the run 'u' of the group 's': the advantage is 'much', no number"),
+        ([[1.0, 1e9, None]], "the run 'u' of the group 's': the advantage is 1e\\+09, beyond"),
+        ([[1.0, 0.0, float("nan")]], "the run 'v' of the group 's': the advantage is nan"),
+    ],
+)
+def test_what_is_no_advantage_is_refused_by_group_and_value(values: Any, message: str) -> None:
+    runs = [run("t", reward=1.0), run("u", reward=0.0), run("v")]
+    group = TrajectoryGroup(scenario=runs[0].scenario, trajectories=runs)
+    with pytest.raises(ConfigError, match=message):
+        advantages_by_run([group], values)
+    assert advantages_by_run([group], [[1.0, 0.0, None]]) == {"t": 1.0, "u": 0.0}
+
+
+def test_advantages_may_be_an_array() -> None:
+    runs = [run("t", call("a", "n"), reward=1.0), run("u", call("b", "n"), reward=0.0)]
+    group = TrajectoryGroup(scenario=runs[0].scenario, trajectories=runs)
+    values: Any = (array("d", [1.5, -1.5]),)
+    (reference,) = group_refs([group], advantages=advantages_by_run([group], values))
+    assert [trajectory.advantage for trajectory in reference.trajectories] == [1.5, -1.5]

@@ -13,6 +13,7 @@ from trainer_server.wire import Completion, CompletionStatus, Job, JobStatus
 REASONS = {
     "equal_rewards": "all runs of its group got the same reward, so there is nothing to prefer",
     "single_reward": "it was alone in its group, with nothing to compare its reward with",
+    "zero_advantages": "all advantages of its group are 0",
     "no_reward": "it has no reward",
     "repeated": "the step was sent it several times, and trained it once",
     "evaluation": "it evaluates a version",

@@ -14,7 +14,7 @@ from trainer_server.policies.canary import Canary
 from trainer_server.policies.leases import Leases
 from trainer_server.policies.names import PolicyNames
 from trainer_server.policies.store import AdapterStore
-from trainer_server.wire import LATEST, VersionRef, names_version, version_number
+from trainer_server.wire import FOLLOW, LATEST, VersionRef, names_version, version_number
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION
 from trainer_server.wire.rollouts import PinnedVersion, pinned_version
 
@@ -107,7 +107,11 @@ class Resolver:
                 temperature = registration.temperature if temperature is None else temperature
                 version = registration.version if version is None else version
                 hints = registration.hints
-        policy, number = await self.version(_pinned_model(model, version), rollout)
+        if _follows(model, version):
+            name = model.removesuffix(f"@{LATEST}")
+            policy, number = await self.version(name if name == self._base else f"{name}@{LATEST}", None)
+        else:
+            policy, number = await self.version(_pinned_model(model, version), rollout)
         if policy is None:
             return Source(None, None, rollout, temperature=temperature)
         if temperature is None and (spec := self._store.spec(policy)):
@@ -163,6 +167,11 @@ def _pinned_model(model: str, pin: PinnedVersion | None) -> str:
     return model if version is None else f"{policy}@{version}"
 
 
+def _follows(model: str, pin: PinnedVersion | None) -> bool:
+    """Whether a rollout gets the newest version at each call. A request that names a version keeps it."""
+    return not names_version(model) and pinned_version(pin, model.removesuffix(f"@{LATEST}")) == FOLLOW
+
+
 def _temperature(headers: Mapping[str, str]) -> float | None:
     if (text := headers.get(TEMPERATURE)) is None:
         return None
@@ -194,4 +203,4 @@ def _version(headers: Mapping[str, str]) -> PinnedVersion | None:
 
 
 def _reference(text: str) -> VersionRef | None:
-    return "latest" if text == LATEST else version_number(text)
+    return "latest" if text == LATEST else "follow" if text == FOLLOW else version_number(text)

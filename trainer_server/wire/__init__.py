@@ -34,6 +34,7 @@ from trainer_server.wire.errors import (
 )
 from trainer_server.wire.numbers import reward_problem
 from trainer_server.wire.policies import (
+    FOLLOW,
     LATEST,
     MAX_VERSION,
     NAME_PATTERN,
@@ -93,6 +94,7 @@ from trainer_server.wire.steps import (
 
 __all__ = [
     "BASE_TEACHER",
+    "FOLLOW",
     "LATEST",
     "MAX_VERSION",
     "NAME_PATTERN",

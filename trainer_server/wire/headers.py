@@ -15,7 +15,7 @@ effective temperature."""
 
 VERSION = "X-ART-Version"
 """Version that the rollout asks of the policies that requests name without one: `3` for all, or `agent=3,critic=1`;
-`latest` in place of a number is the newest one."""
+`latest` in place of a number is the newest one when the rollout begins, `follow` the newest one at each call."""
 
 COMPLETION = "X-ART-Completion"
 """Of an answer, or of an error that the ledger records: the id of its completion there, whichever API was asked."""

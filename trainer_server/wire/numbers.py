@@ -19,12 +19,17 @@ ARRIVAL = {"arrives": True}
 which were compared when they arrived."""
 
 
-def reward_problem(reward: float) -> str | None:
-    """Why a number cannot be a reward, and what to give instead. None: it can."""
+def reward_problem(reward: float, name: str = "reward") -> str | None:
+    """Why a number cannot be a reward, and what to give instead. None: it can.
+
+    Args:
+        reward: The number.
+        name: What it is: "reward", or "advantage", which has the same bounds.
+    """
     if not math.isfinite(reward):
-        return f"the reward is {reward}, not a finite number"
+        return f"the {name} is {reward}, not a finite number"
     if abs(reward) > MOST_REWARD:
-        return f"the reward is {reward:g}, beyond ±{MOST_REWARD:g}: scale the rewards down"
+        return f"the {name} is {reward:g}, beyond ±{MOST_REWARD:g}: scale the {name}s down"
     return None
 
 

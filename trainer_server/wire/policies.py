@@ -25,8 +25,10 @@ VersionNumber = Annotated[int, Field(ge=0, lt=MAX_VERSION)]
 """The number of a version, in a request."""
 LATEST = "latest"
 """In place of a number: the newest version, whatever is promoted."""
-VersionRef = VersionNumber | Literal["latest"]
-"""A version, in a request: its number, or the newest one."""
+FOLLOW = "follow"
+"""In place of a number, for a rollout: the newest version at each of its calls. The rollout holds none."""
+VersionRef = VersionNumber | Literal["latest", "follow"]
+"""A version, in a request: its number, the newest one, or of a rollout the newest one at each call."""
 _VERSION = re.compile(r"0|[1-9][0-9]{0,8}")
 
 

@@ -19,7 +19,7 @@ ROLLOUT_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._:~-]{0,199}$"
 """Ids of rollouts that have a base URL of their own: 1 to 200 letters, digits, `.`, `_`, `:`, `~` and `-`."""
 PolicyName = Annotated[str, Field(pattern=NAME_PATTERN)]
 PinnedVersion = VersionRef | MapOf[PolicyName, VersionRef]
-"""The version that a rollout asks of all policies, or of each by name."""
+"""The version that a rollout asks of all policies, or of each by name. `follow`: the newest one at each call."""
 
 
 def rollout_path(rollout_id: str) -> str:

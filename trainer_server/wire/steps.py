@@ -14,7 +14,7 @@ from trainer_server.wire.bounds import MOST_ROWS, ClosedRecord, ListOf
 from trainer_server.wire.numbers import Identifier, reward_problem
 from trainer_server.wire.policies import LATEST, MAX_VERSION, NAME_PATTERN, VersionNumber, VersionRef, version_number
 
-LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo")
+LOSS_NAMES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "dppo")
 """The losses that every trainer has."""
 MOST_ITERATIONS = 1_000
 """Passes over one batch."""
@@ -129,14 +129,15 @@ class GRPOConfig(ClosedRecord):
 
     lr: float = Field(default=3e-4, gt=0, description="learning rate of AdamW")
     loss_type: str = Field(default="dapo", min_length=1)
-    """What is maximised at a token, and how tokens are averaged: grpo, dr_grpo, dapo, bnpo, cispo, sapo, or a loss that
-    `serve --loss` registered. The server refuses other names, and its error lists the known ones.
+    """What is maximised at a token, and how tokens are averaged: grpo, dr_grpo, dapo, bnpo, cispo, sapo, dppo, or a
+    loss that `serve --loss` registered. The server refuses other names, and its error lists the known ones.
 
     - grpo: clipped ratios, averaged over each sequence, then over sequences.
     - dapo, bnpo: clipped ratios, averaged over all tokens of the batch.
     - dr_grpo: clipped ratios, divided by a constant length.
     - cispo: capped ratios as weights without a gradient, averaged over all tokens.
     - sapo: a sigmoid instead of a clip, averaged over each sequence.
+    - dppo: unclipped ratios, without the tokens whose probability has moved too far, averaged over all tokens.
 
     GSPO is grpo with `importance_sampling_level="sequence"`."""
     loss_aggregation: Literal["loss_type", "trajectory"] = "loss_type"
@@ -167,6 +168,10 @@ class GRPOConfig(ClosedRecord):
     """Steepness of sapo's sigmoid for tokens with a positive advantage."""
     sapo_temperature_neg: float = Field(default=1.05, gt=0)
     """Steepness of sapo's sigmoid for all other tokens."""
+    dppo_mask_low: float = Field(default=0.2, gt=0, le=1)
+    """dppo leaves out tokens with a negative advantage whose probability has fallen by more than this."""
+    dppo_mask_high: float = Field(default=0.2, gt=0, le=1)
+    """dppo leaves out tokens with a positive advantage whose probability has risen by more than this."""
     scale_rewards: Literal["group", "batch", "none"] = "group"
     """What divides the advantages: the standard deviation of the group's rewards, of the batch's, or nothing."""
     group_baseline: Literal["mean", "leave_one_out"] = "mean"
@@ -174,6 +179,12 @@ class GRPOConfig(ClosedRecord):
     RLOOTrainer."""
     importance_sampling_level: Literal["token", "sequence"] = "token"
     """Whether ratios are those of tokens or of whole sequences."""
+    proximal_policy: Literal["sampler", "step"] = "sampler"
+    """What the ratios of a completion of an older version compare with, and so what clipping is around.
+
+    - sampler: the version that sampled it.
+    - step: the version that the step begins with. Importance weights correct for what lies between it and the sampler
+      (decoupled clipping, arXiv:2505.24298). Completions of the newest version are trained alike by both."""
     importance_sampling_cap: float | None = Field(default=2.0, gt=0)
     """Upper bound of the importance weights, which correct for the difference between the sampler's and the trainer's
     log-probs; None and no floor: no correction. TRL's `vllm_importance_sampling_clip_max`; TRL's
@@ -246,6 +257,24 @@ class GRPOConfig(ClosedRecord):
         floor, cap = self.importance_sampling_floor, self.importance_sampling_cap
         if floor is not None and cap is not None and floor >= cap:
             raise ValueError(f"importance_sampling_floor={floor} must be below importance_sampling_cap={cap}")
+        if self.proximal_policy == "step" and floor is None and cap is None:
+            raise ValueError(
+                "proximal_policy='step' needs importance weights, which correct for what lies between sampler and "
+                "step: give importance_sampling_cap"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _divergence(self) -> Self:
+        if self.loss_type == "dppo" and self.importance_sampling_level != "token":
+            raise ValueError(
+                f"importance_sampling_level={self.importance_sampling_level!r}: dppo compares the probabilities of "
+                "tokens; give 'token'"
+            )
+        if self.loss_type == "dppo" and self.proximal_policy != "sampler":
+            raise ValueError(
+                f"proximal_policy={self.proximal_policy!r}: the masks of dppo are around the sampler; give 'sampler'"
+            )
         return self
 
     @property
@@ -281,6 +310,10 @@ class TrajectoryRef(BaseModel):
     run: Identifier | None = None
     """Id of the whole trajectory, where the reference has a part of it: the completions of a node, or a single one.
     With `loss_aggregation="trajectory"`, all parts of a trajectory count as one. None: the reference is the whole."""
+    advantage: float | None = Field(default=None, allow_inf_nan=False)
+    """Takes the place of what the rewards of the group would give: the step neither compares nor scales it. A
+    trajectory without a reward is not trained with an advantage either. In a group, all trajectories that have a reward
+    have an advantage, or none has. None: the rewards count."""
     hint: str | None = Field(default=None, min_length=1, max_length=MOST_HINT)
     """What the policy would have needed to know. Its teacher is then the policy itself with the hint in its prompts: a
     step trains the tokens of these completions towards what it would have said. None: no hint."""
@@ -307,12 +340,22 @@ class GroupRef(BaseModel):
 
 
 def wrong_reward(groups: Sequence[GroupRef]) -> str | None:
-    """Which reward or baseline of a step is too large, in words that name the trajectory or the group; None: none."""
+    """Which reward, baseline or advantage of a step cannot be trained, in words that name the trajectory or the group;
+    None: none."""
     for group in groups:
+        comparable = [reference for reference in group.trajectories if reference.reward is not None]
+        lacking = [reference.id for reference in comparable if reference.advantage is None]
+        if 0 < len(lacking) < len(comparable):
+            return (
+                f"the trajectory {lacking[0]!r} of the group {group.scenario_id!r} has a reward and no advantage, and "
+                "others of the group have one: give all of them an advantage, or none"
+            )
         if group.baseline is not None and (wrong := reward_problem(group.baseline)):
             return f"the baseline of the group {group.scenario_id!r}: {wrong}"
         for reference in group.trajectories:
             if reference.reward is not None and (wrong := reward_problem(reference.reward)):
+                return f"the trajectory {reference.id!r}: {wrong}"
+            if reference.advantage is not None and (wrong := reward_problem(reference.advantage, "advantage")):
                 return f"the trajectory {reference.id!r}: {wrong}"
     return None
 

@@ -66,7 +66,7 @@ class Signals:
             length=metrics.get("completion_length_mean"),
             truncated=metrics.get("completions_truncated"),
             groups=metrics.get("groups", 0),
-            dead=skip_counts.get("equal_rewards", 0),
+            dead=skip_counts.get("equal_rewards", 0) + skip_counts.get("zero_advantages", 0),
             gap=metrics.get("logp_gap"),
             votes_apart=_mean(
                 run.metrics["ruler_disagreement"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup
+from art_langgraph import ARTError, Scenario, TrainerClient, Trajectory, TrajectoryGroup, train
+from tests.support.runs.graphs import counting
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.engines.vllm.command import free_port
@@ -121,6 +123,35 @@ async def test_a_group_of_rewards_that_cannot_be_compared_is_said(caplog: pytest
     assert "the first: sums" in caplog.text
 
 
+@pytest.mark.usefixtures("connected")
+async def test_runs_with_equal_rewards_are_trained_by_advantages_of_their_own() -> None:
+    async def opposite(groups: Sequence[TrajectoryGroup]) -> list[list[float]]:
+        return [[1.5, -0.5] for _ in groups]
+
+    async with TrainerClient() as trainer:
+        await trainer.create_policy("own")
+        (record,) = [
+            record
+            async for record in train(
+                counting("own"), ["x"], policy="own", reward=lambda _: 1.0, advantages=opposite, client=trainer,
+                steps=1, groups_per_step=1, n=2, progress=False,
+            )
+        ]  # fmt: skip
+        metrics = record.result.metrics
+        assert record.result.version == 1
+        assert (metrics["advantage_mean"], metrics["advantage_max"], metrics["reward_mean"]) == (0.5, 1.5, 1.0)
+        group = record.groups[0]
+        refused = GroupRef(
+            scenario_id="s",
+            trajectories=[
+                TrajectoryRef(id=run.id, reward=1.0, advantage=advantage, completions=run.completion_ids)
+                for run, advantage in zip(group.trajectories, (1.0, None), strict=True)
+            ],
+        )
+        with pytest.raises(ServerError, match="has a reward and no advantage"):
+            await trainer.submit("own", [refused])
+
+
 def job(status: JobStatus) -> Job:
     result = StepResult(version=3, metrics={}) if status == JobStatus.succeeded else None
     return Job(id="job-1", kind="step", policy="agent", status=status, created=time.time(), result=result)
@@ -174,6 +205,11 @@ async def test_what_a_step_would_ignore_is_refused_before_it_is_sent() -> None:
         for options in ({"nodes": ["planner"]}, {"retry_credit": "train"}):
             with pytest.raises(ConfigError, match=r"group 0 .* is a GroupRef, which does not say in which node"):
                 await client.train_step("agent", [GroupRef(scenario_id="a", trajectories=[])], **options)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"group 0 .* is a GroupRef: leave out advantages="):
+            await client.submit("agent", [GroupRef(scenario_id="a", trajectories=[])], advantages={run.id: 1.0})
+        scored = group.model_copy(update={"trajectories": [run.model_copy(update={"reward": 1.0})]})
+        with pytest.raises(ConfigError, match=f"the run '{run.id}' of the group .* the advantage is nan"):
+            await client.submit("agent", [scored], advantages={run.id: float("nan")})
         with pytest.raises(ConfigError, match=r"score=nan of agent@1 is not finite"):
             await client.score_version("agent", 1, float("nan"))
         talk = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import urllib.request
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ import pytest
 from langchain.chat_models import init_chat_model
 from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_openai import ChatOpenAI
@@ -25,6 +27,7 @@ from art_langgraph import (
     Scenario,
     TrainerClient,
     Trajectory,
+    TrajectoryGroup,
     TrajectoryStore,
     evaluate,
     gather,
@@ -238,3 +241,40 @@ async def test_the_calls_of_a_remote_graph_are_checked_at_the_server(two_version
     scope = Scope(temperature=0.005)
     ask(POLICY, 0.005)
     assert await find_ignored_pin(scope, record, remote=True) is None, "the gateway raises it to 0.01"
+
+
+async def test_a_run_that_follows_crosses_versions_and_each_completion_is_trained_by_its_own(
+    connected: TrainerServer,
+) -> None:
+    """Three calls, and a new version after the first. With a pin, all three are of the first version."""
+    policy, rewards = "following", itertools.cycle([1.0, 0.0])
+    async with TrainerClient() as trainer:
+        await trainer.create_policy(policy)
+
+        def three_calls(between: Callable[[], Awaitable[Any]]) -> Runnable[Any, Any]:
+            async def node(state: MessagesState) -> dict[str, Any]:
+                model, messages = ChatART(policy=policy, max_tokens=20), list(state["messages"])
+                for call in range(3):
+                    messages += [await model.ainvoke(messages), HumanMessage("go on")]
+                    if call == 0:
+                        await between()
+                return {"messages": messages}
+
+            return StateGraph(MessagesState).add_node("model", node).add_edge(START, "model").compile()
+
+        async def make_version() -> None:
+            groups = await gather(counting(policy), ["x"], 2, lambda _: next(rewards), progress=False)
+            await trainer.train_step(policy, groups, GRPOConfig(lr=1e-3))
+
+        run = await rollout(three_calls(make_version), "say x", lambda _: 1.0, version={policy: "follow"})
+        assert run.error is None
+        assert [version for version, *_ in await sampled(run)] == [0, 1, 1]
+        assert run.versions == {policy: [0, 1]}
+        held = await rollout(three_calls(make_version), "say x", lambda _: 0.0, version={policy: "latest"})
+        assert [version for version, *_ in await sampled(held)] == [1, 1, 1]
+
+        group = TrajectoryGroup(scenario=run.scenario, trajectories=[run, held])
+        metrics = (await trainer.train_step(policy, [group], GRPOConfig(lr=1e-3))).metrics
+        assert (metrics["completions"], metrics["completions_skipped"]) == (6, {})
+        assert (metrics["staleness_mean"], metrics["staleness_max"]) == (pytest.approx((2 + 1 + 1 + 3) / 6), 2)
+        assert metrics["reward_by_version"] == {"1": {"mean": 0.0, "trajectories": 1}}

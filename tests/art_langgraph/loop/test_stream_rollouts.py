@@ -235,6 +235,40 @@ async def test_without_overtaking_no_group_is_older_than_asked(staleness: int) -
         await steps(trainer, max_staleness=0, in_flight=2)
 
 
+@pytest.mark.parametrize(("options", "version"), [({}, "latest"), ({"pins": "follow"}, "follow")])
+async def test_runs_ask_for_the_newest_version_once_or_at_each_call(options: dict[str, Any], version: str) -> None:
+    records = await steps(Trainer(), steps=1, **options)
+    versions = [run.requested_version for group in records[0].groups for run in group.trajectories]
+    assert versions == [{"agent": version}] * 4
+    with pytest.raises(ConfigError, match="pins='follow' must be 'run', or 'follow' with max_staleness=1 or more"):
+        await steps(Trainer(), max_staleness=0, pins="follow")
+
+
+async def test_a_run_that_follows_is_left_out_only_where_its_newest_completion_is_too_old() -> None:
+    """Two calls, the second during the third step: it is young enough."""
+    trainer, release = Trainer(), asyncio.Event()
+
+    async def pause(text: str, run: int) -> None:
+        if text == "a":
+            await release.wait()
+            await Answer(trainer=trainer).ainvoke("go on")
+
+    async def during(step: int) -> None:
+        if step == 3:
+            release.set()
+        for _ in range(200):
+            await asyncio.sleep(0)
+
+    trainer.during = during
+    records = await steps(trainer, pause, steps=4, pins="follow", config=GRPOConfig(max_staleness=1))
+    assert sum(record.drops for record in records) == 0
+    (long,) = [group for group in records[3].groups if group.scenario.input == "a"]
+    for run in long.trajectories:
+        oldest, newest = run.versions["agent"]
+        assert (oldest, newest in (2, 3)) == (0, True), "the second call may come before or after the third version"
+    assert records[3].ages[3] == 1, "its age is that of its oldest completion"
+
+
 async def test_what_is_too_old_for_the_settings_alone_is_left_out_too() -> None:
     records = await steps(Trainer(), steps=4, config=GRPOConfig(max_staleness=0))
     assert {age for record in records for age in record.ages} == {0}

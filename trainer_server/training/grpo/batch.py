@@ -132,6 +132,8 @@ class Batch:
     def why_nothing(self) -> str:
         """Why there is nothing to train, in words."""
         if self.groups_skipped.total() == self.groups:
+            if self.groups_skipped["zero_advantages"]:
+                return "all advantages are 0, or their groups have no rewards"
             return "every group has fewer than two rewarded trajectories or rewards that are all the same"
         reasons = ", ".join(f"{count} {reason}" for reason, count in self.completions_skipped.items())
         return f"no completion can be trained: {reasons or 'the trajectories name none'}"
@@ -184,8 +186,9 @@ def gather_batch(
 ) -> Batch:
     """Looks every completion up, decides whether it is trained, and gives it its trajectory's advantage.
 
-    A group whose rewards are all the same teaches nothing by itself. Those of its trajectories that have a teacher are
-    trained nevertheless, with an advantage of 0. A trajectory that the request has several times counts once.
+    A group whose rewards are all the same, or whose own advantages are all 0, teaches nothing by itself. Those of its
+    trajectories that have a teacher are trained nevertheless, with an advantage of 0. A trajectory that the request has
+    several times counts once.
 
     Args:
         groups: Of the request.
@@ -268,16 +271,18 @@ def _add_samples(
     entries: list[tuple[int, TrajectoryRef, str]] = []
     for number, trajectories in enumerate(trajectories_by_group):
         rewards, baseline = rewards_by_group[number], baselines[number]
-        dead = zero_variance(rewards, baseline) or not config.rewards_count
+        own = _own_advantages(trajectories) if config.rewards_count else []
+        dead = (not any(own) if own else zero_variance(rewards, baseline)) or not config.rewards_count
+        alone = len(rewards) == 1 and baseline is None
+        why = "single_reward" if alone else "equal_rewards" if rewards else "no_reward"
+        why = "zero_advantages" if own else why
         if dead and not any(teacher or trajectory.hint for trajectory in trajectories):
-            alone = len(rewards) == 1 and baseline is None
-            why = "single_reward" if alone else "equal_rewards" if rewards else "no_reward"
             batch.groups_skipped[why] += 1
             batch.skip_trajectories(trajectories, why)
             continue
-        for trajectory, advantage in zip(trajectories, advantages_by_group[number], strict=True):
+        for trajectory, advantage in zip(trajectories, own or advantages_by_group[number], strict=True):
             if dead and not (teacher or trajectory.hint):
-                batch.skip_trajectories([trajectory], "equal_rewards")
+                batch.skip_trajectories([trajectory], why)
                 continue
             place = next(places)
             if trajectory.run is not None:
@@ -310,37 +315,49 @@ def _check_rewards(entries: Iterable[tuple[int, TrajectoryRef, str]], completion
         entries: Number of the group, trajectory and completion, for each completion that is trained by a reward.
         completions: By id, as the ledger has them.
     """
-    reward_of: dict[tuple[str, str], float | None] = {}
+    reference_of: dict[tuple[str, str], TrajectoryRef] = {}
     trajectory_of: dict[tuple[int, frozenset[str]], TrajectoryRef] = {}
     for group, reference, completion in entries:
         run = reference.trajectory
-        if (other := reward_of.setdefault((run, completion), reference.reward)) != reference.reward:
+        if conflict := _conflict(reference_of.setdefault((run, completion), reference), reference):
+            what, values = conflict
             raise TrainingError(
-                f"the trajectory {run!r} gives its completion {completion!r} two rewards, {other:g} and "
-                f"{reference.reward:g}: give it one. No version was made"
+                f"the trajectory {run!r} gives its completion {completion!r} two {what}s, {values}: give it one. "
+                "No version was made"
             )
         texts = frozenset(text for text in reference.completions if text in completions)
         twin = trajectory_of.setdefault((group, texts), reference)
-        if twin.reward != reference.reward:
+        if conflict := _conflict(twin, reference):
+            what, values = conflict
             raise TrainingError(
                 f"the trajectories {twin.id!r} and {reference.id!r} are made of the same completions and have the "
-                f"rewards {twin.reward:g} and {reference.reward:g}: send each run once, with one reward. No version "
-                "was made"
+                f"{what}s {values}: send each run once, with one {what}. No version was made"
             )
+
+
+def _conflict(first: TrajectoryRef, second: TrajectoryRef) -> tuple[str, str] | None:
+    """What differs between two references, "reward" or "advantage", and its two values; None: neither."""
+    for name in ("reward", "advantage"):
+        values = [getattr(reference, name) for reference in (first, second)]
+        if values[0] != values[1]:
+            return name, " and ".join("none" if value is None else f"{value:g}" for value in values)
+    return None
 
 
 def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) -> list[GroupRef]:
     """The groups without trajectories that evaluate a version, and with each completion of a trajectory once. What is
     left out is counted in the batch."""
-    keys_so_far = set[tuple[str, str, float | None]]()
+    keys_so_far = set[tuple[str, str, float | None, float | None]]()
     countable: dict[int, GroupRef] = {}
     for number in sorted(range(len(groups)), key=lambda number: _is_flat(groups[number])):  # they would take runs away
-        group, wholes = groups[number], set[tuple[frozenset[str], float | None]]()
+        group, wholes = groups[number], set[tuple[frozenset[str], float | None, float | None]]()
         references: list[TrajectoryRef] = []
         for reference in group.trajectories:
             texts = list(dict.fromkeys(reference.completions))
-            keys = [(reference.trajectory, text, reference.reward) for text in texts or [reference.id]]
-            whole = (frozenset(texts), reference.reward)
+            keys = [
+                (reference.trajectory, text, reference.reward, reference.advantage) for text in texts or [reference.id]
+            ]
+            whole = (frozenset(texts), reference.reward, reference.advantage)
             new = [text for key, text in zip(keys, texts, strict=False) if key not in keys_so_far]
             if not evaluations.isdisjoint(texts):
                 reason = "evaluation"
@@ -357,8 +374,15 @@ def _countable(groups: Sequence[GroupRef], evaluations: Set[str], batch: Batch) 
     return [countable[number] for number in range(len(groups))]
 
 
+def _own_advantages(trajectories: Iterable[TrajectoryRef]) -> list[float]:
+    """The advantages that the request has for some trajectories; empty: their rewards count (`wrong_reward`)."""
+    return [trajectory.advantage for trajectory in trajectories if trajectory.advantage is not None]
+
+
 def _is_flat(group: GroupRef) -> bool:
-    """Whether a group's rewards teach nothing."""
+    """Whether a group's rewards, or its own advantages, teach nothing."""
+    if own := _own_advantages([ref for ref in group.trajectories if ref.reward is not None]):
+        return not any(own)
     return zero_variance([ref.reward for ref in group.trajectories if ref.reward is not None], group.baseline)
 
 

@@ -109,7 +109,22 @@ def softened(
     return SurrogateObjective(torch.sigmoid(tau_R * (ratio_R - 1)) * 4 / tau_R * advantage_R)
 
 
+def divergence_masked(
+    ratio_R: torch.Tensor, logp_R: torch.Tensor, advantage_R: torch.Tensor, config: GRPOConfig
+) -> SurrogateObjective:
+    """DPPO's mask · ratio · A, arXiv:2602.04879. The mask leaves out a token whose probability has moved from that of
+    the old policy, in the direction of its advantage, by more than `dppo_mask_high` up or `dppo_mask_low` down (binary
+    total variation; by direction as in prime-rl). The ratio is at most `delta`."""
+    logp, ratio = logp_R.detach(), ratio_R.detach()
+    change_R = logp.exp() - (logp - ratio.log()).exp()
+    high_R = (change_R > config.dppo_mask_high) & (advantage_R > 0)
+    low_R = (change_R < -config.dppo_mask_low) & (advantage_R < 0)
+    bounded_R = ratio_R if config.delta is None else ratio_R.clamp(max=config.delta)
+    return SurrogateObjective((bounded_R * advantage_R).masked_fill(high_R | low_R, 0.0), low_R, high_R)
+
+
 LOSSES: dict[str, Loss] = {
+    "dppo": Loss(by_token, divergence_masked),
     "grpo": Loss(by_sequence, clipped),
     "dr_grpo": Loss(by_constant_length, clipped),
     "dapo": Loss(by_token, clipped),

@@ -10,6 +10,7 @@ import dataclasses
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ class Tokens:
     temperature_S: of the sampler.
     trained_F: whether a token is trained: not those that a grammar forced.
     old_logp_F: under the policy that ratios are taken against; NaN: the version that is trained, not computed yet.
-    sampled_logp_F: of the sampler; NaN under a constraint, where it is not the policy's.
+    sampled_logp_F: of the sampler; NaN under a constraint, where it is not the policy's, unless it was recomputed for
+        an importance weight (`proximal_policy="step"`).
     expected_logp_F: of the sampler, where the version that is trained should give the same; NaN elsewhere.
     active_F: 1, or 0 for tokens whose policy gradient is left out (`top_entropy_quantile`).
     reference_logp_F: under the reference version; with a KL penalty only.
@@ -50,8 +52,16 @@ class Tokens:
     teacher_logp_F: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, samples: Sequence[Sample], version: int) -> Tokens:
-        """The tokens of these samples, in their order. version: the one that is trained."""
+    def of(
+        cls, samples: Sequence[Sample], version: int, proximal_policy: Literal["sampler", "step"] = "sampler"
+    ) -> Tokens:
+        """The tokens of these samples, in their order.
+
+        Args:
+            samples: Of a batch.
+            version: The one that is trained.
+            proximal_policy: What ratios of completions of older versions are taken against (`GRPOConfig`).
+        """
         lengths_S = torch.tensor([len(sample.completion.token_ids) for sample in samples], dtype=torch.long)
 
         def concatenate(parts: list[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
@@ -64,11 +74,13 @@ class Tokens:
         logp_F = concatenate([np.array(sample.completion.logprobs) for sample in samples], torch.float32)
         sampled_logp_F = logp_F.masked_fill(by_token([sample.constrained for sample in samples]), torch.nan)
         current_F = by_token([sample.completion.version == version for sample in samples])
-        old_logp_F = sampled_logp_F.masked_fill(current_F, torch.nan)
+        in_step = proximal_policy == "step"
+        old_logp_F = torch.full_like(logp_F, torch.nan) if in_step else sampled_logp_F.masked_fill(current_F, torch.nan)
         start_S = lengths_S.cumsum(0) - lengths_S
         for start, sample in zip(start_S.tolist(), samples, strict=True):
             if sample.old_logprobs is not None:
-                old_logp_F[start : start + len(sample.old_logprobs)] = torch.tensor(sample.old_logprobs)
+                of_sampler_F = sampled_logp_F if in_step else old_logp_F
+                of_sampler_F[start : start + len(sample.old_logprobs)] = torch.tensor(sample.old_logprobs)
         sample_F = torch.arange(len(samples)).repeat_interleave(lengths_S)
         return cls(
             start_S=start_S,

@@ -4,8 +4,10 @@ The losses are in `loss.py`; `objective.py` adds what is common to all of them. 
 
 Old log-probabilities. A completion of the version that is being trained has ratio 1 in the first update, whoever
 computed its log-probs; importance weights correct for the difference between vLLM's and the trainer's arithmetic. A
-completion of an older version has the sampler's log-probs as its old ones. Completions sampled under a constraint have
-log-probs that are not the policy's; theirs are recomputed under the version that sampled them.
+completion of an older version has the sampler's log-probs as its old ones; with `proximal_policy="step"` it has those
+of the version that the step begins with, and importance weights correct for the rest (decoupled clipping). Completions
+sampled under a constraint have log-probs that are not the policy's; theirs are recomputed under the version that
+sampled them.
 """
 
 from __future__ import annotations
@@ -61,7 +63,7 @@ def optimise(
     """
     start = time.monotonic()
     batch = batch.keeping(*trainable_samples(model, batch, config, with_version, ranks))
-    tokens = Tokens.of(batch.samples, batch.version)
+    tokens = Tokens.of(batch.samples, batch.version, config.proximal_policy)
     rng = random.Random(int(torch.randint(2**62, ()).item()))
     parts = _minibatches(model, batch, tokens, config, rng, ranks)
     rows = [row for part in parts for row in part.rows]

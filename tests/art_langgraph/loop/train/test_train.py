@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from art_langgraph import HeldOut, TimeBudget, TokenBudget, TrainerClient, train
+from art_langgraph import GRPOConfig, HeldOut, TimeBudget, TokenBudget, TrainerClient, TrajectoryGroup, train
 from tests.support.runs.chat_models import Answering
 from tests.support.servers.serving import serving
 from trainer_server.common import Connection
@@ -32,6 +32,7 @@ class Client(TrainerClient):
     def __init__(self, **jobs: JobStatus) -> None:
         self.jobs_by_key = {key.replace("_", "-"): status for key, status in jobs.items()}
         self.sent: list[str | None] = []
+        self.advantages: dict[str, Any] | None = None
         self.connection = Connection("http://127.0.0.1:1", "key")
 
     async def find_step(self, policy: str, idempotency_key: str) -> Job | None:
@@ -53,6 +54,7 @@ class Client(TrainerClient):
 
     async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **options: Any) -> StepResult:
         self.sent.append(options["idempotency_key"])
+        self.advantages = options["advantages"]
         return StepResult(version=8, metrics={"job": {"seconds": {}}})
 
 
@@ -90,6 +92,29 @@ async def test_a_step_whose_job_failed_is_taken_again(status: JobStatus, caplog:
     assert client.sent == ["mine-step-1-attempt-3"]
     client = Client(mine_step_1=status, mine_step_1_attempt_2=JobStatus.succeeded)
     assert await versions(client, run="mine") == [7]
+
+
+async def test_a_function_gives_the_advantages_of_the_groups_of_a_step() -> None:
+    client, runs = Client(), list[str]()
+
+    async def opposite(groups: Sequence[TrajectoryGroup]) -> list[list[float]]:
+        runs.extend(run.id for group in groups for run in group.trajectories)
+        return [[-float(at) for at, _ in enumerate(group.trajectories)] for group in groups]
+
+    assert await versions(client, advantages=opposite) == [8]
+    assert client.advantages == {runs[0]: 0.0, runs[1]: -1.0}
+    assert await versions(client) == [8]
+    assert client.advantages is None
+
+
+async def test_a_function_that_gives_no_advantages_ends_the_training_before_a_step_is_sent() -> None:
+    client = Client()
+    with pytest.raises(ConfigError, match="the advantage is nan, not a finite number"):
+        await versions(client, advantages=lambda groups: [[float("nan")] * 2])
+    config = GRPOConfig.model_validate({"distill": {"teacher": "base", "rewards": False}})
+    with pytest.raises(ConfigError, match=r"config\.distill leaves out"):
+        await versions(client, advantages=lambda groups: [[1.0] * 2], config=config)
+    assert client.sent == []
 
 
 async def test_a_run_ends_where_a_rule_says_so() -> None:

@@ -60,6 +60,22 @@ def test_a_header_counts_more_than_the_registration(server: TrainerServer) -> No
         assert (odd.status_code, odd.json()["error"]["param"]) == (400, "X-ART-Version")
 
 
+@pytest.mark.parametrize("version", ["follow", {"agent": "follow"}])
+def test_a_rollout_that_follows_holds_no_version(server: TrainerServer, version: Any) -> None:
+    with server.http() as http:
+        name = f"following-{type(version).__name__}"
+        assert http.put(f"/api/rollouts/{name}", json={"version": version}).status_code == 200
+        base, *_ = (model["id"] for model in http.get("/v1/models").json()["data"])
+        body = {"messages": [{"role": "user", "content": "say x"}], "max_tokens": 9}
+        newest = http.get("/api/policies/agent").json()["latest"]
+        for model, expected in (("agent", f"agent@{newest}"), ("agent@latest", f"agent@{newest}"), (base, base)):
+            answer = http.post(f"/rollouts/{name}/v1/chat/completions", json={"model": model, **body})
+            assert (answer.status_code, answer.json()["model"]) == (200, expected)
+        assert http.get(f"/api/rollouts/{name}").json()["versions"] == {"agent": [newest]}
+        missing = http.post(f"/rollouts/{name}/v1/chat/completions", json={"model": "nobody", **body})
+        assert (missing.status_code, "nobody" in missing.text) == (404, True)
+
+
 def test_a_rollout_is_a_trajectory(server: TrainerServer) -> None:
     """The wire's record and the client's class are two, because the server knows no client."""
     for wire, client in (

@@ -198,6 +198,10 @@ def by_hand(config: GRPOConfig, data: dict[str, torch.Tensor]) -> float:
             ratio = math.exp(sum(log_ratios) / n if by_sequence else log_ratios[t])
             if config.loss_type == "cispo":
                 gain = min(ratio, high) * advantage * logp[i][t]
+            elif config.loss_type == "dppo":
+                change = math.exp(logp[i][t]) - math.exp(old[i][t])
+                out = change > config.dppo_mask_high if advantage > 0 else -change > config.dppo_mask_low
+                gain = 0.0 if out else min(ratio, config.delta or math.inf) * advantage
             elif config.loss_type == "sapo":
                 tau = config.sapo_temperature_pos if advantage > 0 else config.sapo_temperature_neg
                 gain = 4 / tau / (1 + math.exp(-tau * (ratio - 1))) * advantage
@@ -220,8 +224,10 @@ def by_hand(config: GRPOConfig, data: dict[str, torch.Tensor]) -> float:
     return total
 
 
-@pytest.mark.parametrize("loss_type", LOSSES)
-@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize(
+    ("loss_type", "level"),
+    [(name, level) for name in LOSSES for level in ("token", "sequence") if (name, level) != ("dppo", "sequence")],
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -236,7 +242,7 @@ def by_hand(config: GRPOConfig, data: dict[str, torch.Tensor]) -> float:
     ids=str,
 )
 def test_losses_equal_the_formulas_by_hand(loss_type: Any, level: Any, options: dict[str, Any]) -> None:
-    high = {"epsilon_high": 1.2 if loss_type == "cispo" else 0.3}
+    high = {"epsilon_high": 1.2 if loss_type == "cispo" else 0.3, "dppo_mask_low": 0.05, "dppo_mask_high": 0.02}
     config = GRPOConfig(
         loss_type=loss_type, importance_sampling_level=level, max_completion_length=7, **high, **options
     )
@@ -293,6 +299,47 @@ def test_cispo_caps_weights_and_keeps_every_gradient() -> None:
     assert logp.grad.tolist() == pytest.approx([-2.0 / 3, 0.5 / 3, -0.05 / 3])
     assert result.loss.item() == pytest.approx((2.0 - 0.5 + 0.1) / 3)
     assert result.high_R.tolist() == [1.0, 0.0, 0.0]
+
+
+def test_dppo_leaves_out_what_moved_too_far_with_its_advantage_and_clips_nothing_else() -> None:
+    """Closed form. Probabilities now and then: 0.5 of 0.2, twice, 0.1 of 0.5, twice, 0.01 of 0.0001, a hundredfold."""
+    config = GRPOConfig(loss_type="dppo", dppo_mask_low=0.3, dppo_mask_high=0.2, importance_sampling_cap=None)
+    now, then = (
+        torch.tensor(values, dtype=torch.float64)
+        for values in ([0.5, 0.5, 0.1, 0.1, 0.01], [0.2, 0.2, 0.5, 0.5, 0.0001])
+    )
+    advantage = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0], dtype=torch.float64)
+    logp = now.log().requires_grad_()
+    nan, share = torch.full((5,), float("nan")), torch.full((5,), 0.2)
+    result = grpo_loss(logp, Readouts(then.log(), nan, advantage, share, torch.zeros(5, dtype=torch.long)), config)
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([0.0, 2.5 / 5, -0.2 / 5, 0.0, -100 / 5], rel=1e-6)
+    assert (result.high_R.tolist(), result.low_R.tolist()) == ([1.0, 0, 0, 0, 0], [0, 0, 0, 1.0, 0])
+
+
+def test_decoupled_clipping_is_around_the_step_and_its_weights_around_the_sampler() -> None:
+    """Closed form: min(π₀/μ, 2) · min(r A, clip(r, 0.8, 1.2) A) with r = π/π₀, and its gradient where r is inside."""
+    config = GRPOConfig(proximal_policy="step", epsilon=0.2, epsilon_high=0.2, importance_sampling_cap=2.0)
+    sampler = torch.tensor([0.1, 0.4, 0.1], dtype=torch.float64)
+    start = torch.tensor([0.15, 0.2, 0.4], dtype=torch.float64)
+    logp = torch.tensor([0.165, 0.22, 0.6], dtype=torch.float64).log().requires_grad_()
+    advantage, share = torch.tensor([1.0, -1.0, 1.0]), torch.full((3,), 1 / 3)
+    readouts = Readouts(start.log(), sampler.log(), advantage, share, torch.zeros(3, dtype=torch.long))
+    result = grpo_loss(logp, readouts, config)
+    result.loss.backward()  # type: ignore[no-untyped-call]
+    assert result.loss.item() == pytest.approx(-(1.5 * 1.1 - 0.5 * 1.1 + 2.0 * 1.2) / 3)
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx([-1.5 * 1.1 / 3, 0.5 * 1.1 / 3, 0.0])
+
+
+def test_settings_that_would_undo_a_trust_region_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs importance weights"):
+        GRPOConfig(proximal_policy="step", importance_sampling_cap=None)
+    with pytest.raises(ValueError, match="dppo compares the probabilities of tokens"):
+        GRPOConfig(loss_type="dppo", importance_sampling_level="sequence")
+    with pytest.raises(ValueError, match="around the sampler"):
+        GRPOConfig(loss_type="dppo", proximal_policy="step")
 
 
 def test_sapo_on_policy_has_the_gradient_of_the_plain_objective() -> None:

@@ -26,7 +26,7 @@ from trainer_server.policies.store import OPTIMIZER, AdapterStore
 from trainer_server.process.hardware import cpu_dtype
 from trainer_server.training import optimizer as update_check
 from trainer_server.training.grpo.batch import Origin, Sample, gather_batch
-from trainer_server.training.grpo.minibatch import minibatches
+from trainer_server.training.grpo.minibatch import Tokens, minibatches
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.training.worker import Worker
@@ -419,6 +419,58 @@ def test_older_versions_and_constraints(worker: Worker) -> None:
     trained = step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
     assert trained.result.version == 2
     assert trained.result.metrics["ratio_mean"] != pytest.approx(1.0, abs=1e-3)  # c0-c2 carry made-up log-probs
+
+
+def test_with_decoupled_clipping_an_older_completion_has_ratio_1_and_a_weight_against_its_sampler(
+    worker: Worker,
+) -> None:
+    """Closed form, one update: −Σ min(π₁/μ, 1.5) · A / tokens. The ledger has log-probs of −2 for every token."""
+    step(worker, groups(1.0, 0.0, 0.3), lr=1e-2)
+    worker.model.load(PolicySpec(name="p"), worker.store.directory("p", 1))
+    weights = []
+    for one, advantage in zip(COMPLETIONS, (1.0, 1.0, -0.5), strict=True):
+        (row,) = pack([np.array(one.prompt_token_ids)], [np.array(one.token_ids)], budget=100).rows
+        with torch.no_grad():
+            logp = worker.model.logprobs(row, torch.ones(len(one.token_ids)))[0]
+        weights += ((logp + 2.0).exp().clamp(max=1.5) * advantage).tolist()
+    options = {"scale_rewards": "none", "importance_sampling_cap": 1.5, "proximal_policy": "step"}
+    metrics = step(worker, [runs("a", "b")], **options).result.metrics
+    assert metrics["ratio_mean"] == pytest.approx(1.0, abs=1e-6)
+    assert metrics["staleness_max"] == 1
+    assert metrics["loss"] == pytest.approx(-sum(weights) / 9, abs=1e-6)
+
+
+def test_both_proximal_policies_train_the_newest_version_to_the_same_bits(tmp_path: Path) -> None:
+    found = []
+    for name in ("sampler", "step"):
+        worker = make_worker(tmp_path / name)
+        step(worker, two_groups(), lr=1e-2, num_iterations=2, proximal_policy=name)
+        found.append(adapter(worker, 1))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+def test_completions_of_one_run_are_trained_by_the_log_probs_of_their_own_versions() -> None:
+    texts = [completion(f"c{version}", [5, 6], version=version, logprobs=[-1.0 - version] * 2) for version in (1, 2, 3)]
+    batch = gather_batch(
+        [of(("a", 1.0, ["c1", "c2", "c3"]), ("b", 0.0, []))],
+        {text.id: text for text in texts},
+        GRPOConfig(max_staleness=1),
+        policy="p",
+        version=3,
+        origin=Origin("tiny", "tok"),
+    )
+    assert batch.completions_skipped == {"stale": 1}
+    tokens = Tokens.of(batch.samples, 3)
+    assert tokens.sampled_logp_F.tolist() == [-3.0, -3.0, -4.0, -4.0]
+    assert tokens.old_logp_F[:2].tolist() == [-3.0, -3.0], "the sampler's"
+    assert tokens.old_logp_F[2:].isnan().all(), "those that the step computes"
+
+
+def test_an_older_constrained_completion_is_weighed_against_what_its_version_would_have_sampled() -> None:
+    sample = Sample(completion("c", [5, 6], constrained=["top_p"]), 1.0, (True, True), old_logprobs=[-1.0, -3.0])
+    plain, decoupled = (Tokens.of([sample], 1, name) for name in ("sampler", "step"))
+    assert (plain.old_logp_F.tolist(), plain.sampled_logp_F.isnan().all()) == ([-1.0, -3.0], True)
+    assert (decoupled.sampled_logp_F.tolist(), decoupled.old_logp_F.isnan().all()) == ([-1.0, -3.0], True)
 
 
 def test_the_reference_of_the_kl_penalty_is_a_version(worker: Worker) -> None:
