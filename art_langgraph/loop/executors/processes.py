@@ -227,8 +227,9 @@ class _Worker:
         """How the process ended."""
         code = self._process.exitcode or 0
         if code < 0:
-            memory = ", perhaps because the memory was used up" if -code == signal.SIGKILL else ""
-            return WorkerLost(f"{signal.Signals(-code).name} ended the worker process {self._process.pid}{memory}")
+            name = signal.Signals(-code).name
+            memory = ", perhaps because the memory was used up" if name == "SIGKILL" else ""
+            return WorkerLost(f"{name} ended the worker process {self._process.pid}{memory}")
         how = f"the worker process {self._process.pid} ended with exit code {code}"
         return WorkerLost(how) if self._ready else ConfigError(f"{how} before it could run rollouts. {_GUARD}")
 
@@ -250,7 +251,9 @@ def _close(workers: Sequence[_Worker]) -> None:
 
 def _processors() -> int:
     """How many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @contextmanager
