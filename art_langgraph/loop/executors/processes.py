@@ -33,7 +33,7 @@ from art_langgraph.background.release import release
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
 from art_langgraph.loop.executors.transfer import (
     ARGUMENT,
-    SentTask,
+    TaskMessage,
     await_answer,
     lost_result,
     pack_result,
@@ -106,7 +106,7 @@ class ProcessExecutor:
             what = f"the function {source.name}" if source.name else "the graph"
             self._graphs[source] = uuid4().hex, _pack(source.graph, what)
         while True:
-            sent, proven = SentTask.of(source, task, f"ro-{uuid4().hex}", servers_of(source)), source.proven
+            sent, proven = TaskMessage.of(source, task, f"ro-{uuid4().hex}", servers_of(source)), source.proven
             message = _pack((*self._graphs[source], proven, sent), ARGUMENT)
             try:
                 packed = await self._worker().run(sent.rollout_id, message)
@@ -234,9 +234,9 @@ class _Worker:
         return WorkerLost(how) if self._ready else ConfigError(f"{how} before it could run rollouts. {_GUARD}")
 
 
-def _load_answer(packed: bytes) -> Any:
+def _load_answer(message: bytes) -> Any:
     try:
-        return pickle.loads(packed)
+        return pickle.loads(message)
     except Exception as error:  # of the user's classes, which are made again here
         raise ConfigError(
             f"the output of a run in a worker process cannot be loaded here: {error!r}. Let the graph return plain "
@@ -354,7 +354,7 @@ async def _answer(message: bytes) -> bytes:
         return _packed_error(error)
 
 
-def _load(message: bytes) -> tuple[GraphSource, SentTask]:
+def _load(message: bytes) -> tuple[GraphSource, TaskMessage]:
     try:
         name, graph, proven, task = pickle.loads(message)
         if task.servers:  # clients that the graph's module makes find the server that the caller's clients find

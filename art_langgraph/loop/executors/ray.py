@@ -20,7 +20,7 @@ from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
 from art_langgraph.loop.executors.transfer import (
     ARGUMENT,
     Packer,
-    SentTask,
+    TaskMessage,
     await_answer,
     lost_result,
     pack_result,
@@ -98,7 +98,7 @@ class RayExecutor:
         lost_ids: list[str] = []
         while True:
             servers = _servers(source)
-            sent = SentTask.of(source, task, f"ro-{uuid4().hex}", servers)
+            sent = TaskMessage.of(source, task, f"ro-{uuid4().hex}", servers)
             proven = source.proven
             reference = (
                 ray.remote(_work)
@@ -194,7 +194,7 @@ def _work(graph: bytes, proven: bool, packed_task: bytes) -> bytes:
     """
     from ray import cloudpickle
 
-    task: SentTask = cloudpickle.loads(packed_task)
+    task: TaskMessage = cloudpickle.loads(packed_task)
     if task.servers:  # clients that the graph makes find the server that the caller's clients find
         os.environ.setdefault("ART_BASE_URL", task.servers[0].url)
         os.environ.setdefault("ART_API_KEY", task.servers[0].api_key)
@@ -216,7 +216,7 @@ def _load_graph(cloudpickle: ModuleType, graph: bytes) -> Graph:
     return value
 
 
-async def _awake(source: GraphSource, task: SentTask) -> RolloutResult:
+async def _awake(source: GraphSource, task: TaskMessage) -> RolloutResult:
     """Runs a rollout in a loop that wakes now and then.
 
     Ray cancels a task by interrupting its main thread, without a signal of the system: a loop that waits for an answer

@@ -27,7 +27,7 @@ _GRACE = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class SentTask:
+class TaskMessage:
     """A rollout for a worker.
 
     Args:
@@ -47,7 +47,7 @@ class SentTask:
     parent: str | None
 
     @classmethod
-    def of(cls, source: GraphSource, task: RolloutTask, rollout_id: str, servers: Sequence[Connection]) -> SentTask:
+    def of(cls, source: GraphSource, task: RolloutTask, rollout_id: str, servers: Sequence[Connection]) -> TaskMessage:
         """A task as it is sent: the store stays with the caller."""
         task = replace(task, store=None)
         return cls(task, rollout_id, source.policy, source.server, servers, tracing.current())
@@ -150,7 +150,7 @@ async def await_answer(future: Future[bytes], cancel: Callable[[], object], kill
 
 
 def lost_result(
-    source: GraphSource, task: SentTask, reason: str, metadata: Mapping[str, Any] | None = None
+    source: GraphSource, task: TaskMessage, reason: str, metadata: Mapping[str, Any] | None = None
 ) -> RolloutResult:
     """The failed run of a rollout that was lost with its worker.
 
