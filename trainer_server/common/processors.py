@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from pathlib import Path
 
 _GROUPS = Path("/sys/fs/cgroup")
@@ -14,9 +15,9 @@ def processor_count() -> int:
 
     `os.cpu_count` counts those of the machine: with more threads than processors each waits for one that does not run.
     """
-    try:
+    if sys.platform == "linux":
         count = len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS has no affinity
+    else:  # macOS has no affinity
         count = os.cpu_count() or 1
     return max(1, math.ceil(min(count, _quota())))
 

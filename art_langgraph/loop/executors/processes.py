@@ -43,6 +43,7 @@ from art_langgraph.loop.executors.transfer import (
 )
 from art_langgraph.loop.graphs import GraphSource, NotStarted
 from trainer_server.common import tracing
+from trainer_server.common.processors import processor_count
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("art_langgraph")
@@ -84,7 +85,7 @@ class ProcessExecutor:
     def __init__(self, workers: int | None = None) -> None:
         if workers is not None and workers < 1:
             raise ConfigError(f"workers={workers} must be at least 1")
-        self._limit = workers or _processors()
+        self._limit = workers or processor_count()
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
         self._graphs: WeakKeyDictionary[GraphSource, tuple[str, bytes]] = WeakKeyDictionary()
@@ -247,13 +248,6 @@ def _load_answer(message: bytes) -> Any:
 def _close(workers: Sequence[_Worker]) -> None:
     for worker in workers:
         worker.close()
-
-
-def _processors() -> int:
-    """How many processors this process may use."""
-    if sys.platform == "linux":
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,13 @@ MAKE = {
 }
 
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="this system has no affinity and no control groups")
+
+
 @pytest.fixture
 def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The directory of control groups of a process that may run on eight processors."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.setattr(module, "_GROUPS", tmp_path)
     return tmp_path
 
@@ -39,7 +43,6 @@ def test_without_control_groups_the_affinity_counts(eight: Path) -> None:
     assert processor_count() == 8
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system has no affinity")
 def test_a_process_that_may_run_on_one_processor_has_one() -> None:
     allowed = os.sched_getaffinity(0)
     try:
