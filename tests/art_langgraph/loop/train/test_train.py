@@ -21,7 +21,7 @@ from art_langgraph import HeldOut, TimeBudget, TokenBudget, TrainerClient, train
 from tests.support.runs.chat_models import Answering
 from tests.support.servers.serving import serving
 from trainer_server.common import Connection
-from trainer_server.wire import ConfigError, Job, JobStatus, Policy, PolicySpec, StepResult
+from trainer_server.wire import ConfigError, Distillation, GRPOConfig, Job, JobStatus, Policy, PolicySpec, StepResult
 
 
 class Client(TrainerClient):
@@ -169,6 +169,27 @@ async def test_training_and_evaluation_together_run_no_more_than_max_concurrency
     ahead = {"max_staleness": 2, "steps": 4, "held_out": held_out, "evaluate_every": 1, "n": 3}
     assert await versions(Client(), graph=counting.graph, max_concurrency=3, **ahead) == [8, 8, 8, 8]
     assert counting.most == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"steps": 0}, r"steps=0 must be at least 1: evaluate\(\)"),
+        ({"n": 1}, "n=1 must be at least 2: the runs of a scenario are compared"),
+        (
+            {"n": 0, "config": GRPOConfig(distill=Distillation(teacher="base", rewards=False))},
+            "n=0 must be at least 1$",
+        ),
+    ],
+)
+async def test_sizes_with_which_nothing_can_be_learnt_are_refused(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        await versions(Client(), **wrong)
+
+
+async def test_a_teacher_alone_needs_no_second_run_to_compare() -> None:
+    teacher = GRPOConfig(distill=Distillation(teacher="base", rewards=False))
+    assert await versions(Client(), n=1, config=teacher) == [8]
 
 
 @pytest.mark.parametrize("wrong", [{"groups_per_step": 0}, {"first_step": 0}, {"groups_per_step": 2}])
