@@ -18,6 +18,7 @@ from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.common.intervals import wilson
 from trainer_server.common.jsonl import read_jsonl, write_jsonl
+from trainer_server.wire.text import quantity
 
 _Z95 = 1.959963984540054
 
@@ -302,7 +303,7 @@ class Evaluation:
         mean = "" if self.mean is None else f", mean reward {self.mean:.3f}"
         others = f", {self.failed} raised" if self.failed else ""
         others += f", {self.unscored} unscored" if self.unscored else ""
-        runs = f"{self.n} runs of {self.scenarios} scenarios{others}"
+        runs = f"{quantity(self.n, 'run')} of {quantity(self.scenarios, 'scenario')}{others}"
         return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){mean}, {runs}"
 
 
