@@ -14,7 +14,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import deletion, policies, recorded_runs, setup, sft, status, train, trajectories, watch
+from art_langgraph.cli import (
+    deletion,
+    evaluate,
+    policies,
+    recorded_runs,
+    setup,
+    sft,
+    status,
+    train,
+    trajectories,
+    watch,
+)
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.overview import FIRST_STEPS, CommandGroup, first_steps, group_commands
 from art_langgraph.cli.printing import print_outcome
@@ -53,6 +64,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "feedback": recorded_runs.feedback_command,
     "score": recorded_runs.score_command,
     "train": train.train_command,
+    "evaluate": evaluate.evaluate_command,
     "sft": sft.sft_command,
     "export": policies.export_command,
     "fork": policies.fork_command,

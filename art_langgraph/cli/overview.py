@@ -11,7 +11,7 @@ PANELS: dict[str, tuple[str, ...]] = {
     "See it": ("quickstart",),
     "A server": ("engine", "serve", "connect", "disconnect", "doctor", "plan"),
     "Your agent": ("init", "trajectories", "threads", "import", "feedback", "score"),
-    "Train": ("train", "sft", "autorl", "autopilot", "scenarios", "specialize"),
+    "Train": ("train", "evaluate", "sft", "autorl", "autopilot", "scenarios", "specialize"),
     "Watch": ("status", "watch", "top", "jobs"),
     "Policies and their versions": ("policies", "promote", "score-version", "export", "fork"),
     "Operate a server": ("tokens", "audit", "backup", "restore", "ledger"),

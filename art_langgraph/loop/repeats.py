@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from art_langgraph.trajectory import Trajectory
-from trainer_server.common.estimators import best_of, pass_at, sizes
+from trainer_server.common.estimators import best_of, chance, difficulty, pass_at, sizes
 
 Answer = Callable[[Trajectory], Hashable | None]
 """What a run answered, as a value that is equal for equal answers. None: it has no answer, and no vote."""
@@ -96,28 +96,19 @@ class Repeats:
         n = min((outcome.runs for outcome in scenarios), default=0)
         if n < 2:
             return None
-        rates = [outcome.successes / outcome.runs for outcome in scenarios]
-        chances = [
-            rate * (1 - rate) * outcome.runs / (outcome.runs - 1)
-            for rate, outcome in zip(rates, scenarios, strict=True)
-        ]
-        means = [chance / outcome.runs for chance, outcome in zip(chances, scenarios, strict=True)]
-        spread = statistics.variance(rates) - statistics.fmean(means) if len(rates) > 1 else 0.0
+        counts = [(outcome.runs, outcome.successes) for outcome in scenarios]
         rewarded = min(len(outcome.rewards) for outcome in scenarios) >= n
         comparable = any(len(set(answers)) < len(answers) for answers in map(_answers, scenarios))
         return cls(
             n=n,
-            pass_at={
-                k: statistics.fmean(pass_at(k, outcome.runs, outcome.successes) for outcome in scenarios)
-                for k in sizes(n)
-            },
+            pass_at={k: statistics.fmean(pass_at(k, *count) for count in counts) for k in sizes(n)},
             best_of={
                 k: statistics.fmean(best_of(k, outcome.rewards) for outcome in scenarios)
                 for k in (sizes(n) if rewarded else ())
             },
             majority=statistics.fmean(outcome.majority for outcome in scenarios) if comparable else None,
-            within=statistics.fmean(chances),
-            between=max(0.0, spread),
+            within=chance(counts),
+            between=difficulty(counts),
         )
 
     def summary(self) -> dict[str, Any]:

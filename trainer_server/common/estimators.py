@@ -4,6 +4,7 @@ as drawing k of the n runs without replacement is drawing k runs."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 
@@ -28,6 +29,33 @@ def best_of(k: int, rewards: Sequence[float]) -> float:
     """
     terms = (math.comb(below, k - 1) * reward for below, reward in enumerate(sorted(rewards)))
     return math.fsum(terms) / math.comb(len(rewards), k)
+
+
+def chance(counts: Sequence[tuple[int, int]]) -> float:
+    """Variance of the success among the runs of a scenario, over n − 1, as a mean over the scenarios.
+
+    Args:
+        counts: Runs, two at least, and successes of each scenario.
+    """
+    return statistics.fmean(_variance(*count) for count in counts)
+
+
+def difficulty(counts: Sequence[tuple[int, int]]) -> float:
+    """Variance of the success rate between scenarios, less what chance makes of it with so many runs; 0 where that is
+    more, or where there is one scenario.
+
+    Args:
+        counts: Runs, two at least, and successes of each scenario.
+    """
+    if len(counts) < 2:
+        return 0.0
+    spread = statistics.variance([successes / runs for runs, successes in counts])
+    return max(0.0, spread - statistics.fmean(_variance(runs, successes) / runs for runs, successes in counts))
+
+
+def _variance(runs: int, successes: int) -> float:
+    rate = successes / runs
+    return rate * (1 - rate) * runs / (runs - 1)
 
 
 def sizes(most: int) -> list[int]:
