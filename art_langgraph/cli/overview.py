@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 PANELS: dict[str, tuple[str, ...]] = {
-    "See it": ("quickstart",),
+    "See it": ("demo", "quickstart"),
     "A server": ("engine", "serve", "connect", "disconnect", "doctor", "plan"),
     "Your agent": ("init", "trajectories", "threads", "import", "feedback", "score"),
     "Train": ("train", "evaluate", "sft", "autorl", "autopilot", "scenarios", "specialize"),
@@ -22,11 +22,11 @@ _PLACES = {name: (panel, place) for panel, names in PANELS.items() for place, na
 _ORDER = [name for names in PANELS.values() for name in names]
 
 _SERVER_HERE = (
-    ("quickstart", "see it: trains the example agent, in minutes"),
+    ("demo", "see it, without vLLM: the dashboard with a training that is made up"),
+    ("quickstart", "trains the example agent for real, in minutes"),
     ("serve", "a server for your own graph: gateway, training, dashboard"),
     ("init", "beside a langgraph.json: writes train.py and scenarios.jsonl"),
     ("train", "trains on your scenarios, or on recorded runs; so does train.py"),
-    ("watch", "what the training does; the dashboard has every run"),
 )
 _SERVER_ELSEWHERE = (
     ("connect URL", "uses a server on a Linux machine, which `art-langgraph serve` starts there"),
