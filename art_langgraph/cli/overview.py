@@ -6,6 +6,7 @@ import sys
 
 import typer
 from typer.core import TyperGroup
+from typer.models import CommandInfo, TyperInfo
 
 PANELS: dict[str, tuple[str, ...]] = {
     "See it": ("demo", "quickstart"),
@@ -18,8 +19,8 @@ PANELS: dict[str, tuple[str, ...]] = {
     "This program": ("version",),
 }
 """The commands of each panel of `--help`, in their order."""
-_PLACES = {name: (panel, place) for panel, names in PANELS.items() for place, name in enumerate(names)}
-_ORDER = [name for names in PANELS.values() for name in names]
+_PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
+_ORDER = list(_PANEL_OF)
 
 _SERVER_HERE = (
     ("demo", "see it, without vLLM: the dashboard with a training that is made up"),
@@ -44,14 +45,15 @@ class CommandGroup(TyperGroup):
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
         names: list[str] = super().list_commands(ctx)
-        return sorted(names, key=lambda name: _ORDER.index(name) if name in _PLACES else len(_ORDER))
+        return sorted(names, key=lambda name: _ORDER.index(name) if name in _PANEL_OF else len(_ORDER))
 
 
 def group_commands(app: typer.Typer) -> None:
     """Puts each command of a program into its panel."""
-    for info in (*app.registered_commands, *app.registered_groups):
-        if info.name in _PLACES:
-            info.rich_help_panel = _PLACES[info.name][0]
+    infos: list[CommandInfo | TyperInfo] = [*app.registered_commands, *app.registered_groups]
+    for info in infos:
+        if info.name in _PANEL_OF:
+            info.rich_help_panel = _PANEL_OF[info.name]
 
 
 def first_steps() -> str:
