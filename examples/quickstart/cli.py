@@ -1,14 +1,10 @@
-"""`art-langgraph quickstart` and `art-langgraph demo`."""
+"""`art-langgraph quickstart`."""
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
-
-NO_ENGINE = "http://127.0.0.1:9"
-"""An address where no engine answers."""
 
 
 def quickstart_command(
@@ -72,49 +68,6 @@ def quickstart_command(
         raise typer.Exit(130) from None
 
 
-def demo_command(
-    port: Annotated[int, typer.Option(help="Port of the dashboard.", min=1, max=65535)] = 8400,
-    as_json: Annotated[bool, typer.Option("--json", help="Print address and home as JSON, then serve.")] = False,
-) -> None:
-    """Show dashboard and viewer with a training that is made up: no vLLM, no training, no model.
-
-    Its success by step is that of a recorded run of the quickstart; runs and tokens are drawn by chance. It answers no
-    request to a model. Ctrl-C ends it, and deletes all of it.
-    """
-    from trainer_server.wire.errors import require_linux
-
-    require_linux("`art-langgraph demo`")
-    from trainer_server.process.cpu_torch import SERVER, require
-
-    require(*SERVER, extra="server")
-    import json
-    import tempfile
-    from pathlib import Path
-
-    from art_examples.quickstart.demo import POLICY, fill, make_base
-
-    from trainer_server.common import Home
-    from trainer_server.server.access.auth import ensure_token
-    from trainer_server.server.config import ServerConfig
-    from trainer_server.server.serve import serve
-
-    with tempfile.TemporaryDirectory(prefix="art-demo-") as directory:
-        home, base = Home(Path(directory) / "home"), make_base(Path(directory))
-        print("writing the runs of ten steps …", file=sys.stderr, flush=True)
-        fill(home, base)
-        token, url = ensure_token(home), f"http://127.0.0.1:{port}"
-        if as_json:
-            print(json.dumps({"url": url, "home": str(home.root), "token": token, "policy": POLICY}), flush=True)
-        else:
-            print(f"dashboard: {url}/ui/policies/{POLICY}\ntoken to log in: {token}")
-            print(f"viewer, in another terminal: ART_HOME={home.root} art-langgraph trajectories list")
-            print(
-                "All of it is made up, and no engine runs: requests to a model are refused. Ctrl-C ends it.", flush=True
-            )
-        serve(ServerConfig(home=home, model=str(base), port=port, engine_urls=(NO_ENGINE,), trainer_on_demand=True))
-
-
 def register(app: typer.Typer) -> None:
-    """Adds the commands to `art-langgraph`."""
-    app.command("demo")(demo_command)
+    """Adds the command to `art-langgraph`."""
     app.command("quickstart")(quickstart_command)

@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import httpx
-from art_examples.quickstart.cli import NO_ENGINE
 from art_examples.quickstart.demo import POLICY, fill, make_base
 
 from art_langgraph import TrajectoryStore, dead_groups
@@ -27,7 +26,7 @@ def test_the_pages_and_the_viewer_have_a_training_without_an_engine(tmp_path: Pa
     assert dead_groups(TrajectoryGroup.by_scenario(training)).groups == 60
     first, last = ([run.reward or 0.0 for run in training if run.versions == {POLICY: [version]}] for version in (0, 9))
     assert sum(last) / len(last) > sum(first) / len(first) + 0.3
-    config = ServerConfig(home=home, model=str(base), engine_urls=(NO_ENGINE,), trainer_on_demand=True)
+    config = ServerConfig(home=home, model=str(base), engine_urls=("http://127.0.0.1:9",), trainer_on_demand=True)
     with serving(create_app(config, TOKEN)) as url, httpx.Client(base_url=url, timeout=60) as http:
         assert http.post("/ui/login", data={"token": TOKEN}).status_code == 303
         policy = http.get(f"/ui/policies/{POLICY}").text
