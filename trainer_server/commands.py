@@ -8,7 +8,7 @@ import typer
 
 from trainer_server.wire.errors import require_linux
 
-NAMES = ("serve", "plan", "doctor", "engine", "tokens", "audit", "backup", "restore", "ledger")
+NAMES = ("demo", "serve", "plan", "doctor", "engine", "tokens", "audit", "backup", "restore", "ledger")
 """What `trainer_server.cli` registers. It cannot be imported elsewhere: it imports fcntl."""
 
 

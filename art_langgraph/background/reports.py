@@ -30,7 +30,7 @@ from art_langgraph.trajectory import Trajectory
 from trainer_server.common import Connection
 from trainer_server.common.jsonl import to_json
 from trainer_server.wire import RunTrace, TracesTaken
-from trainer_server.wire.text import beginning, writable
+from trainer_server.wire.text import beginning, quantity, writable
 
 log = logging.getLogger("art_langgraph")
 
@@ -254,7 +254,9 @@ def _close() -> None:
         reasons = [f"{count} {reason}" for reason, count in _unsent.items() if count]
         number = _unsent.total()
     if number:
-        log.warning("the trainer server's dashboard does not show what %d runs did (%s)", number, ", ".join(reasons))
+        log.warning(
+            "the trainer server's dashboard does not show what %s did (%s)", quantity(number, "run"), ", ".join(reasons)
+        )
 
 
 _reports: dict[str, Background[_Report]] = {}

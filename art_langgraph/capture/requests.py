@@ -19,9 +19,9 @@ from pydantic import SecretStr
 
 from art_langgraph.background.release import Server
 from art_langgraph.capture.scope import Scope, current
-from art_langgraph.client.proxies import HTTP_LIBRARIES, exempt_clients
+from art_langgraph.client.proxies import exempt_clients
 from art_langgraph.client.servers import server_of, server_url
-from art_langgraph.client.transport import LoopTransport
+from art_langgraph.client.transport import keep_loops_apart
 
 REPORTED_HEADER = "X-ART-Recorded"
 """Header of requests that LangChain's callbacks report. `tie_clients` takes it off, and counts all others."""
@@ -56,8 +56,10 @@ def _wrap_payloads(kind: Any) -> bool:
         payload: dict[str, Any] = plain(self, input_, stop=stop, **kwargs)
         if (scope := current() or _outer()) is not None and (server := _server_of(self)) is not None:
             _mark(payload, scope, server)
-            if isinstance(self, BaseChatOpenAI):
-                _keep_loops_apart(self)
+            # langchain-openai has one HTTP client for all models of an address, and a connection belongs to the event
+            # loop that opened it. A client that the user gave to the model is left alone.
+            if isinstance(self, BaseChatOpenAI) and self.http_async_client is None:
+                keep_loops_apart(self.root_async_client._client)
         return payload
 
     payload_in_rollout._carries_rollout = True  # type: ignore[attr-defined]
@@ -99,20 +101,6 @@ def _server_of(model: Any) -> Server | None:
     if key is None or model._llm_type != "art-chat" or not url:
         return None
     return server_url(url), key  # a ChatART, whose key a function gives
-
-
-def _keep_loops_apart(model: BaseChatOpenAI) -> None:
-    """Gives each event loop connections of its own.
-
-    langchain-openai has a single HTTP client for all models of an address, with one pool of connections. A connection
-    belongs to the event loop that opened it, and fails in others with "Event loop is closed". A client that the user
-    gave to the model is left alone.
-    """
-    client: Any = model.root_async_client._client
-    kind = type(client._transport)
-    library = kind.__module__.partition(".")[0]
-    if model.http_async_client is None and kind.__name__ == "AsyncHTTPTransport" and library in HTTP_LIBRARIES:
-        client._transport, client._mounts = LoopTransport(library), {}  # its transport goes by proxies itself
 
 
 def _mark(payload: dict[str, Any], scope: Scope, server: Server) -> None:

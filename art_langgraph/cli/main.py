@@ -14,17 +14,38 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from art_langgraph.cli import deletion, policies, recorded_runs, setup, sft, status, train, trajectories, watch
+from art_langgraph.cli import (
+    deletion,
+    evaluate,
+    policies,
+    recorded_runs,
+    setup,
+    sft,
+    status,
+    train,
+    trajectories,
+    watch,
+)
 from art_langgraph.cli.options import JsonOption
+from art_langgraph.cli.overview import FIRST_STEPS, CommandGroup, first_steps, group_commands
 from art_langgraph.cli.printing import print_outcome
 from trainer_server.common.extensions import extension_of, register_commands
+from trainer_server.common.installation import extra_command
 from trainer_server.common.proxies import exempt_loopback
 from trainer_server.wire import ARTError
 
 GROUP = "art_langgraph.commands"
 _EXTENSIONS = ("art_langgraph.cli.traces", "art_langgraph.cli.autopilot", "art_langgraph.cli.autorl")
 """Modules whose function `register` adds the commands of an extension."""
-_FIRST = "quickstart" if sys.platform == "linux" else "connect URL"
+_ABOUT = "Reinforcement learning under any LangGraph agent."
+
+
+def show_first_steps(context: typer.Context) -> None:
+    """Shows what one does with this program, where no command is named."""
+    if context.invoked_subcommand is None:
+        print(
+            f"{_ABOUT} What one does with it, in this order:\n\n{first_steps()}\n\nAll commands: art-langgraph --help"
+        )
 
 
 def version_command(as_json: JsonOption = False) -> None:
@@ -43,6 +64,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "feedback": recorded_runs.feedback_command,
     "score": recorded_runs.score_command,
     "train": train.train_command,
+    "evaluate": evaluate.evaluate_command,
     "sft": sft.sft_command,
     "export": policies.export_command,
     "fork": policies.fork_command,
@@ -62,10 +84,11 @@ def build() -> typer.Typer:
     """Builds the command line. A command whose extra is not installed names the missing package when it is called."""
     app = typer.Typer(
         name="art-langgraph",
-        help=f"Reinforcement learning under any LangGraph agent. Start with `art-langgraph {_FIRST}`.",
-        no_args_is_help=True,
+        help=f"{_ABOUT} Start with `art-langgraph {FIRST_STEPS[0][0]}`.",
+        cls=CommandGroup,
         pretty_exceptions_show_locals=False,
     )
+    app.callback(invoke_without_command=True)(show_first_steps)
     for name, group in _GROUPS.items():
         app.add_typer(group, name=name)
     for name, command in _COMMANDS.items():
@@ -82,6 +105,7 @@ def build() -> typer.Typer:
             _explain_missing(app, entry.name, error)
         else:
             register(app)
+    group_commands(app)
     return app
 
 
@@ -90,7 +114,7 @@ def _explain_missing(app: typer.Typer, name: str, error: ImportError) -> None:
 
     @app.command(name, help=f"(not available: {reason})", hidden=True)
     def missing() -> None:
-        raise ARTError(f"`{name}` is not available: {reason}. Install it: pip install 'art-langgraph[server]'")
+        raise ARTError(f"`{name}` is not available: {reason}. Install it: {extra_command('server')}")
 
 
 def main() -> None:

@@ -25,6 +25,7 @@ from art_langgraph.cli.printing import only_json, print_outcome
 from trainer_server.common.extensions import find
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError, GRPOConfig
+from trainer_server.wire.text import quantity
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -234,7 +235,8 @@ async def replay_scenarios(
     if count := len(runs) - len(whole_runs):
         print(f"{count} runs are left out: they resumed a thread whose first run is not in the store, or a checkpoint")
     scenarios = list({trajectory.scenario.id: trajectory.scenario for trajectory in whole_runs}.values())
-    print(f"replaying {len(scenarios)} scenarios {n} times: their runs are compared with one another")
+    times = quantity(n, "time")
+    print(f"replaying {quantity(len(scenarios), 'scenario')} {times}: their runs are compared with one another")
     groups = await gather(
         load_object(graph),
         scenarios,
@@ -288,7 +290,7 @@ async def train_once(
         raise typer.Exit(1)
     drift = metrics.get("prefix_drift")
     print(
-        f"{policy}@{result.version} is served: {metrics['completions']} completions, "
+        f"{policy}@{result.version} is served: {quantity(metrics['completions'], 'completion')}, "
         f"mean reward {metrics['reward_mean']:.3f}" + ("" if drift is None else f", prefix drift {drift:.1%}")
     )
 

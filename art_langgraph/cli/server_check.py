@@ -9,7 +9,7 @@ import httpx
 from pydantic import ValidationError
 
 from art_langgraph.client.api import read_error
-from art_langgraph.client.outages import explain
+from art_langgraph.client.outages import unreachable
 from art_langgraph.client.proxies import get
 from trainer_server.common import Connection, TokenInfo
 from trainer_server.common.home import is_local, origin, server_address
@@ -93,7 +93,5 @@ def _get_answer(url: str, path: str, headers: dict[str, str]) -> httpx.Response:
                 f"{url} has a certificate that this machine does not trust ({error}). If it is of an authority of your "
                 "own, set SSL_CERT_FILE to that authority's certificate"
             ) from None
-        raise ServerUnreachable(
-            f"no trainer server answers at {url} ({explain(error)}). Is it running, with a --host that other machines "
-            "reach, and is its port open?"
-        ) from None
+        remedy = "Is it running, with a --host that other machines reach, and is its port open?"
+        raise unreachable(url, error, remedy) from None

@@ -15,6 +15,7 @@ from rich.console import Console
 from art_langgraph.cli.options import JsonOption
 from art_langgraph.cli.printing import print_outcome
 from trainer_server.common import Connection, Home
+from trainer_server.common.installation import extra_command
 from trainer_server.wire import ConfigError, ServerUnreachable
 from trainer_server.wire.errors import HOW_TO_START
 
@@ -67,8 +68,8 @@ def _summary_text(summary: Scaffold) -> str:
     else:
         todo.append(
             f"Start the server in another terminal: art-langgraph serve. None answers at {summary.url}. Once before: "
-            "pip install 'art-langgraph[server]' and art-langgraph engine install. If it runs on another machine: "
-            "art-langgraph connect URL."
+            f"{extra_command('server')} and art-langgraph engine install. If it runs on another machine: art-langgraph "
+            "connect URL."
             if sys.platform == "linux"
             else f"No trainer server answers at {summary.url}. {HOW_TO_START}."
         )

@@ -28,7 +28,7 @@ from trainer_server.common.status import (
     Traffic,
 )
 from trainer_server.wire import Job
-from trainer_server.wire.text import beginning, visible
+from trainer_server.wire.text import beginning, quantity, visible
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -85,7 +85,7 @@ def headline(status: ServerStatus, url: str) -> Text:
 def request_text(status: ServerStatus) -> str:
     """The line, in words."""
     line = status.line
-    text = f"{line.running} requests at engines, {line.waiting} in line, {line.most:,} at most"
+    text = f"{quantity(line.running, 'request')} at engines, {line.waiting} in line, {line.most:,} at most"
     return text + (f"; {line.refused:,} refused" if line.refused else "")
 
 
@@ -181,7 +181,7 @@ def _last_step(job: Job | None) -> str:
 
 
 def _of(outcome: RunsOutcome) -> str:
-    return f"(@{outcome.version}, {outcome.runs} runs)"
+    return f"(@{outcome.version}, {quantity(outcome.runs, 'run')})"
 
 
 def _table(*columns: str) -> Table:
@@ -292,7 +292,10 @@ def top_screen(status: ServerStatus, url: str) -> RenderableType:
     if status.jobs:
         parts += ["", *(job_line(job, status.time) for job in status.jobs)]
     if status.problems:
-        parts += ["", Text(f"{len(status.problems)} problems: `art-langgraph status` has the remedies", style="red")]
+        parts += [
+            "",
+            Text(f"{quantity(len(status.problems), 'problem')}: `art-langgraph status` has the remedies", style="red"),
+        ]
     return Group(*parts)
 
 
@@ -300,7 +303,7 @@ def one_line(status: ServerStatus) -> str:
     """A look in one line."""
     at = time.strftime("%H:%M:%S", time.localtime(status.time))
     by_policy = ", ".join(
-        f"{load.policy or '(base model)'} {load.tokens_now:,.1f} tokens/s ({load.running} requests)"
+        f"{load.policy or '(base model)'} {load.tokens_now:,.1f} tokens/s ({quantity(load.running, 'request')})"
         for load in status.traffic
     )
     jobs = ", ".join(f"{open_job.job.kind} of {open_job.job.policy}: {open_job.phase}" for open_job in status.jobs)
@@ -308,7 +311,7 @@ def one_line(status: ServerStatus) -> str:
     parts = [
         f"{status.line.running} at engines, {status.line.waiting} in line",
         by_policy or "no policy answered in the last minute",
-        f"{ready} of {len(status.engines)} engines ready",
+        f"{ready} of {quantity(len(status.engines), 'engine')} ready",
         jobs,
     ]
     return f"{at} {'; '.join(filter(None, parts))}"

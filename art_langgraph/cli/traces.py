@@ -14,6 +14,7 @@ from art_langgraph.cli.options import JsonOption, SinceFilter
 from art_langgraph.cli.printing import print_json
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
+from trainer_server.wire.text import quantity
 
 if TYPE_CHECKING:
     from art_langgraph.traces import ImportSummary
@@ -145,7 +146,7 @@ def _command(system: str) -> Callable[..., None]:
 
 
 def _print_summary(summary: ImportSummary, scenarios: Path, demonstrations: Path, dry_run: bool) -> None:
-    print(f"{summary.read:,} runs read: {summary.runs}")
+    print(f"{quantity(summary.read, 'run')} read: {summary.runs}")
     print(f"scenarios: {summary.scenarios}, in {scenarios}")
     print(f"demonstrations: {summary.demonstrations}, in {demonstrations}")
     print(f"rewards: {summary.rewards}")

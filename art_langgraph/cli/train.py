@@ -26,7 +26,7 @@ from art_langgraph.cli.recorded_runs import (
 )
 from art_langgraph.loop.options import ExecutorName, LoopOptions, values_of
 from trainer_server.common import Home
-from trainer_server.common.options import flag, with_flags
+from trainer_server.common.options import flag, near_name, with_flags
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def run_loop(
 ) -> None:
     """Trains a policy, and prints a line for each step, and in the end the scenarios that taught nothing.
 
-    The policy is created if it is missing.
+    The policy is created if it is missing, and has no name that is almost that of another one.
 
     Args:
         policy: Name of the policy.
@@ -111,7 +111,8 @@ def run_loop(
         **options: Further keywords of `train`.
 
     Raises:
-        ConfigError: As `train`; or a file or an object cannot be read.
+        ConfigError: As `train`; or a file or an object cannot be read; or the policy is missing, and its name may be a
+            misspelt one.
     """
     from art_langgraph.client.client import TrainerClient
     from art_langgraph.datasets import load_scenarios
@@ -130,7 +131,9 @@ def run_loop(
 
     async def loop() -> None:
         async with TrainerClient() as trainer:
-            if policy not in {item.name for item in await trainer.policies()}:
+            names = [item.name for item in await trainer.policies()]
+            if policy not in names:
+                _check_spelling(policy, names)
                 await trainer.create_policy(policy)
             steps = train(
                 agent,
@@ -239,7 +242,8 @@ def train_command(
     With --from-ledger, runs are rollouts that programs made with a base URL of their own, and that got a reward by
     `POST /api/rollouts/ID/reward` or `session`. The store then only notes which of them were used.
 
-    With --scenarios, the loop runs the graph itself, prints a line for each step, and creates a missing policy.
+    With --scenarios, the loop runs the graph itself, prints a line for each step, and creates a missing policy, unless
+    its name is almost that of another one.
     With --held-out it measures itself on other scenarios, and warns with a remedy where something goes wrong. Runs and
     measurements are kept in the store; with --run, the same command continues a run that was interrupted.
 
@@ -309,6 +313,15 @@ async def _from_store(step: RecordedStep, run_filter: RunFilter, agent: AgentFla
         elif ruler:
             runs = await judge_unscored_runs(step.store, runs, ruler)
         await train_once(trainer, step, runs, history)
+
+
+def _check_spelling(policy: str, names: list[str]) -> None:
+    """Raises ConfigError where the name of a missing policy may be a misspelt one."""
+    if match := near_name(policy, names):
+        raise ConfigError(
+            f"--policy {policy}: there is no such policy; there are: {', '.join(sorted(names))}. If {match} is not "
+            f"meant, create it first: art-langgraph policies create {policy}"
+        )
 
 
 def _teacher(teacher: str | None) -> Distillation | None:

@@ -17,7 +17,7 @@ from art_langgraph.cli.printing import json_text
 from art_langgraph.cli.status import format_duration, job_line
 from trainer_server.common.status import HELD_OUT, REWARD, Curve
 from trainer_server.wire import Job, JobStatus
-from trainer_server.wire.text import visible
+from trainer_server.wire.text import quantity, visible
 
 if TYPE_CHECKING:
     from art_langgraph.cli.watching import Following
@@ -132,7 +132,7 @@ def _headline(following: Following) -> Text:
 def _between(following: Following) -> str:
     training = following.training
     if training.activity == "rollouts":
-        return f"rollouts: {training.running} requests under way, {training.tokens:,.1f} tokens/s"
+        return f"rollouts: {quantity(training.running, 'request')} under way, {training.tokens:,.1f} tokens/s"
     return f"no job is open, and nobody asks for the policy, for {format_duration(training.quiet)}"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from art_langgraph.cli.options import several, unless_missing
 from trainer_server.common.status import Curve, OpenJob, PolicyStatus, ServerStatus
 from trainer_server.wire import ConfigError, Job
+from trainer_server.wire.text import quantity
 
 if TYPE_CHECKING:
     from art_langgraph.client.client import TrainerClient
@@ -181,9 +182,10 @@ class Training:
             return
         if now.held_out is not None and now.held_out != previous.held_out:
             outcome = now.held_out
+            runs = quantity(outcome.runs, "run")
             yield Change(
                 "held_out",
-                f"held-out success of {self.policy}@{outcome.version}: {outcome.success:.3f} ({outcome.runs} runs)",
+                f"held-out success of {self.policy}@{outcome.version}: {outcome.success:.3f} ({runs})",
                 outcome.model_dump(),
             )
         if now.promoted != previous.promoted:
@@ -205,7 +207,7 @@ class Training:
         if self.activity == before or self.only is not None:
             return
         if self.activity == "rollouts":
-            at_it = f"{self.running} requests under way" if self.running else f"{self.tokens:,.0f} tokens/s"
+            at_it = f"{quantity(self.running, 'request')} under way" if self.running else f"{self.tokens:,.0f} tokens/s"
             yield Change("rollouts", f"rollouts: {self.policy} answers, {at_it}", {"requests": self.running})
         elif self.activity == "idle":
             yield Change("idle", f"nothing happens: no job of {self.policy} is open, and nobody asks for it")

@@ -8,12 +8,12 @@ from typing import Any, Self, TypeVar
 import httpx
 from pydantic import BaseModel
 
-from art_langgraph.client.outages import STALL_ERRORS, explain, retry_seconds
+from art_langgraph.client.outages import STALL_ERRORS, retry_seconds, unreachable
 from art_langgraph.client.servers import register_server
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.common import Connection, TokenInfo, tracing
 from trainer_server.common.jsonl import from_json, to_json
-from trainer_server.wire import ConfigError, ServerError, ServerUnreachable
+from trainer_server.wire import ConfigError, ServerError
 from trainer_server.wire.errors import HOW_TO_START
 from trainer_server.wire.headers import REQUEST
 from trainer_server.wire.text import beginning
@@ -98,9 +98,7 @@ class ServerAPI:
         try:
             answer = await self._http.request(method, path, headers=headers, **options)
         except httpx.TransportError as error:
-            raise ServerUnreachable(
-                f"no trainer server answers at {self.connection.url} ({explain(error)}). {HOW_TO_START}."
-            ) from None
+            raise unreachable(self.connection.url, error, f"{HOW_TO_START}.") from None
         if answer.is_success:
             return answer
         raise read_error(answer)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from trainer_server.wire import SERVER_STOPPING, ConfigError
+from trainer_server.wire import SERVER_STOPPING, ConfigError, ServerUnreachable
 
 log = logging.getLogger("art_langgraph")
 
@@ -156,9 +156,32 @@ outages = Outages()
 """Those of this process."""
 
 
+def speaks_no_tls(error: Exception) -> bool:
+    """Whether an error of a connection says that an https address is that of a server that speaks http."""
+    return any(words in str(error) for words in ("WRONG_VERSION_NUMBER", "record layer failure"))  # OpenSSL 3.0, 3.2
+
+
 def explain(error: Exception) -> str:
     """An error of a connection in a few words."""
+    if speaks_no_tls(error):
+        return "the address says https, and what answers there speaks http"
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def unreachable(url: str, error: Exception, remedy: str) -> ServerUnreachable:
+    """The exception for a server that a request did not reach.
+
+    Args:
+        url: Its address.
+        error: What the request raised.
+        remedy: What to do where nothing answers at the address: sentences.
+    """
+    if speaks_no_tls(error):
+        remedy = (
+            f"Use http{url.removeprefix('https')} (ART_BASE_URL, base_url=…, art-langgraph connect URL), or give the "
+            "server a certificate (serve --ssl-certfile)."
+        )
+    return ServerUnreachable(f"no trainer server answers at {url} ({explain(error)}). {remedy}")
 
 
 def _server(url: httpx.URL) -> str:

@@ -11,8 +11,15 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.client.outages import AWAY_STATUSES, LOST_ERRORS, ServerAway, outages, raise_if_away
-from art_langgraph.client.proxies import AsyncProxyTransport, ProxyTransport
+from art_langgraph.client.outages import (
+    AWAY_STATUSES,
+    LOST_ERRORS,
+    ServerAway,
+    outages,
+    raise_if_away,
+    speaks_no_tls,
+)
+from art_langgraph.client.proxies import HTTP_LIBRARIES, AsyncProxyTransport, ProxyTransport
 
 _IDLE = 128
 """Connections of an event loop to a server that may wait for their next request."""
@@ -35,6 +42,8 @@ class _Retries:
 
         Where the time is over: the answer by which the server refused the request. Without one, the error is raised.
         """
+        if speaks_no_tls(error):  # no time mends the address
+            raise error
         self._attempts += 1
         self._first_failure = min(self._first_failure, time.monotonic())
         pause = outages.pause(
@@ -110,6 +119,18 @@ class PatientClient(httpx.Client):
             else:
                 outages.note_answer(request.url)
                 return answer
+
+
+def keep_loops_apart(client: Any) -> None:
+    """Gives each event loop connections of its own. A client with another transport than the library's is left alone.
+
+    Args:
+        client: An async client of one of HTTP_LIBRARIES.
+    """
+    kind = type(client._transport)
+    library = kind.__module__.partition(".")[0]
+    if kind.__name__ == "AsyncHTTPTransport" and library in HTTP_LIBRARIES:
+        client._transport, client._mounts = LoopTransport(library), {}  # its transport goes by proxies itself
 
 
 class LoopTransport(httpx.AsyncBaseTransport):

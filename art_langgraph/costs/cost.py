@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from art_langgraph.costs.tokens import Tokens
+from trainer_server.wire.text import quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Cost:
         return {**asdict(self), "usd": self.usd}
 
     def __str__(self) -> str:
-        runs = f"{self.runs:,} runs, " if self.runs else ""
+        runs = f"{quantity(self.runs, 'run')}, " if self.runs else ""
         return f"{runs}{self.tokens}, {self.seconds:,.0f} s, {self.dollars()}"
 
     def dollars(self) -> str:

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple, Self
 from art_langgraph.loop.failures import broke_off, check_rewards, runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
 from art_langgraph.loop.options import keywords_of, values_of
+from art_langgraph.loop.repeats import Answer, Repeats, ScenarioOutcome, Vote, final_answer
 from art_langgraph.loop.rollout import GatherOptions, ScenarioLike, gather
 from art_langgraph.rewards import RewardFunction
 from art_langgraph.trajectory import Scenario, Trajectory
 from trainer_server.common.intervals import wilson
 from trainer_server.common.jsonl import read_jsonl, write_jsonl
+from trainer_server.wire.text import quantity
 
 _Z95 = 1.959963984540054
 
@@ -117,11 +119,13 @@ class Evaluation:
         version: The version that was asked for: a number, or numbers by policy. None: the one that the
             policy's name means.
         success: Whether a scored run solved its scenario. By default: its reward is at least 1.
+        answer: What a run answered, for the majority. By default: its last text.
     """
 
     trajectories: list[Trajectory]
     version: int | Mapping[str, int] | None = None
     success: Success = full_reward
+    answer: Answer = final_answer
 
     @property
     def scored(self) -> list[Trajectory]:
@@ -203,6 +207,28 @@ class Evaluation:
         low, high = self.success_interval
         return f"success {rate:.3f} ({low:.3f} to {high:.3f})"
 
+    def by_scenario(self) -> list[ScenarioOutcome]:
+        """What the `scored` runs of each scenario came to."""
+        by_id: dict[str, list[Trajectory]] = {}
+        for run in self.scored:
+            by_id.setdefault(run.scenario.id, []).append(run)
+        return [
+            ScenarioOutcome(
+                scenario,
+                runs=len(runs),
+                successes=sum(map(self.succeeded, runs)),
+                rewards=[run.reward for run in runs if run.reward is not None],
+                votes=[Vote(answer, self.succeeded(run)) for run in runs if (answer := self.answer(run)) is not None],
+            )
+            for scenario, runs in by_id.items()
+        ]
+
+    @property
+    def repeats(self) -> Repeats | None:
+        """pass@k, best of k, the majority, and the variance within and between scenarios. None: a scenario has fewer
+        than two `scored` runs."""
+        return Repeats.of(self.by_scenario())
+
     def gain_over(self, other: Evaluation) -> SuccessGain | None:
         """How much more often this version succeeded than that of another evaluation, on the scenarios of both.
 
@@ -258,7 +284,9 @@ class Evaluation:
         return list(map(statistics.fmean, _by_scenario(part, runs).values()))
 
     def summary(self) -> dict[str, Any]:
-        """The numbers as JSON: version, n, scenarios, failed, unscored, mean, interval, success, success_interval."""
+        """The numbers as JSON: version, n, scenarios, failed, unscored, mean, interval, success, success_interval; and
+        `repeats` where each scenario has several runs."""
+        repeats = self.repeats
         return {
             "version": dict(self.version) if isinstance(self.version, Mapping) else self.version,
             "n": self.n,
@@ -269,6 +297,7 @@ class Evaluation:
             "interval": self.interval and list(self.interval),
             "success": self.success_rate,
             "success_interval": list(self.success_interval),
+            **({} if repeats is None else {"repeats": repeats.summary()}),
         }
 
     def save(self, path: str | Path) -> None:
@@ -282,6 +311,7 @@ class Evaluation:
         *,
         version: int | Mapping[str, int] | None = None,
         success: Success = full_reward,
+        answer: Answer = final_answer,
     ) -> Self:
         """Reads the trajectories that `save` wrote.
 
@@ -289,11 +319,12 @@ class Evaluation:
             path: The JSONL file.
             version: The version that was measured; the file does not say.
             success: Whether a scored run solved its scenario; by default a reward of at least 1.
+            answer: What a run answered, for the majority; by default its last text.
 
         Raises:
             ConfigError: The file cannot be read, or a line of it is no trajectory.
         """
-        return cls(list(read_jsonl(path, Trajectory.model_validate, what="trajectory")), version, success)
+        return cls(list(read_jsonl(path, Trajectory.model_validate, what="trajectory")), version, success, answer)
 
     def __str__(self) -> str:
         if (rate := self.success_rate) is None:
@@ -302,8 +333,9 @@ class Evaluation:
         mean = "" if self.mean is None else f", mean reward {self.mean:.3f}"
         others = f", {self.failed} raised" if self.failed else ""
         others += f", {self.unscored} unscored" if self.unscored else ""
-        runs = f"{self.n} runs of {self.scenarios} scenarios{others}"
-        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){mean}, {runs}"
+        runs = f"{quantity(self.n, 'run')} of {quantity(self.scenarios, 'scenario')}{others}"
+        repeats = "" if self.repeats is None else f", {self.repeats}"
+        return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){repeats}{mean}, {runs}"
 
 
 def _by_scenario(part: Callable[[Trajectory], float], runs: Iterable[Trajectory]) -> dict[str, list[float]]:
@@ -330,6 +362,8 @@ class EvaluateArguments(GatherOptions):
             graph names.
         n: Runs of each scenario. More scenarios tell more than more runs of the same ones; see `Evaluation`.
         success: Whether a scored run solved its scenario; by default a reward of at least 1.
+        answer: What a run answered, as a value that is equal for equal answers, for the majority; by default its last
+            text, without case and full stop.
     """
 
     graph: Graph | GraphSource = field(kw_only=False)
@@ -338,6 +372,7 @@ class EvaluateArguments(GatherOptions):
     version: int | Mapping[str, int] | None = None
     n: int = 1
     success: Success = full_reward
+    answer: Answer = final_answer
     temperature: float | None = 0.0
 
 
@@ -364,7 +399,7 @@ async def evaluate(options: EvaluateArguments) -> Evaluation:
         evaluation=True,
         **values_of(options, GatherOptions),
     )
-    evaluation = Evaluation(runs_of(groups), options.version, options.success)
+    evaluation = Evaluation(runs_of(groups), options.version, options.success, options.answer)
     if options.reward is not None and not evaluation.scored:
         check_rewards(groups)
     return evaluation

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from art_langgraph.client.outages import explain, outages, retry_seconds
+from art_langgraph.client.outages import explain, outages, retry_seconds, speaks_no_tls
 from art_langgraph.client.servers import known_servers, server_url
 from art_langgraph.client.transport import PatientAsyncClient
 from trainer_server.common import Connection
@@ -51,21 +51,48 @@ async def server_is_back(error: Exception, began: float) -> bool:
     return True
 
 
+def run_error(error: Exception) -> str:
+    """What a run raised, for its record. OpenAI's clients say "Connection error." alone, so that where a request went
+    and why it failed is added."""
+    text, keys = f"{type(error).__name__}: {error}", {server.api_key for server in known_servers()}
+    for cause in _causes(error):
+        request = _request(cause)
+        if request is None or not _is_connection_error(cause):
+            continue
+        place = f"{request.url.scheme}://{request.url.netloc.decode()}: {explain(cause)}"
+        if _key(request) in keys:
+            return f"{text} ({place})"
+        return (
+            f"{text} ({place}. It asked with a key that is of no trainer server here, that of OPENAI_API_KEY perhaps. "
+            "A client that is to ask a policy needs address and key of the trainer server: use ChatART, or give it "
+            "current_run().base_url and current_run().api_key)"
+        )
+    return text
+
+
 def _lost_server(error: Exception) -> tuple[Connection, Exception] | None:
     """The trainer server to which a connection was lost, or which broke an answer off because it stops, and the error
     of that. None: no such error is among the causes."""
     keys = {server.api_key for server in known_servers()}
     for cause in _causes(error):
-        names = {kind.__name__ for kind in type(cause).__mro__}
         request = _request(cause)
         is_stopping = getattr(cause, "code", None) == SERVER_STOPPING
-        if request is None or not (names & _CONNECTION_ERRORS or is_stopping):
+        if request is None or speaks_no_tls(cause) or not (_is_connection_error(cause) or is_stopping):
             continue
-        header = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
-        key, url = str(header).removeprefix("Bearer "), str(request.url)
+        key, url = _key(request), str(request.url)
         if key in keys and "/v1/" in url:
             return Connection(server_url(url.partition("/v1/")[0]), key), cause
     return None
+
+
+def _is_connection_error(error: Exception) -> bool:
+    return not _CONNECTION_ERRORS.isdisjoint(kind.__name__ for kind in type(error).__mro__)
+
+
+def _key(request: Any) -> str:
+    """The key that a request had."""
+    header = request.headers.get("Authorization", "") or request.headers.get("X-API-Key", "")
+    return str(header).removeprefix("Bearer ")
 
 
 def _waited_for(error: Exception, began: float) -> tuple[Connection, Exception] | None:

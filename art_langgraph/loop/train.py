@@ -26,7 +26,7 @@ from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.step_log import StepLog
 from art_langgraph.loop.watch.watch import Watch
 from art_langgraph.trajectory import Scenario, TrajectoryGroup
-from trainer_server.wire import StepResult
+from trainer_server.wire import ConfigError, StepResult
 
 
 @keywords_of(TrainOptions)
@@ -54,9 +54,9 @@ async def train(options: TrainOptions) -> AsyncIterator[StepRecord]:
 
     Raises:
         ConfigError: There are fewer scenarios than groups_per_step, or no reward, or a setting is out of its range; or
-            `run_config` names a thread, which all runs would share; or scenarios are trained on and held out; or a
-            tracker cannot be made, because its library is missing, say; or `advantages` gave something that no run can
-            be trained with.
+            a step of n=1 could learn nothing; or `run_config` names a thread, which all runs would share; or scenarios
+            are trained on and held out; or a tracker cannot be made, because its library is missing, say; or
+            `advantages` gave something that no run can be trained with.
         RolloutsFailed: In the first step, every run raised, or none has a reward, or none has a completion of the
             policy. Or this went on for three later steps in a row; single ones are sent, and warned of. Or the trainer
             server answered in no run of a later step, even after the client's `retry_for` seconds of waiting for it.
@@ -124,6 +124,11 @@ class TrainingLoop:
             async for batch in batches:
                 async with step_span(batch.span):
                     result = await self._step(batch)
+                    if options.n == 1 and (why := result.metrics.get("skipped")):  # the next steps would be no better
+                        raise ConfigError(
+                            f"n=1: the step could learn nothing ({why}). The runs of a scenario are compared with each "
+                            "other: give n=2 or more"
+                        )
                     rollouts.advance(result.version)
                     record = _record(batch, result)
                     await self._watch.after(record, accepted_before=batch.job is not None)

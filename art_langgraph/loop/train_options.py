@@ -185,6 +185,10 @@ class TrainOptions(WatchOptions, RolloutOptions):
             raise ConfigError(
                 f"groups_per_step={self.groups_per_step} and first_step={self.first_step} must be at least 1"
             )
+        if self.steps < 1 or self.n < 1:
+            raise ConfigError(
+                f"steps={self.steps} and n={self.n} must be at least 1; evaluate() measures without a step"
+            )
         if len(scenarios) < self.groups_per_step:
             remedy = f", or groups_per_step={len(scenarios)} (on the command line --groups-per-step)"
             raise ConfigError(

@@ -5,7 +5,8 @@
 with the server's key, then has the rollout's id, its temperature and its version. No other request is changed. A client
 may send the rollout's id itself; one that sends another id is left alone.
 
-It also keeps the connections of an async client until the client is gone (`_hold_connections`).
+It also keeps the connections of an async client until the client is gone (`_hold_connections`), and gives each event
+loop that shares a client of `openai` connections of its own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from art_langgraph.capture.requests import REPORTED_HEADER
 from art_langgraph.capture.scope import Scope, current
 from art_langgraph.client.proxies import http_libraries
 from art_langgraph.client.servers import known_servers
+from art_langgraph.client.transport import keep_loops_apart
 from art_langgraph.trajectory import CompletionCall
 from trainer_server.common import Connection
 from trainer_server.common.home import origin
@@ -81,6 +83,8 @@ def _tie_async(kind: Any) -> None:
         _hold_connections(self)
         is_reported = request.headers.pop(REPORTED_HEADER, None) is not None
         scope = current() if is_reported else _mark(request)
+        if scope is not None and type(self).__name__ == "AsyncHttpxClientWrapper":  # `openai` made it, not the user
+            keep_loops_apart(self)
         answer = await plain(self, request, *args, **options)
         if scope is not None and not is_reported and answer.is_client_error:
             await answer.aread()

@@ -19,6 +19,7 @@ from art_mcp.options import SetOptions
 from trainer_server.common.jsonl import append_jsonl
 from trainer_server.common.options import with_flags
 from trainer_server.wire import ConfigError
+from trainer_server.wire.text import quantity
 
 if TYPE_CHECKING:
     from art_mcp.scenarios.plan import MCPScenario
@@ -87,7 +88,7 @@ def scenarios_command(
         scenarios = asyncio.run(run())
     except BaseException:
         if count:
-            print(f"interrupted: {count} scenarios are in {output}", file=sys.stderr)
+            print(f"interrupted: {quantity(count, 'scenario')} kept in {output}", file=sys.stderr)
         raise
     if scenarios.has_calls:
         scenarios.save(output)

@@ -147,5 +147,6 @@ class RunContext:
     def report(self) -> None:
         """Writes the report of what is known so far."""
         outcome, journal = self.outcome, self.runner.directory.journal
-        outcome.seconds, outcome.tokens, outcome.usage = journal.seconds, journal.tokens, self.usage()
+        outcome.seconds, outcome.usage = journal.seconds, self.usage()
+        outcome.tokens, outcome.runs = journal.tokens, journal.runs
         write_report(outcome, self.runner.directory)

@@ -98,6 +98,11 @@ class Journal:
         ends = [line for line in self.events if line["event"] == "end" and "tokens" in line]
         return {line["stage"]: Tokens(**line["tokens"]) for line in ends}
 
+    @property
+    def runs(self) -> dict[str, int]:
+        """Runs of the graph of each stage that has ended. Stages that earlier releases wrote have none."""
+        return {line["stage"]: line["runs"] for line in self.events if line["event"] == "end" and "runs" in line}
+
 
 class RunDirectory:
     """The files of a run. Without a directory nothing is written, and nothing can be continued.

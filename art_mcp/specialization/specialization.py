@@ -46,6 +46,7 @@ class Specialization:
         groups: The runs of the training steps.
         seconds: Wall time in seconds by the name of the stage.
         tokens: Tokens by the name of the stage.
+        runs: Runs of the graph by the name of the stage.
         usage: Usage of the language models that wrote scenarios (`scenarios`) or judged runs (`judge`).
         price: What the GPUs of the trainer server cost.
         notes: Remarks for readers of the report.
@@ -66,6 +67,7 @@ class Specialization:
     groups: list[TrajectoryGroup] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     tokens: dict[str, Tokens] = field(default_factory=dict)
+    runs: dict[str, int] = field(default_factory=dict)
     usage: dict[str, Usage] = field(default_factory=dict)
     price: GPUPrice = field(default_factory=GPUPrice)
     notes: list[str] = field(default_factory=list)
@@ -127,6 +129,7 @@ class Specialization:
         """What all stages together cost, and what the headline gained."""
         seconds = sum(self.seconds.values())
         total = Cost(
+            runs=sum(self.runs.values()),
             tokens=sum(self.tokens.values(), Tokens()),
             seconds=seconds,
             gpu_hours=self.price.hours(seconds),

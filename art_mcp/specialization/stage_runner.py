@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from art_langgraph.costs.tokens import Tokens
+from art_langgraph.trajectory import Trajectory
 from art_mcp.specialization.run_directory import RunDirectory
 
 REPORT = 10.0
@@ -162,6 +164,10 @@ class StageRecord:
     seconds: float | None
     seconds_before: float
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def add_runs(self, runs: Sequence[Trajectory]) -> None:
+        """Adds the number of the runs of the graph that the stage made, and their tokens."""
+        self.facts |= {"runs": len(runs), "tokens": Tokens.of(runs).summary()}
 
 
 @dataclass(slots=True)

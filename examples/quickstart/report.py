@@ -17,6 +17,7 @@ from rich.table import Table
 
 from art_langgraph import Evaluation, Trajectory, TrajectoryGroup, dead_groups
 from art_langgraph.costs import Cost, RunCost
+from trainer_server.wire.text import quantity
 
 
 def write(
@@ -113,7 +114,7 @@ def show_evaluation(console: Console, evaluation: Evaluation, when: str) -> None
     """
     if evaluation.failed:
         error = next(trajectory.error for trajectory in evaluation.trajectories if trajectory.error)
-        console.print(f"{evaluation.failed} runs raised, the first: {error}", style="red", markup=False)
+        console.print(f"{quantity(evaluation.failed, 'run')} raised, the first: {error}", style="red", markup=False)
     rate = _number(evaluation.success_rate)
     console.print(f"held-out success {when}: {rate} (n = {evaluation.n}, temperature 0)")
 

@@ -1,5 +1,5 @@
-"""Commands of the server side: `art-langgraph serve`, `plan`, `doctor`, `engine install | command | status`, `tokens`,
-`audit`, `backup`, `restore`, `ledger archive | move`."""
+"""Commands of the server side: `art-langgraph demo`, `serve`, `plan`, `doctor`, `engine install | command | status`,
+`tokens`, `audit`, `backup`, `restore`, `ledger archive | move`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from trainer_server.cli.backup import backup_command, restore_command
+from trainer_server.cli.demo import demo_command
 from trainer_server.cli.ledger import app as ledger_app
 from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.cli.tokens import app as tokens_app
@@ -165,6 +166,7 @@ def status_command(as_json: Annotated[bool, typer.Option("--json", help="Print J
 
 def register(app: typer.Typer) -> None:
     """Adds this package's commands to `art-langgraph`."""
+    app.command("demo")(demo_command)
     app.command("serve")(serve_command)
     register_commands(app, ("trainer_server.planning.command", "trainer_server.doctor.command"))
     app.add_typer(engine_app, name="engine")

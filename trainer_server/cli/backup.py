@@ -13,6 +13,7 @@ from rich.console import Console
 from trainer_server.cli.local import HomeOption, JsonOption, audit_action, open_home
 from trainer_server.common import Home
 from trainer_server.server.backup import back_up, restore
+from trainer_server.wire.text import quantity
 
 
 def backup_command(
@@ -35,7 +36,7 @@ def backup_command(
     if as_json:
         print(json.dumps({"directory": str(directory), "files": len(sizes), "bytes": sum(sizes.values())}))
         return
-    print(f"{len(sizes)} files, {sum(sizes.values()) / 2**20:,.1f} MiB in {directory}")
+    print(f"{quantity(len(sizes), 'file')}, {sum(sizes.values()) / 2**20:,.1f} MiB in {directory}")
 
 
 def restore_command(
@@ -57,4 +58,5 @@ def restore_command(
         if as_json:
             print(json.dumps({"home": str(paths.root), "files": len(sizes), "bytes": sum(sizes.values())}))
         else:
-            print(f"{len(sizes)} files in {paths.root}: art-langgraph serve --home {shlex.quote(str(paths.root))}")
+            files = quantity(len(sizes), "file")
+            print(f"{files} in {paths.root}: art-langgraph serve --home {shlex.quote(str(paths.root))}")

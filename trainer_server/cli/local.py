@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 
 from trainer_server.common import Home
-from trainer_server.common.options import help_of
+from trainer_server.common.options import help_of, near_name
 from trainer_server.server.access.audit import AuditLog
 from trainer_server.server.config import ServerConfig
 from trainer_server.wire import ARTError, ConfigError
@@ -35,17 +35,30 @@ def open_home(root: Path | None, *, existing: bool = False) -> Home:
 
     Args:
         root: Its directory; None: as `Home.find`.
-        existing: Whether it must exist. Otherwise it is made.
+        existing: Whether it must exist. Otherwise it is made, and the standard error says so.
 
     Raises:
-        ConfigError: It does not exist, or cannot be made.
+        ConfigError: It does not exist, and must, or its name may be a misspelt one; or it cannot be made.
     """
     home = Home.find(root)
-    if existing and not home.root.is_dir():
-        raise ConfigError(f"{home.root} does not exist: name the home of a server by --home or ART_HOME")
+    if not home.root.is_dir():
+        above = home.root.parent
+        names = [path.name for path in above.iterdir() if _is_home(Home(path))] if above.is_dir() else []
+        match = near_name(home.root.name, names)
+        if existing or match or not above.is_dir():
+            near = f" (did you mean {above / match}?)" if match else ""
+            first = "" if existing else f"; for a server that is not there yet, make it first: mkdir -p {home.root}"
+            raise ConfigError(
+                f"{home.root} does not exist{near}: name the home of a server by --home or ART_HOME{first}"
+            )
+        print(f"{home.root} did not exist, and is made: art-langgraph serve --home {home.root}", file=sys.stderr)
     if change := home.make_private():
         print(change, file=sys.stderr)
     return home
+
+
+def _is_home(home: Home) -> bool:
+    return home.identity.exists() or home.tokens.exists()
 
 
 @contextmanager

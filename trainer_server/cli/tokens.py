@@ -109,7 +109,7 @@ def list_command(as_json: JsonOption = False, home: HomeOption = None) -> None:
 @app.command("revoke")
 def revoke_command(name: _NameArgument, as_json: JsonOption = False, home: HomeOption = None) -> None:
     """Revoke a token: a running server refuses it from the next request on. Logins by it end too."""
-    paths = open_home(home)
+    paths = open_home(home, existing=True)
     with audit_action(paths, "token.revoke", name):
         token = TokenRepository(paths).revoke(name)
     if as_json:

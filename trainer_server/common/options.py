@@ -24,6 +24,9 @@ from typing import Annotated, Any, get_type_hints
 
 _OWN_KEYS = ("help", "name", "parse", "type", "value")
 """Keys of metadata that `typer.Option` does not get."""
+_ALIKE = 0.75
+"""Likeness of two names, from 0 to 1, from which one may be a misspelling of the other: agnet and agent have 0.8."""
+_DIGITS = re.compile(r"\d+")
 _ENTRY = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
@@ -46,6 +49,13 @@ def help_of(options: Any) -> dict[str, str]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of a message that refuses a keyword: the one that may be meant; empty where none is near."""
     return "".join(f": did you mean {match}=…?" for match in get_close_matches(name, list(names), 1))
+
+
+def near_name(name: str, names: Iterable[str]) -> str | None:
+    """The name that another one may be a misspelling of; None: none is near. Names that differ in their numbers alone
+    are meant to (agent-1, agent-2)."""
+    match = next(iter(get_close_matches(name, list(names), 1, _ALIKE)), None)
+    return None if match is None or _DIGITS.sub("", match) == _DIGITS.sub("", name) else match
 
 
 def flag(name: str) -> str:

@@ -247,14 +247,15 @@ class RunList:
         )
         return [str(scenario) for (scenario,) in self._all(query, writable(policy), writable(after), MOST_SCENARIOS)]
 
-    def groups(self, policy: str, versions: Sequence[int]) -> list[Outcome]:
-        """Groups of some versions that have two or more rewards: runs of a scenario by one version, for training."""
+    def groups(self, policy: str, versions: Sequence[int], *, evaluation: bool = False) -> list[Outcome]:
+        """Groups of some versions that have two or more rewards: runs of a scenario by one version, for training or
+        for evaluation."""
         if not versions:
             return []
         marks = ", ".join("?" * len(versions))
-        where = f"policy = ? AND version IN ({marks}) AND evaluation = 0 AND scenario IS NOT NULL"
+        where = f"policy = ? AND version IN ({marks}) AND evaluation = ? AND scenario IS NOT NULL"
         query = _outcomes(where, by_scenario=True, having="HAVING count(*) > 1")
-        return [Outcome(*row) for row in self._all(query, writable(policy), *versions)]
+        return [Outcome(*row) for row in self._all(query, writable(policy), *versions, int(evaluation))]
 
     def minutes(self, since: float) -> list[tuple[int, int, int, int]]:
         """(minute, completions, sampled tokens, answers that are not whole) since a Unix time; of minutes with any."""

@@ -89,7 +89,9 @@ def _without_password(address: str) -> str:
 
 def pip_command(extra: str) -> str:
     """The shell line that installs an extra. Without a GPU and without torch, torch for CPUs comes first."""
-    command = f"pip install 'art-langgraph[{extra}]'"
+    from trainer_server.common.installation import extra_command  # needs pydantic, which may not be installed yet
+
+    command = extra_command(extra)
     if find_spec("torch") is None and flavour() == "cpu" and sys.platform == "linux":
         return f"{PIP_COMMAND} && {command}"
     return command

@@ -31,6 +31,11 @@ def beginning(text: str, most: int) -> str:
     return text if rest <= 0 else f"{text[:most]} [… {rest:,} more characters]"
 
 
+def quantity(number: int, noun: str) -> str:
+    """A number with its noun, whose plural ends in s: "1 request", "2 requests", "1,024 requests"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def visible(text: str) -> str:
     """A text of a user or a model as a terminal can show it: characters that cannot be seen are named by their number,
     so that they command nothing. Line breaks and tabs stay."""

@@ -24,7 +24,7 @@ from art_langgraph.client.servers import known_servers
 from art_langgraph.loop import threads
 from art_langgraph.loop.executors.base import Resume, RolloutResult, RolloutTask
 from art_langgraph.loop.graphs import GraphSource, NotStarted, Output, graph_input
-from art_langgraph.loop.lost_server import REPEATS, server_is_back
+from art_langgraph.loop.lost_server import REPEATS, run_error, server_is_back
 from art_langgraph.loop.pins import PinIgnored, find_ignored_pin
 from art_langgraph.programs.clients import tie_clients
 from art_langgraph.programs.environment import found_by_clients
@@ -151,7 +151,7 @@ async def _run(source: GraphSource, task: RolloutTask, scope: Scope) -> _Attempt
         except Exception as error:  # the user's graph, at the edge of a run: a bad rollout is data, not a crash
             if isinstance(error, NotStarted) and not is_open:  # an inner rollout's is data of this run
                 raise
-            trajectory.error, failure = f"{type(error).__name__}: {error}", error
+            trajectory.error, failure = run_error(error), error
         finally:
             scope.exits = None  # a task that outlives the run must not wait for an end that has passed
         handler.close()

@@ -15,6 +15,7 @@ from art_langgraph.loop.hints import HintCounts
 from art_langgraph.loop.sampling.informative import informative
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import StepResult
+from trainer_server.wire.text import quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +233,7 @@ class StepRecord:
         if self.groups:
             head += f", {self.informative} of {len(self.groups)} groups informative"
         if self.explored:
-            head += f", {self.explored} runs to explore"
+            head += f", {quantity(self.explored, 'run')} to explore"
         if self.drops:
             head += f", {self.drops} more left out as too old"
         if self.timeouts:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from art_langgraph.costs.tokens import Tokens
 from art_langgraph.loop.evaluate import Evaluation, evaluate
 from art_langgraph.loop.failures import RolloutsFailed, check_rewards, runs_of
 from art_langgraph.loop.options import keywords_of, values_of
 from art_langgraph.loop.rollout import GatherOptions, Graph, gather
+from art_langgraph.trajectory import Trajectory
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.scenarios.scenario_set import ScenarioSet
 from art_mcp.specialization.agent import example_messages
@@ -71,16 +71,16 @@ class MeasurementStage(Stage):
                     raise
                 runner.remark(self.name, f"version {version} could not be measured ({self.name}): {error}")
                 evaluation = Evaluation(error.trajectories, version, solved)
-            self.finish(record, evaluation, Tokens.of(evaluation.trajectories))
+            self.finish(record, evaluation, evaluation.trajectories)
         self._reserve(evaluation)
 
-    def finish(self, record: StageRecord, evaluation: Evaluation, tokens: Tokens) -> None:
+    def finish(self, record: StageRecord, evaluation: Evaluation, runs: Sequence[Trajectory]) -> None:
         """Writes a measurement, and tells its result.
 
         Args:
             record: The stage.
             evaluation: Its runs.
-            tokens: Those of the runs that were made for it.
+            runs: Those of them that were made for it.
         """
         outcome, runner = self.context.outcome, self.context.runner
         measurement = Measurement(self.name, evaluation)
@@ -89,9 +89,9 @@ class MeasurementStage(Stage):
         record.facts |= {
             "version": measurement.version,
             "cost": self.context.measurer.cost,
-            "tokens": tokens.summary(),
             "result": measurement.summary(),
         }
+        record.add_runs(runs)
         runner.on_stage(f"{outcome.policy}@{measurement.version}, held out: {measurement}")
 
     def same_scenarios(self, measurement: Measurement) -> list[MCPScenario]:
@@ -172,7 +172,7 @@ class MeasurementAfter(MeasurementStage):
         earlier, version = self.context.before_training, self.context.outcome.version
         if version == earlier.version:
             with self.context.runner.stage(self.name, "the version is the one that was measured last") as record:
-                self.finish(record, earlier.evaluation, Tokens())
+                self.finish(record, earlier.evaluation, [])
         else:
             await self.measure(self.context.agent, self.same_scenarios(earlier), version, whole=True)
 
@@ -223,7 +223,8 @@ class Difficulty(Stage):
             context.training = [by_id[scenario.id] for scenario in scenarios]
             runner.directory.save_scenarios(context.outcome.scenarios)
             sometimes = len(rates.keep_learnable())
-            record.facts |= {"sometimes": sometimes, "tokens": Tokens.of(runs_of(groups)).summary()}
+            record.facts |= {"sometimes": sometimes}
+            record.add_runs(runs_of(groups))
             runner.on_stage(f"{sometimes} of {len(rates)} are solved sometimes: these come first")
 
 

@@ -225,14 +225,15 @@ class Reinforcement(Stage):
     def _add_step(self, step: StepRecord) -> None:
         """Adds a step to the journal and to the outcome."""
         context, runner = self.context, self.context.runner
-        tokens = Tokens.of([*runs_of(step.groups), *step.hinted])
+        runs = [*runs_of(step.groups), *step.hinted]
+        tokens = Tokens.of(runs)
         tokens += Tokens(trained=step.result.metrics.get("tokens_unique", 0))
         row, version = step.summary(), None
         if step.evaluation is not None:
             version = step.result.version
             context.selection_evaluations[version] = step.evaluation
             runner.directory.save_measurement(f"rl-{version}", step.evaluation)
-        facts = {"row": row, "tokens": tokens.summary(), "measured": version}
+        facts = {"row": row, "runs": len(runs), "tokens": tokens.summary(), "measured": version}
         runner.directory.journal.note("step", stage=self.name, **facts, left=runner.budget.seconds_left)
         context.outcome.steps.append(row)
         context.outcome.groups += step.groups
@@ -248,7 +249,9 @@ class Reinforcement(Stage):
             await trainer.wait(job)
         outcome.version = (await trainer.policy(outcome.policy)).latest
         tokens = sum((Tokens(**event["tokens"]) for event in steps), Tokens())
-        record.facts |= {"version": outcome.version, "steps": len(steps), "tokens": tokens.summary()}
+        runs = sum(event.get("runs", 0) for event in steps)  # earlier releases wrote none
+        facts = {"version": outcome.version, "steps": len(steps), "runs": runs, "tokens": tokens.summary()}
+        record.facts |= facts
 
 
 def hints_of(schemas: Mapping[str, Schema]) -> Hints:

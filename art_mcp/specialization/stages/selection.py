@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from art_langgraph.costs.tokens import Tokens
 from art_langgraph.loop.evaluate import Evaluation
 from art_langgraph.loop.failures import RolloutsFailed
 from art_mcp.specialization.context import RunContext
@@ -61,8 +60,8 @@ class Selection(Stage):
                 "version": outcome.version,
                 "why": outcome.selection,
                 "rates": {str(version): evaluation.success_rate for version, evaluation in evaluations.items()},
-                "tokens": Tokens.of(runs).summary(),
             }
+            record.add_runs(runs)
             runner.on_stage(outcome.selection)
             await self._promote()
 

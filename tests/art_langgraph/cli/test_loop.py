@@ -133,6 +133,27 @@ async def test_the_loop_ends_with_what_taught_nothing(
     assert json.loads(file.read_text())["cost"]["runs"] == 7
 
 
+async def test_a_misspelt_policy_is_refused_with_those_that_there_are(
+    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "misspelt_agent.py").write_text(AGENT)
+    (tmp_path / "train.jsonl").write_text('"one"\n')
+    try:
+        error = art(
+            "train", "--policy", "agnet", "--scenarios", str(tmp_path / "train.jsonl"), "--graph-object",
+            "misspelt_agent:graph", "--reward", "misspelt_agent:reward", "--groups-per-step", "1", "--steps", "1",
+        ).exception  # fmt: skip
+    finally:
+        sys.modules.pop("misspelt_agent", None)
+    assert isinstance(error, ConfigError)
+    assert "--policy agnet: there is no such policy; there are: agent" in str(error)
+    assert "If agent is not meant, create it first: art-langgraph policies create agnet" in str(error)
+    async with TrainerClient() as client:
+        assert "agnet" not in {policy.name for policy in await client.policies()}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

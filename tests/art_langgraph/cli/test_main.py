@@ -10,7 +10,9 @@ from collections.abc import Callable
 
 import pytest
 
-from art_langgraph.cli.main import main
+from art_langgraph.cli.main import build, main
+from art_langgraph.cli.overview import FIRST_STEPS, PANELS
+from tests.support.cli import art
 from tests.support.proxies.refusing_proxy import without_proxies
 
 
@@ -41,3 +43,22 @@ def test_a_pipe_gets_each_line_when_it_is_printed(monkeypatch: pytest.MonkeyPatc
     before = len(pipe.buffer.getvalue())  # type: ignore[attr-defined]
     pipe.write("a line\n")
     assert pipe.buffer.getvalue()[before:] == b"a line\n"  # type: ignore[attr-defined]
+
+
+def test_without_a_command_it_shows_the_five_things_that_one_does_in_order() -> None:
+    shown = art()
+    assert shown.exit_code == 0
+    lines = [line.split()[:3] for line in shown.output.splitlines() if line.startswith("  ")]
+    commands = [words.split()[0] for words, _ in FIRST_STEPS]
+    assert lines == [[f"{at}.", "art-langgraph", command] for at, command in enumerate(commands, 1)]
+    assert len(lines) == 5
+    assert shown.output.splitlines()[-1] == "All commands: art-langgraph --help"
+
+
+def test_help_has_each_command_in_a_panel() -> None:
+    app = build()
+    infos = [*app.registered_commands, *app.registered_groups]
+    assert {info.name for info in infos} == {name for names in PANELS.values() for name in names}
+    text = art("--help").output
+    places = [text.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places)

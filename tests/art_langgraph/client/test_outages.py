@@ -10,10 +10,12 @@ import httpx
 import pytest
 
 from art_langgraph import TrainerClient
+from art_langgraph.cli.server_check import check_address
 from art_langgraph.client.outages import outages, retry_seconds
 from art_langgraph.client.transport import PatientAsyncClient, PatientClient
 from tests.support.clock import Clock, still_clock
-from trainer_server.wire import ConfigError
+from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.wire import ConfigError, ServerUnreachable
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -215,3 +217,13 @@ async def test_another_503_and_one_after_the_time_are_answers(
             assert answer.status_code == 503
             assert b"not now" in await answer.aread()
     assert len(asked) == 2 * sent
+
+
+async def test_an_https_address_of_a_server_that_speaks_http_is_named_at_once(server: TrainerServer) -> None:
+    url = server.url.replace("http:", "https:")
+    expected = rf"no trainer server answers at {url} \(.*speaks http\)\. Use {server.url} \(ART_BASE_URL"
+    async with TrainerClient(url, "key") as client:  # which would wait for two minutes
+        with pytest.raises(ServerUnreachable, match=expected):
+            await client.policies()
+    with pytest.raises(ServerUnreachable, match=expected):
+        check_address(url)

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from langchain_openai import ChatOpenAI
+from openai import AsyncOpenAI
 from pydantic import SecretStr
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -89,6 +90,18 @@ def test_rollouts_in_several_threads_share_a_model(plain: bool) -> None:
         runs = [run for part in pool.map(thread, range(4)) for run in part]
     assert [run.error for run in runs] == [None] * 16
     assert sorted(int(run.final_text) for run in runs) == list(range(16))
+
+
+def test_event_loops_share_a_client_of_openai_that_a_function_asks(connected: TrainerServer) -> None:
+    client = AsyncOpenAI(base_url=f"{connected.url}/v1", api_key=TOKEN, max_retries=0)
+
+    async def agent(question: str) -> str | None:
+        messages: Any = [{"role": "user", "content": question}]
+        answer = await client.chat.completions.create(model="agent", messages=messages, max_tokens=20)
+        return answer.choices[0].message.content
+
+    runs = [asyncio.run(rollout(agent, "say hello")) for _ in range(3)]
+    assert [(run.error, run.output) for run in runs] == [(None, "hello")] * 3
 
 
 def test_a_plain_chat_openai_may_be_shared_with_this_transport(connected: TrainerServer) -> None:

@@ -191,3 +191,28 @@ async def test_what_cannot_be_repeated_is_not(port: int, caplog: pytest.LogCaptu
     for run in (other, kept):
         assert "Connection error." in str(run.error)
     assert caplog.messages == []
+
+
+async def test_where_a_request_went_that_had_the_key_of_another_account_is_told(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ART_RETRY_FOR", "0")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-another-account")
+    elsewhere = f"http://127.0.0.1:{free_port()}"
+    stranger = ChatOpenAI(model="agent", base_url=f"{elsewhere}/v1", max_retries=0)
+    error = str((await rollout(asking(stranger), "x")).error)
+    assert f"Connection error. ({elsewhere}: ConnectError" in error
+    assert "a key that is of no trainer server here, that of OPENAI_API_KEY perhaps" in error
+    assert "sk-of-another-account" not in error
+    own = str((await rollout(asking(plain(port)), "x")).error)
+    assert f"Connection error. (http://127.0.0.1:{port}: ConnectError" in own
+    assert "OPENAI_API_KEY" not in own
+
+
+async def test_a_run_over_https_to_a_server_that_speaks_http_waits_for_nothing(
+    port: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with serving(gateway(), port):
+        run = await rollout(asking(ChatART(policy="agent", base_url=f"https://127.0.0.1:{port}", api_key=KEY)), "x")
+    assert "the address says https, and what answers there speaks http" in str(run.error)
+    assert caplog.messages == []

@@ -101,6 +101,9 @@ async def test_a_server_in_and_a_version_with_a_report_out(connected: TrainerSer
     stages = ["scenarios", "before", "prompted", "warm start", "after_sft", "difficulty", "rl", "after"]
     assert list(made.seconds) == stages
     assert made.tokens["before"].sampled > 0
+    assert made.runs["before"] == len(made.before.evaluation.trajectories)
+    assert set(made.runs) == {"before", "prompted", "after_sft", "difficulty", "rl", "after"}
+    assert made.summary()["cost"]["runs"] == sum(made.runs.values()) > made.runs["before"] > 0
     assert made.notes == []
     assert any("0 of 4 are solved sometimes" in line for line in told)
     assert [one.why for one in made.dead_groups.scenarios] == ["solved"] * 4

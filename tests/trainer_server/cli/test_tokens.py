@@ -61,3 +61,22 @@ def test_wrong_durations_are_refused_with_what_helps(tmp_path: Path) -> None:
     made = art("tokens", "create", "a", "--scope", "train", "--expires", "soon", "--home", str(tmp_path / "home"))
     assert "expected a duration such as 30m, 12h, 30d or 2w" in str(made.exception)
     assert "expected 30m, 2h, 7d, or a date" in str(art("audit", "--since", "x", "--home", str(tmp_path)).exception)
+
+
+def test_a_misspelt_home_gets_no_token(tmp_path: Path) -> None:
+    right, wrong = tmp_path / "art-home", tmp_path / "art-hoem"
+    words = ["tokens", "create", "a", "--scope", "train", "--home"]
+    made = art(*words, str(right))
+    assert f"{right} did not exist, and is made: art-langgraph serve --home {right}" in made.stderr
+    for home, message in (
+        (wrong, f"{wrong} does not exist (did you mean {right}?)"),
+        (tmp_path / "no" / "home", f"make it first: mkdir -p {tmp_path / 'no' / 'home'}"),
+    ):
+        error = art(*words, str(home)).exception
+        assert isinstance(error, ConfigError)
+        assert message in str(error)
+        assert not home.exists()
+    assert "does not exist" in str(art("tokens", "revoke", "a", "--home", str(tmp_path / "other")).exception)
+    assert not (tmp_path / "other").exists()
+    assert art(*words, str(tmp_path / "art-home-2")).exit_code == 1, "near, and not by its number alone"
+    assert art(*words, str(tmp_path / "production")).exit_code == 0

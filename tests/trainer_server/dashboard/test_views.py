@@ -227,6 +227,30 @@ def test_a_policy_has_curves_versions_and_what_to_do_with_them(browser: httpx.Cl
     assert set(browser.get("/ui/throughput.json").json()) == {"x", "completions", "tokens", "failed"}
 
 
+async def test_a_policy_shows_what_several_evaluation_runs_of_a_scenario_tell(
+    server: TrainerServer, browser: httpx.Client
+) -> None:
+    rewards = {"sometimes": (1.0, 0.0, 0.0, 0.0), "always": (1.0, 1.0, 1.0, 1.0)}
+    with server.http() as http:
+        assert http.post("/api/policies", json={"name": "evaluated"}).status_code == 201
+        for scenario, reward, number in (
+            (name, value, at) for name, of in rewards.items() for at, value in enumerate(of)
+        ):
+            rollout = f"evaluated-{scenario}-{number}"
+            body = {"model": "evaluated", "messages": [{"role": "user", "content": "say a"}], "max_tokens": 3}
+            answer = http.post(f"/rollouts/{rollout}/v1/chat/completions", json=body).json()
+            call = {"id": answer["id"], "model": "evaluated", "version": 0, "started": 1.0}
+            trace = {
+                "id": f"tr-{rollout}", "scenario": {"id": scenario, "input": "say a"}, "started": 1.0, "reward": reward,
+                "evaluation": True, "completions": [call],
+            }  # fmt: skip
+            assert http.put(f"/api/rollouts/{rollout}/trace", json=trace).status_code == 204
+    await until(lambda: "pass@4" in browser.get("/ui/policies/evaluated").text)
+    text = re.sub(r"<[^>]+>", " ", browser.get("/ui/policies/evaluated").text)
+    assert re.search(r"@0\s+2\s+4 or more\s+62\.5 %\s+75\.0 %\s+100\.0 %\s+1(\.000?)?\s+0\.125\s+0\.25", text), text
+    assert "Evaluations with several runs" not in browser.get("/ui/policies/agent").text
+
+
 def test_curves_of_a_scenario_and_of_its_nodes(browser: httpx.Client, run: str) -> None:
     found = browser.get("/api/policies/agent/curves", params={"scenario": "sc<i>"}).json()
     assert set(found) == {"reward of runs", "success of runs", "reward of node model<b>"}

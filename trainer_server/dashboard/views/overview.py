@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from trainer_server.dashboard.curves import curves, flat
+from trainer_server.dashboard.evaluations import repeats_of
 from trainer_server.dashboard.render import HEADERS, PageRoute, page
 from trainer_server.dashboard.sources import Sources, SourcesDep
 from trainer_server.dashboard.status import RECENT, engine_rows, running_jobs, throughput
@@ -57,7 +58,8 @@ async def policy(
     scenario: Annotated[str, Query(max_length=200)] = "",
     after: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
-    """A policy: learning curves, of all runs or of a scenario's; versions; groups that teach nothing; scenarios."""
+    """A policy: learning curves, of all runs or of a scenario's; versions; what several evaluation runs of a scenario
+    tell; groups that teach nothing; scenarios."""
     await sources.look()
     values = await asyncio.to_thread(_policy, sources, name, scenario.strip(), after)
     return page(request, "policy.html", **values)
@@ -112,6 +114,7 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
     training = {outcome.version: outcome for outcome in figures.training}
     recent = sorted(training)[-RECENT:]
     groups = sources.runs.groups(name, recent) if recent else []
+    repeats = repeats_of(sources.runs.groups(name, sorted(held_out)[-RECENT:], evaluation=True))
     scenarios = sources.runs.scenarios(name, after)
     return {
         "policy": policy,
@@ -129,6 +132,8 @@ def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str,
         "dead": _dead(groups),
         "groups": len(groups),
         "recent": recent,
+        "repeats": repeats,
+        "ks": sorted({k for row in repeats for k in row.pass_at}),
         "curves": sorted(by_name),
         "scenario": scenario,
         "scenarios": scenarios,

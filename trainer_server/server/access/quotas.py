@@ -16,6 +16,7 @@ from trainer_server.server.access.layers import Layer
 from trainer_server.server.access.scopes import token_of
 from trainer_server.server.access.tokens import Token
 from trainer_server.wire import Completion
+from trainer_server.wire.text import quantity
 
 _token: ContextVar[Token | None] = ContextVar("quota_token", default=None)
 """The token of the request that is answered here. Tasks that the answer begins inherit it."""
@@ -53,8 +54,8 @@ class Quotas:
         together = f", those of {token.owner!r} counted together" if token.owner else ""
         if most is not None and self._in_flight[who] >= most:
             message = (
-                f"the token {token.name!r} has {most} requests in flight, as many as it may have{together}: ask again "
-                "when one of them has ended"
+                f"the token {token.name!r} has {quantity(most, 'request')} in flight, as many as it may have"
+                f"{together}: ask again when one of them has ended"
             )
             raise APIError(429, message, code="quota_requests", retry_after=1)
         if token.tokens_per_minute is not None and (rest := self._rest(who, token.tokens_per_minute)) <= 0:

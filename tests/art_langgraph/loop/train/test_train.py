@@ -196,6 +196,26 @@ async def test_training_and_evaluation_together_run_no_more_than_max_concurrency
     assert counting.most == 3
 
 
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"n": 0}])
+async def test_no_step_and_no_run_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"steps=. and n=. must be at least 1; evaluate\(\) measures"):
+        await versions(Client(), **wrong)
+
+
+async def test_one_run_of_each_scenario_ends_with_the_first_step_unless_that_learns_something() -> None:
+    class Comparing(Client):
+        async def train_step(self, policy: str, groups: Sequence[Any], *_: Any, **options: Any) -> StepResult:
+            self.sent.append(options["idempotency_key"])
+            return StepResult(version=7, metrics={"job": {"seconds": {}}, "skipped": "fewer than two rewards"})
+
+    client = Comparing()
+    with pytest.raises(ConfigError, match=r"n=1: the step could learn nothing \(fewer than two rewards\).*give n=2"):
+        await versions(client, n=1, steps=3)
+    assert len(client.sent) == 1
+    assert await versions(Comparing(), n=2, steps=3) == [7, 7, 7]
+    assert await versions(Client(), n=1, steps=3) == [8, 8, 8], "a teacher scores the tokens, say"
+
+
 @pytest.mark.parametrize("wrong", [{"groups_per_step": 0}, {"first_step": 0}, {"groups_per_step": 2}])
 async def test_a_setting_that_gives_no_step_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match="groups_per_step"):
