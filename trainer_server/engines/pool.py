@@ -24,14 +24,16 @@ _BACK = 180.0
 """Seconds that engines have to be ready after a rest, before a waiting adapter load fails."""
 _SLACK = 4
 """A request that is not sticky goes to another engine when its own engine has this many more requests."""
+_GROUP_SLACK = 8
+"""A new rollout leaves the engine of its prompt when that has this many more requests than the least busy one."""
 
 
 class Engines(Sequence[Engine]):
     """The engines of a server. All of them hold the same adapters.
 
     A rollout keeps its engine, because the prefix cache of that engine knows its prompts. A new rollout goes to the
-    engine with the fewest requests. When an engine goes away, its rollouts move to other engines. When it comes back,
-    it gets new rollouts.
+    engine with the fewest requests, or to that of the last rollout with the same long prompt. When an engine goes away,
+    its rollouts move to other engines. When it comes back, it gets new rollouts.
 
     Args:
         engines: The engines; at least one.
@@ -89,27 +91,33 @@ class Engines(Sequence[Engine]):
             await asyncio.gather(*waits, return_exceptions=True)
 
     @contextmanager
-    def route(self, affinity_key: str, *, sticky: bool) -> Iterator[Engine]:
+    def route(self, affinity_key: str, *, sticky: bool, prompt: str | None = None) -> Iterator[Engine]:
         """Chooses an engine for the duration of one request.
 
         Args:
             affinity_key: The rollout, or a digest of the conversation's beginning: requests with the same key share
                 prompts, so they go to the engine whose prefix cache knows them.
             sticky: Whether the request stays with that engine however busy it is; else it may go to another engine.
+            prompt: Digest of a long prompt that other keys share: a new key goes to the engine of the last one with
+                this prompt, unless that engine is much busier than others.
 
         Raises:
             EngineError: No engine is ready.
         """
-        engine = self._choose(affinity_key, sticky)
+        engine = self._choose(affinity_key, sticky, prompt)
         with engine.occupied():
             yield engine
+
+    def has_choice(self, affinity_key: str) -> bool:
+        """Whether a key has no engine yet, and there are several."""
+        return len(self._engines) > 1 and affinity_key not in self._engine_by_key
 
     def forget(self, affinity_keys: Collection[str]) -> None:
         """Forgets which engine knows the prompts of rollouts that have ended."""
         for key in affinity_keys:
             self._engine_by_key.pop(key, None)
 
-    def _choose(self, affinity_key: str, sticky: bool) -> Engine:
+    def _choose(self, affinity_key: str, sticky: bool, prompt: str | None) -> Engine:
         live = self.live
         if not live:
             raise EngineError("no engine is ready")
@@ -118,12 +126,21 @@ class Engines(Sequence[Engine]):
         least = min(live, key=lambda engine: (engine.busy, self._last_routed[engine]))
         own = self._engine_by_key.get(affinity_key)
         if own is None or not own.ready:
-            own = self._engine_by_key[affinity_key] = least
+            own = least
+            if prompt is not None:
+                last = self._engine_by_key.get(prompt)
+                if last is not None and last.ready and last.busy < least.busy + _GROUP_SLACK:
+                    own = last
+                self._remember(prompt, own)  # the rest of a group follows to the engine that it spills to
             self._last_routed[own] = next(self._route_numbers)
-            if len(self._engine_by_key) > _MAX_KEYS:
-                self._engine_by_key.popitem(last=False)
-        self._engine_by_key.move_to_end(affinity_key)
+        self._remember(affinity_key, own)
         return own if sticky or own.busy < least.busy + _SLACK else least
+
+    def _remember(self, key: str, engine: Engine) -> None:
+        self._engine_by_key[key] = engine
+        self._engine_by_key.move_to_end(key)
+        if len(self._engine_by_key) > _MAX_KEYS:
+            self._engine_by_key.popitem(last=False)
 
     async def load(self, name: str, path: Path) -> None:
         """Loads an adapter on all engines that are ready. Engines that are away load it before they are ready again.

@@ -10,7 +10,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -41,6 +41,9 @@ _LATER = (408, 425, 429)
 """Statuses of a proxy before an engine that mean: ask again later."""
 _PROMPT_FIELDS = ("messages", "tools", "chat_template_kwargs", "continue_final_message")
 """Parts of a request that its prompt is rendered from."""
+_LONG_PROMPT = 4000
+"""Characters from which on rollouts with the same first prompt share an engine: about 1,000 tokens, below which
+docs/benchmarks/serving.md finds no gain. System messages do not count, since all scenarios may share them."""
 
 
 RETRY_AFTER = 5
@@ -169,8 +172,7 @@ class Sampler:
         try:
             async with self._turn(), self._slots.use(source.key) if source.key else base as name:
                 await self._engines.wait_ready(self._engine_wait)
-                sticky = source.rollout is not None
-                with self._engines.route(source.rollout or _conversation_key(chat), sticky=sticky) as engine:
+                with self._route(chat, source) as engine:
                     attempt.engine = engine
                     if chat.options.may_call and (unavailable_reason := engine.no_tools):
                         raise APIError(400, f"`tools`: {unavailable_reason}", code="tools_not_parsed", param="tools")
@@ -184,6 +186,12 @@ class Sampler:
                 why = self._names.refuse(source.key, problem)
                 raise APIError(404, why, code="version_unusable", param="model") from None
             raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+
+    def _route(self, chat: ChatRequest, source: Source) -> AbstractContextManager[Engine]:
+        if source.rollout is None:
+            return self._engines.route(_conversation_key(chat), sticky=False)
+        prompt = _prompt_key(chat, source.key) if self._engines.has_choice(source.rollout) else None
+        return self._engines.route(source.rollout, sticky=True, prompt=prompt)
 
     @asynccontextmanager
     async def send(
@@ -371,6 +379,17 @@ def _conversation_key(chat: ChatRequest) -> str:
     question = next((at for at, message in enumerate(messages) if message.get("role") == "user"), 0)
     head = [chat.model, chat.body.get("tools"), messages[: question + 1]]
     return hashlib.sha256(json.dumps(head).encode()).hexdigest()
+
+
+def _prompt_key(chat: ChatRequest, version: tuple[str, int] | None) -> str | None:
+    """Digest of the first prompt of a rollout, which others of its scenario share; None: it is short, or no chat."""
+    if chat.prompt is not None:
+        return None
+    messages = chat.body["messages"]
+    private = json.dumps([message for message in messages if message.get("role") not in ("system", "developer")])
+    if len(private) < _LONG_PROMPT:
+        return None
+    return hashlib.sha256(json.dumps([version, chat.body.get("tools"), messages]).encode()).hexdigest()
 
 
 def _refusal_error(refusal: RequestRefused, chat: ChatRequest) -> APIError:

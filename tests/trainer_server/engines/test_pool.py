@@ -186,6 +186,20 @@ def test_rollouts_are_spread_and_each_keeps_its_engine(two: Two) -> None:
         assert {rollout: where(server, rollout) for rollout in homes} == homes
 
 
+def test_rollouts_share_an_engine_where_their_scenario_has_a_long_prompt(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer_server.gateway.sampler._LONG_PROMPT", 500)  # the contexts of these engines are short
+    server, *_ = two
+    where_they_are: dict[str, list[str]] = {}
+    for role, context in (("user", "a" * 500), ("user", "b" * 500), ("system", "c" * 500)):
+        turns = [{"role": role, "content": context}, {"role": "user", "content": "where"}]
+        where_they_are[context[0]] = [text(say(server, "", rollout, messages=turns)) for rollout in new(4)]
+    assert len(set(where_they_are["a"])) == len(set(where_they_are["b"])) == 1
+    assert where_they_are["a"] != where_they_are["b"]
+    assert sorted(where_they_are["c"]) == ["left"] * 2 + ["right"] * 2  # all scenarios may share a system message
+
+
 def test_a_new_rollout_goes_to_the_engine_with_fewer_requests(two: Two) -> None:
     server, left, right = two
     slow = threading.Thread(target=say, args=(server, "after 3 say x", *new(1)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 from tests.support.engines.letters import LettersEngine
 from tests.support.patience import PATIENCE
 from trainer_server.engines.pool import Engines
-from trainer_server.gateway.sampler import Admission, Sampler
+from trainer_server.gateway.sampler import Admission, Sampler, _prompt_key
 
 
 class SlowEngine(LettersEngine):
@@ -53,3 +54,15 @@ async def test_whoever_waits_for_an_engine_keeps_nobody_else_in_line() -> None:
         engine.ready = True
         engine.up.set()
     assert order == [0, 1, 2]
+
+
+def test_long_first_prompts_have_a_key_that_depends_on_all_that_a_prefix_cache_depends_on() -> None:
+    def key(text: str, system: str = "", version: int = 1, prompt: str | None = None, **body: Any) -> str | None:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": text}]
+        chat: Any = SimpleNamespace(prompt=prompt, body={"messages": messages, **body})
+        return _prompt_key(chat, ("agent", version))
+
+    long, tools = "a" * 4000, [{"type": "function", "function": {"name": "look"}}]
+    assert key(long) == key(long)
+    assert len({key(long), key(long + "b"), key(long, "c"), key(long, version=2), key(long, tools=tools)}) == 5
+    assert key("short") is key("short", system=long) is key(long, prompt=long) is None
