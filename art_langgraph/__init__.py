@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from art_langgraph.llm.llm import LLM, Usage
     from art_langgraph.loop.comparison import VersionComparison, compare_versions
     from art_langgraph.loop.evaluate import Evaluation, evaluate
+    from art_langgraph.loop.executors.processes import ProcessExecutor
     from art_langgraph.loop.executors.ray import RayExecutor
     from art_langgraph.loop.failures import RolloutsFailed
     from art_langgraph.loop.hints import (
@@ -65,6 +66,7 @@ _MODULES = {
     "art_langgraph.llm.llm": ("LLM", "Usage"),
     "art_langgraph.loop.comparison": ("VersionComparison", "compare_versions"),
     "art_langgraph.loop.evaluate": ("Evaluation", "evaluate"),
+    "art_langgraph.loop.executors.processes": ("ProcessExecutor",),
     "art_langgraph.loop.executors.ray": ("RayExecutor",),
     "art_langgraph.loop.failures": ("RolloutsFailed",),
     "art_langgraph.loop.hints": (
@@ -131,6 +133,7 @@ __all__ = [
     "NodeRewards",
     "PinIgnored",
     "Plateau",
+    "ProcessExecutor",
     "RayExecutor",
     "RolloutsFailed",
     "Ruler",

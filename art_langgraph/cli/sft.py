@@ -48,7 +48,7 @@ class SFTFlags:
     patience: int = field(default=_DEFAULTS.patience or 0, metadata={"min": 0})
     max_seconds: float | None = _DEFAULTS.max_seconds
     fit_to_time: bool = _DEFAULTS.fit_to_time
-    detach_prefix: bool = _DEFAULTS.detach_prefix
+    detach_prefix: bool = bool(_DEFAULTS.detach_prefix)
     max_length: int = field(default=_DEFAULTS.max_length, metadata={"min": 2})
     seed: int = field(default=_DEFAULTS.seed, metadata={"min": 0})
     train_on: Literal["all", "last"] = _DEFAULTS.train_on

@@ -24,7 +24,7 @@ from art_langgraph.cli.recorded_runs import (
     replay_scenarios,
     train_once,
 )
-from art_langgraph.loop.options import LoopOptions, values_of
+from art_langgraph.loop.options import ExecutorName, LoopOptions, values_of
 from trainer_server.common import Home
 from trainer_server.common.options import flag, with_flags
 from trainer_server.wire import ConfigError, Distillation, GRPOConfig
@@ -46,6 +46,7 @@ class LoopFlags(LoopOptions):
             a step, at most.
         hints: Where all runs of a scenario fail, run it once more with a hint in the prompt, and learn from it: a
             function that makes hints, as module:function; art_langgraph:hint_errors takes tools' errors.
+        executor: Where the graph runs: in this process, in a worker process for each processor, or on a Ray cluster.
         held_out: Scenarios that are never trained on (JSONL): success on them is measured before and after.
         stop_at: Stop when the lower bound (95 %) of held-out success is at least this.
         patience: Stop after so many evaluations without a gain beyond chance.
@@ -60,6 +61,7 @@ class LoopFlags(LoopOptions):
     sampler: Literal["uniform", "learnable"] = "uniform"
     explore: int = field(default=0, metadata={"min": 0})
     hints: str | None = None
+    executor: ExecutorName = "local"
     held_out: Path | None = None
     stop_at: float | None = None
     patience: int | None = field(default=None, metadata={"min": 1})
@@ -139,6 +141,7 @@ def run_loop(
                 sampler=flags.sampler,
                 explore=Exploration(n=flags.n, budget=flags.explore) if flags.explore else None,
                 hints=hints,
+                executor=flags.executor,
                 held_out=flags.held_out,
                 stop_when=flags.rules(),
                 trackers=trackers,

@@ -11,13 +11,15 @@ import inspect
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from trainer_server.common.options import help_of, nearest
 
 Keywords = ParamSpec("Keywords")
 Options = TypeVar("Options")
 Result = TypeVar("Result")
+
+ExecutorName = Literal["local", "processes", "ray"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Any, get_args
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
@@ -18,10 +18,11 @@ from art_langgraph.client.servers import find_concurrency
 from art_langgraph.loop.executors.base import Executor, RolloutTask
 from art_langgraph.loop.executors.base import Resume as Resume
 from art_langgraph.loop.executors.local import LocalExecutor
+from art_langgraph.loop.executors.processes import ProcessExecutor
 from art_langgraph.loop.failures import check_runs, runs_of, warn_unheard, warn_unscored
 from art_langgraph.loop.graphs import Graph as Graph
 from art_langgraph.loop.graphs import GraphSource
-from art_langgraph.loop.options import keywords_of, values_of
+from art_langgraph.loop.options import ExecutorName, keywords_of, values_of
 from art_langgraph.loop.pins import PinIgnored, check_version_asked
 from art_langgraph.loop.threads import check_thread
 from art_langgraph.progress import progress_bar
@@ -33,8 +34,6 @@ from trainer_server.common.extensions import load
 from trainer_server.wire import ConfigError, VersionRef
 
 log = logging.getLogger("art_langgraph")
-
-ExecutorName = Literal["local", "ray"]
 
 ScenarioLike = Scenario | dict[str, Any] | str | Command[Any]
 """A scenario, the text of a user's message, or a graph's input; see `Scenario.of`."""
@@ -59,8 +58,9 @@ class RolloutOptions:
             answer. Where several interrupts wait at once, it is called for each of them. The run also goes on from
             breakpoints (`interrupt_before`, `interrupt_after`), which ask nothing. Without it the run ends at either.
         metadata: Your data, kept in each trajectory.
-        executor: Where the graph runs: "local", in this process; "ray", as tasks of a Ray cluster; or an Executor such
-            as `RayExecutor(num_cpus=2)`. The reward function, the store and the report are of this process in any case.
+        executor: Where the graph runs: "local", in this process; "processes", in worker processes, one for each
+            processor; "ray", as tasks of a Ray cluster; or an Executor such as `ProcessExecutor(workers=4)` or
+            `RayExecutor(num_cpus=2)`. The reward function, the store and the report are of this process in any case.
     """
 
     temperature: float | None = None
@@ -345,20 +345,19 @@ def executor_of(executor: Executor | ExecutorName) -> Executor:
     """An executor by its name; an executor is returned as it is. Raises ConfigError for another name."""
     if not isinstance(executor, str):
         return executor
-    if executor not in ("local", "ray"):
-        raise ConfigError(
-            f'executor={executor!r} is unknown: give "local", "ray", or an Executor such as RayExecutor()'
-        )
+    if executor not in get_args(ExecutorName):
+        names = ", ".join(f'"{name}"' for name in get_args(ExecutorName))
+        raise ConfigError(f"executor={executor!r} is unknown: give {names}, or an Executor such as RayExecutor()")
     return _create_executor(executor)
 
 
 @cache
 def _create_executor(name: ExecutorName) -> Executor:
-    """One of each name in a process, so that a graph is sent to Ray once."""
-    if name == "local":
-        return LocalExecutor()
-    executor: Executor = load("art_langgraph.loop.executors.ray").RayExecutor()
-    return executor
+    """One of each name in a process, so that workers are started, and a graph is sent to Ray, once."""
+    if name == "ray":
+        executor: Executor = load("art_langgraph.loop.executors.ray").RayExecutor()
+        return executor
+    return LocalExecutor() if name == "local" else ProcessExecutor()
 
 
 async def find_limit(

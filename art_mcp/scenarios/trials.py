@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -28,13 +27,14 @@ from art_mcp.scenarios.observe import changes_with_time, is_local, parse_result,
 from art_mcp.scenarios.plan import MCPScenario, Reading, Step
 from art_mcp.scenarios.scenario_set import DroppedTask, drop
 from art_mcp.worlds.change import merge_changes
+from trainer_server.common.processors import processor_count
 
 log = logging.getLogger("art_mcp")
 
 APART = 1.2
 """Seconds between the two executions of a plan, so that values that show the time differ."""
 
-AT_ONCE = 2 * (os.cpu_count() or 1)
+AT_ONCE = 2 * processor_count()
 """Executions at the same time, if each has a world of its own. Half of them wait for a server to start."""
 
 BATCH = 12

@@ -18,6 +18,7 @@ from rich.table import Table
 
 from art_langgraph.client.proxies import get
 from trainer_server.common import Connection
+from trainer_server.common.processors import processor_count
 
 INTERVAL = 3.0
 """Seconds between two looks at the processes. A look takes some 50 ms of a processor: the kernel walks through all
@@ -148,10 +149,6 @@ def _request_seconds(connection: Connection) -> dict[str, float]:
     return engine["request_seconds"] or {}
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def budget(
     steps: Sequence[Mapping[str, Any]], seconds: Mapping[str, float], peak_memory: Mapping[str, int]
 ) -> dict[str, Any]:
@@ -174,7 +171,7 @@ def budget(
     known = _seconds(steps, seconds)
     processors = _total(row.get("spent", {}).get("processors", {}) for row in steps)
     taken = {role: processors[role] for role in IN_ROLLOUTS if role in processors}
-    idle = known["rollouts"] * _cores() - sum(taken.values())
+    idle = known["rollouts"] * processor_count() - sum(taken.values())
     return {
         "seconds": known,
         "rollouts": {

@@ -15,6 +15,7 @@ from typing import get_args
 import torch
 
 from trainer_server.common import Home
+from trainer_server.common.processors import processor_count
 from trainer_server.jobs.job_files import CANCELLED, JobFile, TrainingOutcome
 from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.base import Ledger
@@ -208,7 +209,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {ranks.label}%(message)s")
     by_accelerate = "TORCHELASTIC_RUN_ID" in os.environ  # which sets OMP_NUM_THREADS to 1, without a reason
     if by_accelerate or "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks.local_count))
+        torch.set_num_threads(max(1, processor_count() // ranks.local_count))
     start = time.monotonic()
     home = Home.find(args.home)
     model = PolicyModel(

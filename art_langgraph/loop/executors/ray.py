@@ -7,27 +7,28 @@ function, the trajectory store, the reports to the trainer server.
 from __future__ import annotations
 
 import asyncio
-import io
 import logging
 import os
-import pickle
-from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
-from langgraph.pregel import Pregel
-
 from art_langgraph.background.release import flush, release
-from art_langgraph.client.servers import known_servers, register_server
 from art_langgraph.loop.executors.base import RolloutResult, RolloutTask
-from art_langgraph.loop.executors.local import LocalExecutor
+from art_langgraph.loop.executors.transfer import (
+    ARGUMENT,
+    Packer,
+    TaskMessage,
+    await_answer,
+    lost_result,
+    pack_result,
+    pack_value,
+    servers_of,
+)
 from art_langgraph.loop.graphs import Graph, GraphSource, NotStarted
 from art_langgraph.notices import warn_once
-from art_langgraph.trajectory import Trajectory
 from trainer_server.common import Connection, tracing
 from trainer_server.common.home import is_local
 from trainer_server.wire import ConfigError
@@ -35,50 +36,17 @@ from trainer_server.wire.text import beginning
 
 log = logging.getLogger("art_langgraph")
 
-
 _REMEDY = (
     "Give a factory instead, a function of a module that makes the graph and its models on the worker: "
     "`from my_agents import make_graph`, then gather(make_graph, …), which sends the name my_agents:make_graph alone"
 )
 
 
-class _CompiledGraph(Exception):
-    """A compiled graph would be copied. LangGraph compares markers by their identity, which a copy does not have: a
-    node's result is refused there, or a channel that is empty counts as full."""
+def _packer(cloudpickle: ModuleType) -> Packer:
+    """Packs what can be imported by its name, and all else by its content."""
+    return partial(pack_value, pickler=cloudpickle.Pickler, receiver="a Ray worker", remedy=_REMEDY)
 
 
-def pack_value(cloudpickle: ModuleType, value: Any, what: str) -> bytes:
-    """A value as bytes: what can be imported by its name, all else by its content.
-
-    Args:
-        cloudpickle: Ray's own.
-        value: What is sent.
-        what: What it is, for messages.
-
-    Raises:
-        ConfigError: It cannot be pickled, or it holds a compiled graph.
-    """
-
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc, name-defined]
-        def reducer_override(self, obj: Any) -> Any:
-            if isinstance(obj, Pregel):
-                raise _CompiledGraph(f"the compiled graph {obj.get_name()!r} works in the process that made it only")
-            return super().reducer_override(obj)
-
-    file = io.BytesIO()
-    try:
-        Pickler(file).dump(value)
-    except (_CompiledGraph, pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError) as error:
-        raise ConfigError(f"{what} cannot be sent to a Ray worker: {_cause(error)}. {_REMEDY}") from error
-    return file.getvalue()
-
-
-def _cause(error: Exception) -> str:
-    return str(error) if isinstance(error, _CompiledGraph) else f"{type(error).__name__}: {error}"
-
-
-_GRACE = 5.0
-"""Seconds that a cancelled task has to end, before its worker process is killed."""
 _HEARTBEAT = 0.2
 """Seconds after which an idle event loop of a worker looks for a cancellation, for which there is no signal."""
 LOST_ROLLOUTS = "lost_rollouts"
@@ -129,25 +97,31 @@ class RayExecutor:
         graph = self._graph(ray, source)
         lost_ids: list[str] = []
         while True:
-            rollout_id = f"ro-{uuid4().hex}"
             servers = _servers(source)
+            sent = TaskMessage.of(source, task, f"ro-{uuid4().hex}", servers)
             proven = source.proven
-            task_bytes = pack_value(
-                ray.cloudpickle,
-                (replace(task, store=None), rollout_id, source.policy, source.server, servers, tracing.current()),
-                "an argument of the rollout (scenario, config, resume or metadata)",
+            reference = (
+                ray.remote(_work)
+                .options(**self._options)
+                .remote(graph, proven, _packer(ray.cloudpickle)(sent, ARGUMENT))
             )
-            reference = ray.remote(_work).options(**self._options).remote(graph, proven, task_bytes)
             try:
-                answer = ray.cloudpickle.loads(await _await_task(ray, reference))
+                answer = ray.cloudpickle.loads(
+                    await await_answer(
+                        reference.future(),
+                        cancel=partial(ray.cancel, reference),
+                        kill=partial(ray.cancel, reference, force=True),
+                    )
+                )
             except _lost_errors(ray) as error:
                 self.lost += 1
-                lost_ids.append(rollout_id)
-                release(rollout_id, [(server.url, server.api_key) for server in servers])
+                lost_ids.append(sent.rollout_id)
+                release(sent.rollout_id, [(server.url, server.api_key) for server in servers])
                 cause = beginning(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}", 200)
                 if len(lost_ids) > self._retries:
-                    return _given_up(source, task, lost_ids, servers, cause)
-                log.warning("the rollout %s was lost with its Ray worker, and is run again (%s)", rollout_id, cause)
+                    reason = f"the Ray workers of {len(lost_ids)} attempts were lost: {cause}"
+                    return lost_result(source, sent, reason, {LOST_ROLLOUTS: lost_ids})
+                log.warning("the rollout %s was lost with its Ray worker, and is run again (%s)", lost_ids[-1], cause)
                 continue
             except ray.exceptions.RayTaskError as error:
                 raise ConfigError(
@@ -170,7 +144,7 @@ class RayExecutor:
         """Ray's reference to the function, which is sent once."""
         if source not in self._sent:
             name = f"the function {source.name}" if source.name else "the graph"
-            self._sent[source] = ray.put(pack_value(ray.cloudpickle, source.graph, name))
+            self._sent[source] = ray.put(_packer(ray.cloudpickle)(source.graph, name))
         return self._sent[source]
 
 
@@ -196,9 +170,8 @@ def _lost_errors(ray: ModuleType) -> tuple[type[Exception], ...]:
 
 
 def _servers(source: GraphSource) -> list[Connection]:
-    """The trainer servers that a worker shall know; first the one that clients find here."""
-    candidates = known_servers()
-    servers = list(dict.fromkeys([*candidates, source.server] if source.server else candidates))
+    """The trainer servers that a worker shall know. A warning names those that another machine cannot reach."""
+    servers = servers_of(source)
     for server in servers:
         if is_local(server.url):
             warn_once(
@@ -208,69 +181,34 @@ def _servers(source: GraphSource) -> list[Connection]:
     return servers
 
 
-def _given_up(
-    source: GraphSource, task: RolloutTask, lost_ids: Sequence[str], servers: Sequence[Connection], cause: str
-) -> RolloutResult:
-    """The failed run of a rollout that was lost too often."""
-    trajectory = Trajectory(
-        scenario=task.scenario,
-        rollout_id=lost_ids[-1],
-        temperature=task.temperature,
-        requested_version=task.version if task.version is None or isinstance(task.version, int) else dict(task.version),
-        evaluation=task.evaluation,
-        hints=dict(task.hints),
-        metadata={**task.metadata, LOST_ROLLOUTS: list(lost_ids)},
-        error=f"WorkerLost: the Ray workers of {len(lost_ids)} attempts were lost: {cause}",
-    )
-    return RolloutResult(trajectory, source.kind, report_server=next(iter(servers), None))
-
-
-async def _await_task(ray: ModuleType, reference: Any) -> bytes:
-    """What a task returned. When the caller is cancelled, the task is ended first."""
-    future: Future[bytes] = reference.future()
-    waiting = asyncio.wrap_future(future)
-    try:
-        return await asyncio.shield(waiting)
-    except asyncio.CancelledError:
-        waiting.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-        ray.cancel(reference)
-        _, running = await asyncio.wait([waiting], timeout=_GRACE)
-        if running:
-            ray.cancel(reference, force=True)
-        raise
-
-
 def _work(graph: bytes, proven: bool, packed_task: bytes) -> bytes:
     """A rollout in a Ray worker.
 
     Args:
         graph: The packed function.
         proven: Whether the function has made a graph before, in another process.
-        packed_task: The packed task, the id of the rollout, the policy that is trained, the server that functions ask,
-            the servers to know, and the span that asked.
+        packed_task: The packed task.
 
     Returns:
         The packed result, and whether the function is proven; or the packed ConfigError that was raised.
     """
     from ray import cloudpickle
 
-    task, rollout_id, policy, server, servers, parent = cloudpickle.loads(packed_task)
-    for connection in reversed(servers):
-        register_server(connection)
-    if servers:  # clients that the graph makes find the server that the caller's clients find
-        os.environ.setdefault("ART_BASE_URL", servers[0].url)
-        os.environ.setdefault("ART_API_KEY", servers[0].api_key)
+    task: TaskMessage = cloudpickle.loads(packed_task)
+    if task.servers:  # clients that the graph makes find the server that the caller's clients find
+        os.environ.setdefault("ART_BASE_URL", task.servers[0].url)
+        os.environ.setdefault("ART_API_KEY", task.servers[0].api_key)
     source = GraphSource(_load_graph(cloudpickle, graph), proven=proven)
-    source.policy, source.server = policy, server
+    pack = _packer(cloudpickle)
     try:
-        with tracing.span("ray task", parent=parent):
-            result = asyncio.run(_awake(source, task, rollout_id))
+        with tracing.span("ray task", parent=task.parent):
+            result = asyncio.run(_awake(source, task))
     except ConfigError as error:
-        return pack_value(cloudpickle, error, "an error of the run")
+        return pack(error, "an error of the run")
     finally:
         tracing.flush()
         flush()
-    return _packed_result(cloudpickle, result, source.proven)
+    return pack_result(pack, result, source.proven)
 
 
 def _load_graph(cloudpickle: ModuleType, graph: bytes) -> Graph:
@@ -278,7 +216,7 @@ def _load_graph(cloudpickle: ModuleType, graph: bytes) -> Graph:
     return value
 
 
-async def _awake(source: GraphSource, task: RolloutTask, rollout_id: str) -> RolloutResult:
+async def _awake(source: GraphSource, task: TaskMessage) -> RolloutResult:
     """Runs a rollout in a loop that wakes now and then.
 
     Ray cancels a task by interrupting its main thread, without a signal of the system: a loop that waits for an answer
@@ -291,15 +229,6 @@ async def _awake(source: GraphSource, task: RolloutTask, rollout_id: str) -> Rol
 
     waking = asyncio.create_task(wake())
     try:
-        return await LocalExecutor().run(source, task, rollout_id=rollout_id)
+        return await task.run(source)
     finally:
         waking.cancel()
-
-
-def _packed_result(cloudpickle: ModuleType, result: RolloutResult, proven: bool) -> bytes:
-    """The answer of a task. An output that cannot be sent is sent as the trajectory store would keep it."""
-    try:
-        return pack_value(cloudpickle, (result, proven), "the run")
-    except ConfigError:
-        trajectory = Trajectory.model_validate(result.trajectory.model_dump(mode="json"))
-        return pack_value(cloudpickle, (replace(result, trajectory=trajectory), proven), "the run")

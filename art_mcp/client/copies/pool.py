@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +14,7 @@ from art_mcp.client.copies.placing import Ready, check_files, place_server
 from art_mcp.client.copies.reader import Reader
 from art_mcp.worlds.change import Change
 from art_mcp.worlds.world import Copy, World
+from trainer_server.common.processors import processor_count
 from trainer_server.wire import MCPError
 
 AHEAD = 2
@@ -49,7 +49,7 @@ class Pool:
         self.reader = Reader(self._make, self.remove)
         self._kept: deque[Ready] = deque()
         self._ahead: deque[asyncio.Task[Ready]] = deque()
-        self._starts = asyncio.Semaphore(os.cpu_count() or 1)
+        self._starts = asyncio.Semaphore(processor_count())
 
     async def take(self, *, refill: bool = True) -> Ready:
         """A copy with a running server, for one rollout.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
@@ -29,6 +28,7 @@ from art_mcp.scenarios.observe import findings, is_nothing, leaves, parse_result
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.scenarios.plan import Step
 from trainer_server.common.jsonl import to_json
+from trainer_server.common.processors import processor_count
 
 log = logging.getLogger("art_mcp")
 
@@ -57,7 +57,7 @@ SLOW = 2.0
 
 SLOW_TRIES = 3
 
-LANES = os.cpu_count() or 1
+LANES = processor_count()
 """Copies of the world in which tools that change something are tried at the same time."""
 
 DRAWS = 4

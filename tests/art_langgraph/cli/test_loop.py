@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from art_langgraph import TrainerClient
+from art_langgraph.loop.executors.base import RolloutResult
+from art_langgraph.loop.executors.local import LocalExecutor
 from tests.support.cli import art
 from tests.support.servers.trainer_server import TrainerServer
 from trainer_server.wire import ConfigError
@@ -72,6 +75,32 @@ async def test_the_loop_prints_held_out_success_and_promotes_the_best(
     assert listed["cli-loop"]["promoted"] is None
 
 
+async def test_the_loop_runs_graphs_where_executor_says(
+    connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = []
+
+    class Counting(LocalExecutor):
+        async def run(self, *args: Any, **options: Any) -> RolloutResult:
+            runs.append(args)
+            return await super().run(*args, **options)
+
+    monkeypatch.setenv("ART_HOME", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("art_langgraph.loop.rollout._create_executor", {"processes": Counting()}.__getitem__)
+    (tmp_path / "placed_agent.py").write_text(AGENT)
+    (tmp_path / "train.jsonl").write_text('"one"\n')
+    try:
+        art(
+            "train", "--policy", "cli-loop", "--scenarios", str(tmp_path / "train.jsonl"), "--graph-object",
+            "placed_agent:graph", "--reward", "placed_agent:reward", "--groups-per-step", "1", "--n", "2",
+            "--steps", "1", "--executor", "processes",
+        )  # fmt: skip
+    finally:
+        sys.modules.pop("placed_agent", None)
+    assert len(runs) == 2
+
+
 async def test_the_loop_ends_with_what_taught_nothing(
     connected: TrainerServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +137,7 @@ async def test_the_loop_ends_with_what_taught_nothing(
     ("words", "message"),
     [
         (["--from-store", "--explore", "8"], "--explore cannot be used without --scenarios"),
+        (["--from-store", "--executor", "ray"], "--executor cannot be used without --scenarios"),
         (["--from-store", "--hints", "a:b"], "--hints cannot be used without --scenarios"),
         (["--from-store", "--distill", "b@x"], "--distill: teacher='b@x' is no teacher"),
         (["--from-store", "--tracker", "wandb"], "--tracker cannot be used without --scenarios"),
