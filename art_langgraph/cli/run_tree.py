@@ -166,6 +166,7 @@ def _call(item: CallItem, number: int) -> str:
         "" if item.reported else "only the ledger knows of it",
     ]
     error = f" [red]{_escape_text(beginning(call.error, 400))}[/red]" if call.error else ""
+    error += f" [yellow]{_escape_text(item.text_call)}[/yellow]" if item.text_call else ""
     words = shorten(words_of(call.message), _LINE_LENGTH)
     head = f"[magenta]●[/magenta] [bold]{number}[/bold] [dim]{_escape_text(' · '.join(filter(None, notes)))}[/dim]"
     return f"{head}{error} {_escape_text(words)}".rstrip()

@@ -13,7 +13,7 @@ from art_examples.quickstart.server_process import trainer_server
 
 from tests.support.servers.real_server import Real, short_model
 from trainer_server.common import Home
-from trainer_server.engines.served_model import ensure_embedded
+from trainer_server.engines.package_models import PACKAGE_MODELS
 
 
 @pytest.fixture(scope="session")
@@ -25,7 +25,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Of the package: a server ends with the last test of its chain, as others need its memory.
 @pytest.fixture(scope="package")
 def real_on_whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
-    with real_server(tmp_path_factory.mktemp("real"), ensure_embedded(Home.find().cache)) as real:
+    with real_server(tmp_path_factory.mktemp("real"), PACKAGE_MODELS["embedded"].ensure(Home.find().cache)) as real:
         yield real
 
 

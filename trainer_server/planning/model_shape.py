@@ -154,7 +154,8 @@ class ModelShape:
         """The shape of a model. Does not use the network.
 
         Args:
-            model: A model directory, a config.json, a name in KNOWN with or without its organisation, or `embedded`.
+            model: A model directory, a config.json, a name in KNOWN with or without its organisation,
+                `embedded`, or `testbed:NAME`.
 
         Raises:
             ConfigError: There is no such model, or it is no dense decoder.
@@ -166,8 +167,11 @@ class ModelShape:
                 return cls.of_config(json.loads(path.read_text()), str(path))
             except ValueError as error:
                 raise ConfigError(f"{path} is not JSON: {error}") from None
-        model = "SmolLM2-135M" if model == "embedded" else model
-        name = model.rpartition("/")[2].lower().removesuffix("-instruct").removesuffix("-base")
+        from trainer_server.engines.package_models import package_model  # needs POSIX
+
+        package = package_model(model)
+        name = (package.name if package else model.rpartition("/")[2]).lower()
+        name = name.removesuffix("-instruct").removesuffix("-base").replace("qwen2.5-coder", "qwen2.5")
         if shape := next((shape for key, shape in KNOWN.items() if key.lower() == name), None):
             return shape
         raise ConfigError(f"--model {model}: give its directory or config.json, or one of: {', '.join(KNOWN)}")
@@ -189,6 +193,7 @@ KNOWN: dict[str, ModelShape] = {
     "Qwen3-8B": ModelShape(36, 4096, 12288, 32, 8, 128, 151936, False),
     "Qwen3-14B": ModelShape(40, 5120, 17408, 40, 8, 128, 151936, False),
     "Qwen3-32B": ModelShape(64, 5120, 25600, 64, 8, 128, 151936, False),
+    "Gemma-3-270M": ModelShape(18, 640, 2048, 4, 1, 256, 262144, True),
     "Llama-3.2-1B": ModelShape(16, 2048, 8192, 32, 8, 64, 128256, True),
     "Llama-3.2-3B": ModelShape(28, 3072, 8192, 24, 8, 128, 128256, True),
     "Llama-3.1-8B": ModelShape(32, 4096, 14336, 32, 8, 128, 128256, False),

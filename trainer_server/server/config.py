@@ -35,7 +35,8 @@ class ServerConfig:
     limit is None here, and 0 on the command line.
 
     Args:
-        model: `embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id.
+        model: `embedded` (SmolLM2-135M-Instruct from its package), a model directory, or a hub id. For tests and
+            benchmarks: `testbed:NAME`.
         revision: Branch, tag or commit of a hub model. Default: its main branch.
         engine: Kind of engine: `vllm`, or `module:factory` of one that you wrote.
         engine_urls: A vLLM that runs already: http://host:port, or unix:/path; repeatable. Default: start one here.

@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_tests.integration_tests import ChatModelIntegrationTests
 
 from art_langgraph import ChatART
-from trainer_server.engines.served_model import EMBEDDED
+from trainer_server.engines.package_models import EMBEDDED
 
 SKIPPED = {
     "test_agent_loop": "the embedded model calls tools only after demonstrations, which the suite's prompt lacks",

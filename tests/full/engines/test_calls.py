@@ -12,7 +12,7 @@ from langchain_core.messages import convert_to_openai_messages
 
 from art_langgraph import ChatART, TrainerClient
 from tests.support.servers.real_server import Real
-from trainer_server.engines.served_model import EMBEDDED
+from trainer_server.engines.package_models import EMBEDDED
 
 pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("found_by_clients")]
 

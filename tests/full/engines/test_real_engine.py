@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from art_langgraph import ChatART, GRPOConfig, TrainerClient, gather
 from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
-from trainer_server.engines.served_model import EMBEDDED
+from trainer_server.engines.package_models import EMBEDDED
 from trainer_server.engines.vllm.parser_table import FAMILIES, THOUGHTS
 from trainer_server.engines.vllm.registry import registry
 from trainer_server.wire import Completion

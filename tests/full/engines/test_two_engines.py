@@ -26,7 +26,8 @@ from tests.support.patience import PATIENCE
 from tests.support.servers.real_server import Real, gap
 from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
-from trainer_server.engines.served_model import EMBEDDED, resolve
+from trainer_server.engines.package_models import EMBEDDED
+from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.command import command, environment, fetching, free_port
 from trainer_server.wire import Completion
 

@@ -12,7 +12,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 
 from art_langgraph import ChatART, Distillation, GRPOConfig, TrainerClient, Trajectory, train
 from tests.support.servers.real_server import Real
-from trainer_server.engines.served_model import EMBEDDED
+from trainer_server.engines.package_models import EMBEDDED
 from trainer_server.engines.vllm.dialect import VLLMClient
 from trainer_server.engines.vllm.teacher import VLLMTeacher
 from trainer_server.jobs.teaching import hinted_prompt

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer
 
 from art_langgraph import SFTConfig, TrainerClient
 from tests.support.servers.real_server import Real
-from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
+from trainer_server.engines.package_models import EMBEDDED, PACKAGE_MODELS
 from trainer_server.jobs.queue import JobQueue
 from trainer_server.wire import Completion
 
@@ -111,7 +111,7 @@ async def test_a_completion_as_text_is_rendered_to_the_ledgers_prompt(real: Real
         result = await trainer.sft("shapes", conversations, config)
     rows = JobQueue(real.home.jobs).rows(result.metrics["job"]["id"])
     assert rows is not None
-    tokenizer = AutoTokenizer.from_pretrained(ensure_embedded(real.cache))
+    tokenizer = AutoTokenizer.from_pretrained(PACKAGE_MODELS["embedded"].ensure(real.cache))
     for row, completion in zip(rows.rows, ledger, strict=True):
         ((start, _),) = row.loss_spans
         assert row.ids[:start] == completion.prompt_token_ids

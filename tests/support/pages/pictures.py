@@ -14,7 +14,7 @@ from testbed.engine_app import make_app
 from tests.support.chromium import chromium
 from tests.support.servers.serving import serving
 from tests.support.servers.trainer_server import TOKEN, trainer_server_over
-from trainer_server.engines.served_model import EMBEDDED
+from trainer_server.engines.package_models import EMBEDDED
 
 PICTURE = Path(__file__).parents[3] / "docs" / "images" / "dashboard.png"
 

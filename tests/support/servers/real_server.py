@@ -13,7 +13,7 @@ import psutil
 
 from tests.support.training.models import first_layers
 from trainer_server.common import Connection, Home
-from trainer_server.engines.served_model import EMBEDDED, ensure_embedded
+from trainer_server.engines.package_models import EMBEDDED, PACKAGE_MODELS
 from trainer_server.process.hardware import cpu_dtype
 from trainer_server.wire import Completion
 
@@ -37,7 +37,7 @@ class Real:
 
 def short_model(where: Path) -> Path:
     """Four layers of the embedded model under its name, with its tokenizer. What it answers makes no sense."""
-    whole = ensure_embedded(Home.find().cache)
+    whole = PACKAGE_MODELS["embedded"].ensure(Home.find().cache)
     shutil.copytree(whole, where / EMBEDDED, ignore=shutil.ignore_patterns("*.safetensors*"))
     return first_layers(whole, 4, where / EMBEDDED)
 

@@ -178,6 +178,16 @@ async def test_a_run_that_no_client_told_of_shows_what_the_ledger_has(
     assert "It has no reward, and no step was sent it." in text
 
 
+async def test_an_answer_that_looks_like_a_call_says_so(server: TrainerServer, browser: httpx.Client) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    asked = {"role": "user", "content": 'say {"name": "look", "arguments": {}}'}
+    with server.http() as http:
+        body = {"model": "agent", "messages": [asked], "tools": tools, "max_tokens": 80}
+        http.post("/rollouts/textual/v1/chat/completions", json=body).raise_for_status()
+    await until(lambda: "/ui/runs/textual" in browser.get("/ui/runs", params={"q": "say"}).text)
+    assert "looks like a call of look that the parser did not take" in browser.get("/ui/runs/textual").text
+
+
 def test_a_click_gives_a_reward(server: TrainerServer, browser: httpx.Client, run: str) -> None:
     given = {"reward": 0.25, "reason": "<b>meh", "source": "dashboard"}
     path = "/api/rollouts/viewed/reward"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.servers.hub import COMMITS, serving_hub
-from trainer_server.engines import served_model
+from trainer_server.engines import package_models
 from trainer_server.engines.served_model import ServedModel, resolve
 from trainer_server.policies.model_card import model_card
 from trainer_server.training.export import embedded
@@ -76,7 +76,7 @@ def test_the_embedded_model_is_made_again_when_its_recipe_makes_other_files() ->
     """It is kept by its package's version and `_RECIPE`. If this fails, what `embedded.py` does has changed: if it
     makes other files, raise `_RECIPE`; then note the digest here."""
     code = ast.unparse(ast.parse(Path(str(embedded.__file__)).read_text()))  # comments and line breaks change nothing
-    assert (served_model._RECIPE, hashlib.sha256(code.encode()).hexdigest()[:12]) == (1, "9b988cdfcb8c")
+    assert (package_models._RECIPE, hashlib.sha256(code.encode()).hexdigest()[:12]) == (1, "654b42246704")
 
 
 def test_code_of_the_model_that_may_not_run_is_named_with_the_flag(tmp_path: Path) -> None:

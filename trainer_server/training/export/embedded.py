@@ -53,8 +53,29 @@ TEMPLATE = """\
 Tools are listed as signatures: a small model reads them better than JSON schemas, for a fifth of the tokens."""
 
 
-def convert(gguf: Path, out: Path) -> None:
-    """Writes the model of `gguf` into the directory `out` (made if missing)."""
+GEMMA_TEMPLATE = """\
+{{- bos_token }}
+{%- for message in messages %}
+    {{- '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' }}
+    {{- (message.content or '') + (eos_token if message.role == 'assistant' else '<end_of_turn>') + '\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<start_of_turn>model\\n' }}
+{%- endif %}
+"""
+"""Turns in Gemma's marks for a base model of it, which ends with its own end token and knows no tools."""
+
+TEMPLATES = {"smollm2": TEMPLATE, "gemma3": GEMMA_TEMPLATE}
+
+
+def convert(gguf: Path, out: Path, template: str | None = None) -> None:
+    """Writes the model of `gguf` into the directory `out` (made if missing).
+
+    Args:
+        gguf: The checkpoint.
+        out: The directory.
+        template: A name in `TEMPLATES`; None: the checkpoint's own chat template.
+    """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -62,7 +83,8 @@ def convert(gguf: Path, out: Path) -> None:
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True), dtype=torch.bfloat16
     )
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    tokenizer.chat_template = TEMPLATE
+    if template:
+        tokenizer.chat_template = TEMPLATES[template]
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.to(torch.bfloat16).save_pretrained(out)
@@ -73,5 +95,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gguf", type=Path)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--template", choices=TEMPLATES)
     args = parser.parse_args()
-    convert(args.gguf, args.out)
+    convert(args.gguf, args.out, args.template)

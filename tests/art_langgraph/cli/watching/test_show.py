@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from art_langgraph import Scenario, Trajectory, TrajectoryStore
+from art_langgraph.cli import run_tree
 from art_langgraph.trajectory import CompletionCall, NodeRun, ToolCall
 from tests.support.cli import art
+from tests.support.homes.ledger_rows import row
 from tests.support.servers.trainer_server import TrainerServer
+from trainer_server.common.run_tree import tree as common_tree
 
 
 def at(name: str, started: float, parent: str | None = None, **more: Any) -> dict[str, Any]:
@@ -98,6 +102,16 @@ def test_what_a_model_wrote_commands_no_terminal(store: TrajectoryStore) -> None
     assert "\x1b[31m" not in text
     assert "\u202e" not in text
     assert "<U+001B>[31mred<U+202E>" in text
+
+
+def test_an_answer_that_looks_like_a_call_says_so() -> None:
+    tools = [{"type": "function", "function": {"name": "look"}}]
+    answer = said("assistant", '{"name": "look", "arguments": {}}')
+    answers = [row("a").model_copy(update={"message": answer, "request": {"tools": tools}})]
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(run_tree.tree(Trajectory(scenario=Scenario(input="x")), common_tree(None, answers)))
+    assert "this looks like a call of look that the parser did not take" in captured.get()
 
 
 def test_programs_get_the_same_tree(store: TrajectoryStore) -> None:

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 from tests.support.training.models import ARCHITECTURES, first_layers, tiny_model
 from tests.support.training.worker import COMPLETIONS, completion, groups, make_worker, step
 from trainer_server.common import Home
-from trainer_server.engines.served_model import ensure_embedded
+from trainer_server.engines.package_models import PACKAGE_MODELS
 from trainer_server.jobs.queue import JobQueue
 from trainer_server.ledger.sqlite import SQLiteLedger
 from trainer_server.policies.store import OPTIMIZER, AdapterStore
@@ -350,7 +350,7 @@ def test_the_embedded_model_is_trained_to_the_same_bits_as_often_as_one_likes(tm
 
     Its first layers only: all layers are computed by the same kernels, on matrices of the same shapes.
     """
-    path = first_layers(ensure_embedded(Home.find().cache), 3, tmp_path / "model")
+    path = first_layers(PACKAGE_MODELS["embedded"].ensure(Home.find().cache), 3, tmp_path / "model")
     rng = random.Random(0)
     prompt = [rng.randrange(1000, 40000) for _ in range(120)]
     found = [
