@@ -6,6 +6,7 @@ import random
 import zlib
 from base64 import b64encode
 from html import escape
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import quote
 from xml.sax.saxutils import quoteattr
@@ -36,11 +37,12 @@ def make_diagrams(where: Path, seed: int) -> Path:
         ids = [one.lower().replace(" ", "-") for one in steps]
         cells = ['<mxCell id="0"/>', '<mxCell id="1" parent="0"/>']
         for at, (ident, step) in enumerate(zip(ids, steps, strict=True)):
-            place = f'<mxGeometry x="{40 + 180 * at}" y="{40 + rng.randrange(8) * 20}" width="120" height="60" as="geometry"/>'
+            corner = f'x="{40 + 180 * at}" y="{40 + rng.randrange(8) * 20}"'
+            place = f'<mxGeometry {corner} width="120" height="60" as="geometry"/>'
             title = quoteattr(f"{step} ({rng.choice(PEOPLE)[0]})")
             attributes = f'id="{ident}" value={title} style="{rng.choice(_STYLES)}" vertex="1" parent="1"'
             cells.append(f"<mxCell {attributes}>{place}</mxCell>")
-        for one, following in [*zip(ids, ids[1:], strict=False), (ids[0], rng.choice(ids[2:]))]:
+        for one, following in [*pairwise(ids), (ids[0], rng.choice(ids[2:]))]:
             ends = f'source="{one}" target="{following}" edge="1" parent="1"'
             geometry = '<mxGeometry relative="1" as="geometry"/>'
             cells.append(f'<mxCell id="{one}-2-{following}" value="{rng.choice(_LABELS)}" {ends}>{geometry}</mxCell>')
