@@ -1,4 +1,4 @@
-"""longpath on a directory of schedules in the XML of MS Project: the repair of a school, as planned and a month later."""
+"""longpath on schedules in the XML of MS Project: the repair of a school, as planned and a month later."""
 
 from __future__ import annotations
 

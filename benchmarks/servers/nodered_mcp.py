@@ -42,12 +42,14 @@ def make_flows(where: Path, seed: int) -> Path:
             group = add("group", z=tab, name=f"{place.capitalize()} {device}", style={"label": True}, nodes=[])
             group |= {"x": 54, "y": y - 41, "w": 852, "h": 82}
             common: dict[str, Any] = {"z": tab, "g": group["id"], "y": y}
+            served = {**common, "qos": "1", "broker": broker}
+            wait = rng.randrange(1, 15)
             rule = {"t": rng.choice(("lt", "gt")), "v": str(limit), "vt": "num"}
             chain = [
-                add("mqtt in", name=f"{place} {measure}", topic=f"{slug}/{measure}", qos="1", broker=broker, x=160, **common),
+                add("mqtt in", name=f"{place} {measure}", topic=f"{slug}/{measure}", x=160, **served),
                 add("switch", name=f"limit {limit}", property="payload", rules=[rule], outputs=1, x=380, **common),
-                add("delay", name=f"wait {rng.randrange(1, 15)} min", timeout=str(limit), timeoutUnits="minutes", x=580, **common),
-                add("mqtt out", name=f"{place} {device}", topic=f"{slug}/{device}/set", qos="1", broker=broker, x=800, **common),
+                add("delay", name=f"wait {wait} min", timeout=str(wait), timeoutUnits="minutes", x=580, **common),
+                add("mqtt out", name=f"{place} {device}", topic=f"{slug}/{device}/set", x=800, **served),
             ]  # fmt: skip
             for one, following in zip(chain, [*chain[1:], None], strict=True):
                 one["wires"] = [[following["id"]]] if following else []
