@@ -24,12 +24,12 @@ from trainer_server.wire.policies import ATTENTION_TARGETS, RECURRENT_TARGETS, T
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of a module that read the same input in most models."""
-_MLP_NAMES = {*TARGETS} - {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
 _ABSORBED = "kv_b_proj"
 _REFUSED_BY_PEFT = {"nemotron_h": ("out_proj",), "falcon_h1": ("out_proj",)}
 """By type of model: PEFT knows kernels of these that read the layer's weight past an adapter."""
 _ADAPTER = re.compile(r"\.lora_|\.base_layer$")
 """Within the names of what PEFT puts into a layer."""
+_IN_LAYER = re.compile(r"\.\d+\..*(?<!\d)$")
 
 
 def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
@@ -80,16 +80,14 @@ def model_targets(base: Any) -> list[str]:
       all experts, of twice the rank, which vLLM takes on some GPUs only, and would leave out the dense layers;
     - layers of recurrent mixers that `recurrent.LAYERS` does not have: their kernels read weights past an adapter;
     - names that PEFT refuses for an architecture, or that other modules have too;
-    - `kv_b_proj` of latent attention, which vLLM multiplies into the queries when it decodes.
+    - `kv_b_proj` of latent attention, which vLLM multiplies into the queries when it decodes;
+    - what is in no layer of the decoder, such as its head.
 
     Args:
         base: With or without adapters.
     """
-    decoder, head = base.get_decoder(), base.get_output_embeddings()
-    modules = {name: module for name, module in decoder.named_modules() if not _ADAPTER.search(name)}
+    modules = {name: module for name, module in base.get_decoder().named_modules() if not _ADAPTER.search(name)}
     left_out = {_ABSORBED, *(_REFUSED_BY_PEFT.get(base.config.model_type, ()))}
-    if has_experts(base):
-        left_out |= _MLP_NAMES
     outside = tuple(f"{name}." for name in [*_expert_blocks(modules), *_unknown_mixers(modules)])
     names = set()
     for name, module in modules.items():
@@ -97,8 +95,10 @@ def model_targets(base: Any) -> list[str]:
         layer = module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
         if not isinstance(layer, torch.nn.Linear) or f"{name}.".startswith(outside):
             left_out.add(last)
-        elif layer is not head and not last.isdigit():
+        elif _IN_LAYER.search(name):
             names.add(last)
+    if has_experts(base):
+        names &= {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
     return list(in_order(names - left_out))
 
 
