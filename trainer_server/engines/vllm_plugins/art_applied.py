@@ -33,7 +33,6 @@ PARTS = {
     ),
     NAMES: (
         "vllm.lora.model_manager:LoRAModelManager._add_adapter(lora)",
-        "vllm.lora.model_manager:LoRAModelManager.self.modules",
         "vllm.lora.model_manager:LoRAModelManager.self.packed_modules",
     ),
 }

@@ -57,19 +57,15 @@ def adapted_targets(base: Any, targets: Sequence[str]) -> list[str]:
         TrainingError: There are none, or a name is neither common nor that of a layer of this model.
     """
     own = model_targets(base)
-    if tuple(targets) == TARGETS and own:
-        return own
-    present = [target for target in own if target in targets]
     unknown = [target for target in targets if target not in own and target not in TARGETS]
+    present = own if tuple(targets) == TARGETS else [target for target in own if target in targets]
     if present and not unknown:
         return present
-    subject = f"targets={', '.join(targets)}: {type(base).__name__}"
+    subject = f"targets={', '.join(unknown or targets)}: {type(base).__name__}"
     among = f"create the policy with targets among {', '.join(own)}" if own else "none of its layers gets an adapter"
     if has_experts(base) and not unknown:
-        raise TrainingError(
-            f"{subject} is a mixture of experts, of which experts and MLPs get no adapter: {among}"
-        )
-    raise TrainingError(f"{subject} has no layers of these names: {among}")
+        raise TrainingError(f"{subject} is a mixture of experts, which get no adapter, nor do its MLPs: {among}")
+    raise TrainingError(f"{subject} has no layers of these names that get an adapter: {among}")
 
 
 def model_targets(base: Any) -> list[str]:
