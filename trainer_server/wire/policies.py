@@ -28,8 +28,8 @@ TARGETS = (
     *MLP_TARGETS,
     *("gate_up_proj", "w1", "w3", "w2", "input_linear", "output_linear"),
 )
-"""Common names of linear layers that get an adapter. As a policy's targets, all of them together mean every linear layer
-of the model that can have one, whatever its name."""
+"""Common names of linear layers that get an adapter. As a policy's targets, all of them together mean every linear
+layer of the model that can have one, whatever its name."""
 ATTENTION = "attention"
 """Among a policy's targets: `ATTENTION_TARGETS`."""
 _TARGET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")

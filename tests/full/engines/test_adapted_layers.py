@@ -14,7 +14,8 @@ ERROR = 0.25
 """vLLM computes in bf16: 0.01 to 0.03 nats per token of a move of at least 0.2. An adapter that it does not apply, or
 applies to other rows of a packed layer, has an error of 1 or more."""
 EXPECTED = {
-    "Qwen3.5": "q_proj k_proj v_proj o_proj in_proj_qkv in_proj_z in_proj_b in_proj_a out_proj gate_proj up_proj down_proj",
+    "Qwen3.5": "q_proj k_proj v_proj o_proj in_proj_qkv in_proj_z in_proj_b in_proj_a out_proj "
+    "gate_proj up_proj down_proj",
     "Granite hybrid": "q_proj k_proj v_proj o_proj in_proj out_proj input_linear output_linear",
     "Phi-3": "o_proj qkv_proj down_proj gate_up_proj",
 }

@@ -1,8 +1,8 @@
 """Log-probabilities of a prompt's tokens by the real vLLM, with each of several adapters. vLLM's own Python runs it.
 
-Argument: JSON with `model`, `targets`, `adapters` (directory by name), `tokens`, and `options` of vLLM's `LLM`. The last
-line of the output is JSON: by adapter, and by `base`, the log-probabilities of all tokens but the first, in nats; or the
-text of vLLM's refusal.
+Argument: JSON with `model`, `targets`, `adapters` (directory by name), `tokens`, and `options` of vLLM's `LLM`. The
+last line of the output is JSON: by adapter, and by `base`, the log-probabilities of all tokens but the first, in nats;
+or the text of vLLM's refusal.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_linear_layers_are_those_of_the_weights(tmp_path: Path) -> None:
     assert layers(text) == ("q_proj", "in_proj_qkv", "mix")
     assert layers({**text, "model.visual.blocks.0.attn.proj.weight": [8, 8]}) == ("q_proj", "in_proj_qkv", "mix")
     assert layers({**text, "model.layers.0.mlp.experts.0.up_proj.weight": [8, 8]}) == ("q_proj", "in_proj_qkv")
-    assert layers(dict.fromkeys(["lm_head.weight"], [9, 8])) == ()
+    assert layers({"lm_head.weight": [9, 8]}) == ()
     assert ModelFiles(tmp_path / "none").linear_layers == ()
 
 

@@ -3,9 +3,9 @@
 Stock vLLM takes an adapter whose names are those of other modules, says so to a debug log, and answers from the base
 model, or from a model to which half of the adapter is applied. That happens where transformers and vLLM load different
 classes of a model: the trainer has the text of Qwen3.5 as `model.layers.0`, and vLLM has it beside the vision tower, as
-`language_model.model.layers.0`. A name is that of the one module of vLLM's that has the same name from `layers.0` on;
-where there are none or several of these, it stays as it is, and the adapter is refused, as one for layers that vLLM does
-not adapt.
+`language_model.model.layers.0`. A name is that of the one module of vLLM's that has the same name from `layers.0` on.
+Where there are none or several of these, it stays as it is, and the adapter is refused, as one for layers that vLLM
+does not adapt.
 """
 
 from __future__ import annotations
@@ -115,9 +115,13 @@ def check_applied(manager: Any, adapter: Any) -> None:
             "vLLM would apply no weight of this adapter, and answer from the base model: its layers are named like "
             f"{left_out[0]}, and those of {kind} that take adapters like {example}"
         )
+    packed = getattr(manager, "packed_modules", {})
+    parts = (part for name in set(adapter.loras) - set(left_out) for part in packed.get(name, [name]))
+    works = {_last(part) for part in parts} - {_last(name) for name in left_out}
     raise ValueError(
         f"vLLM would apply this adapter in part: {len(left_out)} of its {len(adapter.loras)} modules are none that "
         f"take adapters in {kind}: {_some(left_out)}. Create the policy with targets that this vLLM adapts"
+        + (f": {', '.join(sorted(works))}" if works else "")
     )
 
 
@@ -130,6 +134,10 @@ def _layer(name: str) -> str:
     """A module's name from its layer's number on: what comes before it may differ in vLLM."""
     match = re.search(r"(?:^|\.)(\d+\..+)$", name)
     return match[1] if match else name.rpartition(".")[2]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _some(names: list[str]) -> str:

@@ -1,8 +1,8 @@
 """An adapter for a part of a packed layer is applied where that part is not the first.
 
-vLLM packs layers that read the same input, such as `in_proj_qkv` and `in_proj_z` of Qwen3.5, of which the first has three
-slices. Of an adapter that lacks one part, stock vLLM takes all further slices for that part's, and raises an error at the
-next. Here the missing part gets a B of zeros, with the rows that the others leave.
+vLLM packs layers that read the same input, such as `in_proj_qkv` and `in_proj_z` of Qwen3.5, of which the first has
+three slices. Of an adapter that lacks one part, stock vLLM takes all further slices for that part's, and raises an
+error at the next. Here the missing part gets a B of zeros, with the rows that the others leave.
 
 Shapes: R rank, I in, O out of a part.
 """

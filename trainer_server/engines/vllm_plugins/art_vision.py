@@ -20,10 +20,10 @@ from art_parts import harmless, have
 FEATURE = "models without torchvision"
 PARTS = {FEATURE: ("vllm.model_executor.models.registry:_LazyRegisteredModel.load_model_cls",)}
 CPU_ONLY = (FEATURE,)
-_MODULES = tuple(
-    f"torchvision{rest}"
-    for rest in ("", ".io", ".ops", ".transforms", ".transforms.functional", ".transforms.v2")
-) + ("torchvision.transforms.v2.functional",)
+_MODULES = (
+    *("torchvision", "torchvision.io", "torchvision.ops", "torchvision.transforms"),
+    *("torchvision.transforms.functional", "torchvision.transforms.v2", "torchvision.transforms.v2.functional"),
+)
 
 
 class _Absent:

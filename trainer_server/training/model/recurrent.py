@@ -252,7 +252,7 @@ def _mamba2(
 
 
 def _no_fusion(*args: Any, **options: Any) -> None:
-    """No kernel that computes convolution, scan, norm and projection at once: it knows neither branches nor adapters."""
+    """No kernel that computes convolution, scan, norm and projection at once: it knows no branches and no adapters."""
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {

@@ -64,6 +64,14 @@ def test_an_adapter_that_is_applied_in_part_is_refused_by_the_names_of_its_modul
         plugin.check_applied(Manager(f"{LAYERS}.0.q_proj"), adapter(f"{LAYERS}.0.q_proj", *left_out))
 
 
+def test_targets_that_work_are_offered() -> None:
+    manager = Manager(f"{LAYERS}.0.qkv_proj", f"{LAYERS}.0.o_proj")
+    manager.packed_modules = {f"{LAYERS}.0.qkv_proj": ["x.q_proj", "x.k_proj"]}  # type: ignore[attr-defined]
+    names = [f"{LAYERS}.0.{name}_proj" for name in ("qkv", "o", "up")]
+    with pytest.raises(ValueError, match=r"0\.up_proj\. .* this vLLM adapts: k_proj, o_proj, q_proj$"):
+        plugin.check_applied(manager, adapter(*names))
+
+
 def test_halves_of_stacked_experts_belong_to_one_module() -> None:
     experts = f"{LAYERS}.0.mlp.experts"
     plugin.check_applied(Manager(experts), adapter(experts, f"{experts}.base_layer"))

@@ -39,7 +39,7 @@ def test_torchvision_can_be_imported_and_not_used_while_a_model_is_loaded() -> N
         from torchvision.transforms.v2 import functional
 
         assert functional.InterpolationMode | int | None
-        with pytest.raises(ModuleNotFoundError, match="functional.resize needs torchvision"):
+        with pytest.raises(ModuleNotFoundError, match=r"functional\.resize needs torchvision"):
             functional.resize(1)
     assert not [name for name in sys.modules if name.partition(".")[0] == "torchvision"]
     assert importlib.util.find_spec("torchvision") is None

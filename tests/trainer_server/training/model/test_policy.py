@@ -90,7 +90,9 @@ def test_a_version_is_loaded_with_the_targets_that_it_was_made_with(tmp_path: Pa
     model.initialise(PolicySpec(name="tiny"))
     assert len(list(model.parameters())) == 2 * len(before)
     model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
-    assert {name: bool(weight.equal(before[name])) for name, weight in model.parameters()} == dict.fromkeys(before, True)
+    assert {name: bool(weight.equal(before[name])) for name, weight in model.parameters()} == dict.fromkeys(
+        before, True
+    )
 
 
 def test_attention_names_its_layers_and_odd_names_are_refused() -> None:
