@@ -71,8 +71,8 @@ def plan_command(
         f"{full_requests} requests of full length at once"
         + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
-    if names := _targets(model):
-        console.print(f"adapters: {', '.join(names)}", markup=False)
+    if targets := _targets(model):
+        console.print(f"adapters: {', '.join(targets)}", markup=False)
     console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
     console.print("\n" + line, markup=False)
 
