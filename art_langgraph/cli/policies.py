@@ -92,7 +92,7 @@ def create_command(
         list[str] | None,
         typer.Option(
             "--target",
-            help="Linear layers that get an adapter, such as q_proj; once for each. Default: all of attention and MLP.",
+            help="Linear layers that get an adapter, such as q_proj, or attention; once for each. Default: all.",
             show_default=False,
         ),
     ] = None,

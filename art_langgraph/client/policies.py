@@ -38,7 +38,7 @@ class PolicyAPI(ServerAPI):
             name: Letters, digits, `.`, `_` and `-`; not the base model's name.
             rank: LoRA rank: 1, 8, 16, 32, 64, 128 or 256 (default 8).
             alpha: LoRA scale; the adapter adds (alpha / rank)·B·A (default 16).
-            targets: Names of the linear layers that get an adapter (default: all of attention and MLP).
+            targets: Names of the linear layers that get an adapter, or `attention` (default: all that the model has).
             seed: Seeds the initial A matrices; B starts at 0 (default 0).
             temperature: Sampling temperature of requests without a temperature header. It overrides what a graph
                 hard-codes.

@@ -83,6 +83,25 @@ FAMILIES = {
             thinks=True,
         ),
         Family(
+            "Qwen3.5",  # its text, with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "qwen3_5_text",
+            {
+                "vocab_size": 151_936,
+                "head_dim": 32,
+                "num_hidden_layers": 4,
+                "layer_types": [*["linear_attention"] * 3, "full_attention"],
+                "linear_num_value_heads": 4,
+                "linear_num_key_heads": 2,
+                "linear_key_head_dim": 64,
+                "linear_value_head_dim": 64,
+                "tie_word_embeddings": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+            },
+            thinks=True,
+        ),
+        Family(
             "Llama-3.1",
             "tokenizer-llama3_1",
             "llama",

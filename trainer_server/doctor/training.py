@@ -12,6 +12,7 @@ from trainer_server.common import Home
 from trainer_server.doctor.finding import Finding, State
 from trainer_server.engines.vllm.parsers import Parsers
 from trainer_server.process.child import inherited_environment
+from trainer_server.wire.policies import RECURRENT_TARGETS
 
 _TRAIN = "train"
 _TIMEOUT = 600.0
@@ -61,11 +62,12 @@ def _model(examination: dict[str, Any], rank: int, trial: dict[str, Any]) -> lis
         return [Finding(_TRAIN, "model", State.failed, why, remedy)]
     text = (
         f"{examination['architecture']}: a LoRA of rank {rank} adapts {examination['adapted']} layers, with "
-        f"{examination['parameters'] / 1e6:.1f} M parameters"
+        f"{examination['parameters'] / 1e6:.1f} M parameters: {', '.join(examination['targets'])}"
     )
     findings = [Finding(_TRAIN, "model", State.ok, text)]
     if examination["experts"]:
-        text = f"experts and MLPs get no adapter; only attention does: {', '.join(examination['targets'])}"
+        recurrent = " and recurrent layers" if set(examination["targets"]) & set(RECURRENT_TARGETS) else ""
+        text = f"experts and MLPs get no adapter; only attention{recurrent} does: {', '.join(examination['targets'])}"
         findings.append(Finding(_TRAIN, "experts", State.warning, text))
     if why := examination["separate"] or trial.get("rows_unshared_because"):
         text = f"completions do not share rows, which costs time and changes no result: {why}"

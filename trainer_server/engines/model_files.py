@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.wire import ConfigError
+from trainer_server.wire.policies import ATTENTION_TARGETS, RECURRENT_TARGETS, in_order
 
+_IN_LAYER = re.compile(r"\.\d+\.(?:.+\.)?([A-Za-z_]\w*)\.(?:weight|qweight|weight_packed)$")
+"""The name of a matrix of a layer in a checkpoint; its group is the linear layer's own name."""
+_EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.")
+_ABSORBED = "kv_b_proj"
+"""Of latent attention: vLLM multiplies it into the queries, so that it gets no adapter."""
+_TOWER = re.compile(r"vis(?:ion|ual)|audio")
 _LENGTHS = (
     "max_position_embeddings",
     "n_positions",
@@ -55,6 +62,33 @@ class ModelFiles:
     def architectures(self) -> list[str]:
         """Names of model classes, such as `Qwen3ForCausalLM`."""
         return [str(name) for name in self.config.get("architectures") or ()]
+
+    @property
+    def reads_videos(self) -> bool:
+        """Whether prompts may have videos."""
+        return any(key.startswith("video_token") for key in self.config)
+
+    @cached_property
+    def linear_layers(self) -> tuple[str, ...]:
+        """Names of the linear layers that can get an adapter, by the headers of the weights; empty without safetensors.
+
+        Of mixtures of experts these are those of attention and recurrent layers, and of models with towers those of the
+        language model.
+        """
+        shapes: dict[str, list[int]] = {}
+        for path in sorted(self.directory.glob("*.safetensors")):
+            with path.open("rb") as file:
+                header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            shapes |= {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+        text = {name: shape for name, shape in shapes.items() if not _TOWER.search(name)}
+        names = {
+            match[1]
+            for name, shape in text.items()
+            if len(shape) == 2 and not _EXPERTS.search(name) and (match := _IN_LAYER.search(name))
+        }
+        if any(_EXPERTS.search(name) for name in text):
+            names &= {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
+        return in_order(names - {_ABSORBED})
 
     @cached_property
     def template(self) -> str:

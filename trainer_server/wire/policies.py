@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
@@ -14,10 +15,24 @@ ATTENTION_TARGETS = (
     # Latent attention (DeepSeek). Not `kv_b_proj`: vLLM multiplies it into the queries when it decodes, so that its
     # adapter would count in the trainer and not in the sampler.
     *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"),
+    "qkv_proj",
+)
+RECURRENT_TARGETS = (
+    *("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"),
+    *("in_proj_qkvz", "in_proj_ba", "in_proj", "out_proj"),
 )
 MLP_TARGETS = ("gate_proj", "up_proj", "down_proj")
-TARGETS = (*ATTENTION_TARGETS, *MLP_TARGETS)
-"""Linear layers that can get an adapter. A model has some of them."""
+TARGETS = (
+    *ATTENTION_TARGETS,
+    *RECURRENT_TARGETS,
+    *MLP_TARGETS,
+    *("gate_up_proj", "w1", "w3", "w2", "input_linear", "output_linear"),
+)
+"""Common names of linear layers that get an adapter. As a policy's targets, all of them together mean every linear
+layer of the model that can have one, whatever its name."""
+ATTENTION = "attention"
+"""Among a policy's targets: `ATTENTION_TARGETS`."""
+_TARGET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"
 MAX_VERSION = 10**9
 """Version numbers are below this."""
@@ -30,6 +45,12 @@ FOLLOW = "follow"
 VersionRef = VersionNumber | Literal["latest", "follow"]
 """A version, in a request: its number, the newest one, or of a rollout the newest one at each call."""
 _VERSION = re.compile(r"0|[1-9][0-9]{0,8}")
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of linear layers, each once: the common ones in the order of `TARGETS`, then the others by the alphabet."""
+    others = set(names)
+    return (*(name for name in TARGETS if name in others), *sorted(others - set(TARGETS)))
 
 
 def version_number(text: str) -> int | None:
@@ -62,7 +83,7 @@ class PolicySpec(ClosedRecord):
     alpha: float = Field(default=16.0, gt=0)
     """LoRA scale: the adapter adds (alpha / rank)·B·A."""
     targets: Annotated[tuple[str, ...], FailFast()] = TARGETS
-    """Names of the linear layers that get an adapter. Those that the base model does not have are left out."""
+    """Names of the linear layers that get an adapter, or `attention`. By default all that the model has."""
     seed: int = Field(default=0, ge=0, lt=2**32)
     """Seed of the initial A matrices (B = 0)."""
     temperature: float | None = Field(default=None, ge=0, le=10)
@@ -75,9 +96,10 @@ class PolicySpec(ClosedRecord):
     @field_validator("targets")
     @classmethod
     def _known_targets(cls, targets: tuple[str, ...]) -> tuple[str, ...]:
-        if not targets or set(targets) - set(TARGETS):
-            raise ValueError(f"targets must be a non-empty subset of {', '.join(TARGETS)}")
-        return tuple(target for target in TARGETS if target in targets)
+        if not targets or not all(_TARGET.fullmatch(target) for target in targets):
+            raise ValueError(f"targets must be names of linear layers, such as {', '.join(TARGETS)}; or {ATTENTION}")
+        names = {*targets, *(ATTENTION_TARGETS if ATTENTION in targets else ())} - {ATTENTION}
+        return in_order(names)
 
 
 class Version(BaseModel):

@@ -15,9 +15,14 @@ from testbed.families.trial import family_server, run_trial
 
 pytestmark = pytest.mark.vllm
 
-TRIED = {"Qwen3": ("hermes", "qwen3"), "Gemma-3": ("pythonic", None), "gpt-oss": ("openai", "openai_gptoss")}
+TRIED = {
+    "Qwen3": ("hermes", "qwen3"),
+    "Qwen3.5": ("hermes", "qwen3"),
+    "Gemma-3": ("pythonic", None),
+    "gpt-oss": ("openai", "openai_gptoss"),
+}
 """The parsers of tool calls and of thoughts that serve them."""
-GAP = {"Qwen3": 0.05, "Gemma-3": 0.05, "gpt-oss": 0.1}
+GAP = {"Qwen3": 0.05, "Qwen3.5": 0.05, "Gemma-3": 0.05, "gpt-oss": 0.1}
 """Nats per token; a step raises an alarm at 0.1. Trainer and vLLM both compute in bf16, by other kernels. Where two
 experts of gpt-oss are nearly equal they may take different ones: a few tokens in a thousand differ by 1 to 3 nats then,
 and the mean is as these happen to be sampled, 0.03 to 0.06."""

@@ -72,3 +72,32 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"config\.json holds no JSON object"):
         _ = ModelFiles(tmp_path).config
+
+
+def test_linear_layers_are_those_of_the_weights(tmp_path: Path) -> None:
+    def layers(names: dict[str, list[int]], **config: Any) -> tuple[str, ...]:
+        header = {name: {"dtype": "BF16", "shape": shape, "data_offsets": [0, 0]} for name, shape in names.items()}
+        content = json.dumps({"__metadata__": {"format": "pt"}, **header}).encode()
+        where = model_directory(tmp_path, **config)
+        (where / "model.safetensors").write_bytes(len(content).to_bytes(8, "little") + content)
+        return ModelFiles(where).linear_layers
+
+    text = {
+        "model.layers.0.self_attn.q_proj.weight": [8, 8],
+        "model.layers.1.linear_attn.in_proj_qkv.weight": [8, 8],
+        "model.layers.1.linear_attn.conv1d.weight": [8, 1, 4],
+        "model.layers.0.input_layernorm.weight": [8],
+        "model.layers.0.self_attn.kv_b_proj.weight": [8, 8],
+        "model.layers.0.mlp.mix.weight": [8, 8],
+        "model.embed_tokens.weight": [99, 8],
+    }
+    assert layers(text) == ("q_proj", "in_proj_qkv", "mix")
+    assert layers({**text, "model.visual.blocks.0.attn.proj.weight": [8, 8]}) == ("q_proj", "in_proj_qkv", "mix")
+    assert layers({**text, "model.layers.0.mlp.experts.0.up_proj.weight": [8, 8]}) == ("q_proj", "in_proj_qkv")
+    assert layers({"lm_head.weight": [9, 8]}) == ()
+    assert ModelFiles(tmp_path / "none").linear_layers == ()
+
+
+def test_a_model_that_reads_videos_is_told_by_its_tokens(tmp_path: Path) -> None:
+    assert ModelFiles(model_directory(tmp_path, video_token_id=7)).reads_videos
+    assert not ModelFiles(model_directory(tmp_path, image_token_id=7)).reads_videos

@@ -223,6 +223,7 @@ def test_the_command_prints_the_table_and_the_line_to_run(narrow: Path) -> None:
         "3 KiB a token",
         "art-langgraph serve --model",
         "--adapter-slots 3",
+        "adapters: q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj",
         "tools: none, since the model has no chat template",
         "reasoning: none, since the chat template writes no thoughts",
     ):

@@ -42,6 +42,10 @@ def test_a_decoder_can_be_trained(tmp_path: Path) -> None:
     assert (found["architecture"], found["untrainable"], found["separate"]) == ("LlamaForCausalLM", None, None)
     ends = 4 * (32 + 32) + 3 * (32 + 48)
     assert (found["adapted"], found["parameters"]) == (14, 2 * 8 * ends)
+    names = "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"
+    assert next(finding.text for finding in _model(found, 8, {})).endswith(
+        f"adapts 14 layers, with 0.0 M parameters: {names}"
+    )
     shown = {"error": None, "tools": True, "calls": True, "results": True, "thoughts": True}
     assert found["template"] == shown
 

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from trainer_server.common import tracing
 from trainer_server.engines.base import EngineSettings
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.child import inherited_environment
@@ -55,13 +56,16 @@ def command(
         EngineError: vLLM is not installed.
     """
     base, slots, extra = settings.base, str(settings.adapter_slots), settings.args
+    files = ModelFiles(Path(base.path))
     address = ("--uds", str(listen)) if isinstance(listen, Path) else ("--host", host, "--port", str(listen))
     return [
         *(str(engine_python(settings.home.cache)), "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", base.path, "--served-model-name", base.name),
         *(*address, "--api-server-count", "1"),
         *("--enable-lora", "--max-loras", slots, "--max-cpu-loras", slots),
-        *("--max-lora-rank", str(settings.max_rank), "--lora-target-modules", *TARGETS),
+        *("--max-lora-rank", str(settings.max_rank), "--lora-target-modules", *(files.linear_layers or TARGETS)),
+        # Code that reads videos needs torchvision, which vLLM's environment for CPUs does not have.
+        *(("--language-model-only",) if settings.cpu and files.reads_videos else ()),
         *("--logprobs-mode", "processed_logprobs", "--generation-config", "vllm"),
         *("--uvicorn-log-level", "warning", "--enable-prompt-tokens-details"),
         *(("--middleware", "art_adapters.Fetched") if fetches else ()),

@@ -1,8 +1,11 @@
-"""vLLM refuses an adapter that it would not apply whole.
+"""An adapter gets the names of the modules that vLLM has loaded, and vLLM refuses one that it would not apply whole.
 
 Stock vLLM takes an adapter whose names are those of other modules, says so to a debug log, and answers from the base
 model, or from a model to which half of the adapter is applied. That happens where transformers and vLLM load different
-classes of a model, with other names for the same layers, and where vLLM adapts fewer kinds of layers than PEFT does.
+classes of a model: the trainer has the text of Qwen3.5 as `model.layers.0`, and vLLM has it beside the vision tower, as
+`language_model.model.layers.0`. A name is that of the one module of vLLM's that has the same name from `layers.0` on.
+Where there are none or several of these, it stays as it is, and the adapter is refused, as one for layers that vLLM
+does not adapt.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from art_parts import harmless, have
 
 FEATURE = "check of whole adapters"
 """The server uses no vLLM that lacks this, see `engine.py`."""
+NAMES = "adapters by the names of loaded modules"
 PARTS = {
     FEATURE: (
         "vllm.lora.lora_model:LoRAModel.from_lora_tensors(lora_model_id, tensors)",
@@ -26,6 +30,10 @@ PARTS = {
         "vllm.lora.model_manager:LoRAModelManager.self._registered_adapters",
         "vllm.lora.model_manager:LoRAModelManager.self.model",
         "vllm.lora.model_manager:LoRAModelManager.self.modules",
+    ),
+    NAMES: (
+        "vllm.lora.model_manager:LoRAModelManager._add_adapter(lora)",
+        "vllm.lora.model_manager:LoRAModelManager.self.packed_modules",
     ),
 }
 CPU_ONLY = ()
@@ -51,6 +59,34 @@ def check_read(names: Iterable[str], adapter: Any) -> None:
         f"vLLM would leave out {len(modules) - len(adapter.loras)} of this adapter's {len(modules)} modules: "
         f"{_some(missing)}. Create the policy with targets that this vLLM adapts"
     )
+
+
+def rename(manager: Any, adapter: Any) -> None:
+    """Gives the modules of an adapter the names that vLLM has for them.
+
+    Args:
+        manager: vLLM's LoRAModelManager.
+        adapter: Its LoRAModel, before weights are packed.
+    """
+    parts = (manager.packed_modules.get(name, [name]) for name in manager.modules)
+    names = {name for packed in parts for name in packed}
+    by_layer: dict[str, list[str]] = {}
+    for name in sorted(names):
+        by_layer.setdefault(_from_layer(name), []).append(name)
+    renamed = {}
+    for name in adapter.loras:
+        alike = [] if name in names else by_layer.get(_from_layer(name), [])
+        renamed[name] = alike[0] if len(alike) == 1 else name
+    if len(set(renamed.values())) == len(renamed):
+        adapter.loras = {renamed[name]: weights for name, weights in adapter.loras.items()}
+        for name, weights in adapter.loras.items():
+            weights.module_name = name
+
+
+def _from_layer(name: str) -> str:
+    """A module's name from `layers.N` on, with the word before the first number."""
+    match = re.search(r"(?:^|\.)(\w+\.\d+\..+)$", name)
+    return match[1] if match else name
 
 
 def check_applied(manager: Any, adapter: Any) -> None:
@@ -79,9 +115,13 @@ def check_applied(manager: Any, adapter: Any) -> None:
             "vLLM would apply no weight of this adapter, and answer from the base model: its layers are named like "
             f"{left_out[0]}, and those of {kind} that take adapters like {example}"
         )
+    packed = getattr(manager, "packed_modules", {})
+    parts = (part for name in set(adapter.loras) - set(left_out) for part in packed.get(name, [name]))
+    works = {_last(part) for part in parts} - {_last(name) for name in left_out}
     raise ValueError(
         f"vLLM would apply this adapter in part: {len(left_out)} of its {len(adapter.loras)} modules are none that "
         f"take adapters in {kind}: {_some(left_out)}. Create the policy with targets that this vLLM adapts"
+        + (f": {', '.join(sorted(works))}" if works else "")
     )
 
 
@@ -94,6 +134,10 @@ def _layer(name: str) -> str:
     """A module's name from its layer's number on: what comes before it may differ in vLLM."""
     match = re.search(r"(?:^|\.)(\d+\..+)$", name)
     return match[1] if match else name.rpartition(".")[2]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
 
 
 def _some(names: list[str]) -> str:
@@ -131,3 +175,17 @@ def register() -> None:
 
     LoRAModel.from_lora_tensors = classmethod(from_lora_tensors)
     LoRAModelManager.activate_adapter = activate_adapter
+    if have(NAMES, PARTS):
+        _rename_before_packing(LoRAModelManager)
+
+
+def _rename_before_packing(manager: Any) -> None:
+    add = manager._add_adapter
+
+    @functools.wraps(add)
+    def add_adapter(self: Any, lora: Any) -> None:
+        if getattr(lora, "art_from_file", False):
+            rename(self, lora)
+        add(self, lora)
+
+    manager._add_adapter = add_adapter

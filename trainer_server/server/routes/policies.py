@@ -65,7 +65,7 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
             await _wait(server, pending.id, spec.name)
         if (policy := await asyncio.to_thread(server.store.policy, spec.name)) is None:
             await _make(server, spec)
-        elif policy.spec == spec:
+        elif policy.spec == _with_targets_of(policy.spec, spec):
             response.status_code = 200
         else:
             raise Conflict(
@@ -75,6 +75,11 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
                 param="name",
             )
     return await asyncio.to_thread(get_policy, server, spec.name)
+
+
+def _with_targets_of(old: PolicySpec, spec: PolicySpec) -> PolicySpec:
+    """A spec with the targets of a policy, unless it names others: what they are by default has grown."""
+    return spec if "targets" in spec.model_fields_set else spec.model_copy(update={"targets": old.targets})
 
 
 def _difference(old: PolicySpec, new: PolicySpec) -> str:

@@ -9,19 +9,27 @@ Shapes: N tokens, I in, O out of all layers of a group, R rank times layers of a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 import torch._dynamo
 from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
+from peft.tuners.tuners_utils import BaseTunerLayer
 
+from trainer_server.training.model.recurrent import LAYERS
 from trainer_server.wire import PolicySpec, TrainingError
-from trainer_server.wire.policies import ATTENTION_TARGETS, MLP_TARGETS, TARGETS
+from trainer_server.wire.policies import ATTENTION_TARGETS, RECURRENT_TARGETS, TARGETS, in_order
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of a module that read the same input in most models."""
+_ABSORBED = "kv_b_proj"
+_REFUSED_BY_PEFT = {"nemotron_h": ("out_proj",), "falcon_h1": ("out_proj",)}
+"""By type of model: PEFT knows kernels of these that read the layer's weight past an adapter."""
+_ADAPTER = re.compile(r"\.lora_|\.base_layer$")
+"""Within the names of what PEFT puts into a layer."""
+_IN_LAYER = re.compile(r"\.\d+\..*(?<!\d)$")
 
 
 def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
@@ -43,25 +51,64 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
 
 
 def adapted_targets(base: Any, targets: Sequence[str]) -> list[str]:
-    """The targets that get an adapter in this model, of those that it has.
-
-    In a mixture of experts these are the layers of attention. PEFT would turn the names of MLP layers into parameters
-    of all experts, of twice the rank, which vLLM takes on some GPUs only, and would leave out the dense layers.
+    """The targets that get an adapter in this model, of those that it has; all of `model_targets` by default.
 
     Raises:
-        TrainingError: There are none.
+        TrainingError: There are none, or a name is neither common nor that of a layer of this model.
     """
-    names = {name.rpartition(".")[2] for name, _ in base.get_decoder().named_modules()}
-    left_out = MLP_TARGETS if has_experts(base) else ()
-    if present := [target for target in targets if target in names and target not in left_out]:
+    own = model_targets(base)
+    unknown = [target for target in targets if target not in own and target not in TARGETS]
+    present = own if tuple(targets) == TARGETS else [target for target in own if target in targets]
+    if present and not unknown:
         return present
-    subject = f"targets={', '.join(targets)}: {type(base).__name__}"
-    if left_out:
-        raise TrainingError(
-            f"{subject} is a mixture of experts, of which only the layers of attention get an adapter: create the "
-            f"policy with targets among {', '.join(name for name in ATTENTION_TARGETS if name in names)}"
-        )
-    raise TrainingError(f"{subject} has no layers of these names")
+    subject = f"targets={', '.join(unknown or targets)}: {type(base).__name__}"
+    among = f"create the policy with targets among {', '.join(own)}" if own else "none of its layers gets an adapter"
+    if has_experts(base) and not unknown:
+        raise TrainingError(f"{subject} is a mixture of experts, which get no adapter, nor do its MLPs: {among}")
+    raise TrainingError(f"{subject} has no layers of these names that get an adapter: {among}")
+
+
+def model_targets(base: Any) -> list[str]:
+    """Names of the linear layers of the decoder that get an adapter.
+
+    Left out are:
+    - experts, routers and all MLPs of a mixture of experts. PEFT would turn the names of MLP layers into parameters of
+      all experts, of twice the rank, which vLLM takes on some GPUs only, and would leave out the dense layers;
+    - layers of recurrent mixers that `recurrent.LAYERS` does not have: their kernels read weights past an adapter;
+    - names that PEFT refuses for an architecture, or that other modules have too;
+    - `kv_b_proj` of latent attention, which vLLM multiplies into the queries when it decodes;
+    - what is in no layer of the decoder, such as its head.
+
+    Args:
+        base: With or without adapters.
+    """
+    modules = {name: module for name, module in base.get_decoder().named_modules() if not _ADAPTER.search(name)}
+    left_out = {_ABSORBED, *(_REFUSED_BY_PEFT.get(base.config.model_type, ()))}
+    outside = tuple(f"{name}." for name in [*_expert_blocks(modules), *_unknown_mixers(modules)])
+    names = set()
+    for name, module in modules.items():
+        last = name.rpartition(".")[2]
+        layer = module.get_base_layer() if isinstance(module, BaseTunerLayer) else module
+        if not isinstance(layer, torch.nn.Linear) or f"{name}.".startswith(outside):
+            left_out.add(last)
+        elif _IN_LAYER.search(name):
+            names.add(last)
+    if has_experts(base):
+        names &= {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
+    return list(in_order(names - left_out))
+
+
+def _expert_blocks(modules: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the modules that have experts."""
+    return (name.rpartition(".")[0] for name, module in modules.items() if _is_experts(name, module))
+
+
+def _unknown_mixers(modules: Mapping[str, Any]) -> Iterator[str]:
+    """Names of the modules that carry a state from token to token, and are not in `recurrent.LAYERS`."""
+    for name, module in modules.items():
+        carries = any(isinstance(child, torch.nn.Conv1d) for child in module.children()) or hasattr(module, "A_log")
+        if name and carries and type(module).__name__ not in LAYERS:
+            yield name
 
 
 def unadapted_layers(base: Any) -> list[str]:
@@ -75,12 +122,16 @@ def unadapted_layers(base: Any) -> list[str]:
         for name, module in base.get_decoder().named_modules()
         if isinstance(module, torch.nn.Linear) and ".experts." not in name
     }
-    return sorted(names - set(TARGETS))
+    return sorted(names - set(model_targets(base)))
 
 
 def has_experts(base: Any) -> bool:
     """Whether the model is a mixture of experts."""
-    return any(name.endswith(".experts") for name, _ in base.named_modules())
+    return any(_is_experts(name, module) for name, module in base.named_modules())
+
+
+def _is_experts(name: str, module: Any) -> bool:
+    return name.endswith(".experts") or type(module).__name__.endswith("Experts")
 
 
 def _outside_decoder(base: Any, targets: Sequence[str]) -> str | None:

@@ -211,18 +211,20 @@ class PolicyModel:
         """Makes room for a LoRA of this shape and removes those of other shapes. Policies of one shape take turns.
 
         beside: Leave a LoRA of another shape where it is: its weights are there again when it is selected."""
-        shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(spec.targets).encode()):x}".replace(".", "_")
+        targets = adapted_targets(self._base, spec.targets)
+        shape = f"r{spec.rank}-a{spec.alpha:g}-{zlib.crc32('-'.join(targets).encode()):x}".replace(".", "_")
         others = set() if self._peft is None or beside else set(self._peft.peft_config) - {shape}
         if self._peft is None:
             self._peft = get_peft_model(self._base, lora_config(self._base, spec), adapter_name=shape)
         elif shape not in self._peft.peft_config:
             self._peft.add_adapter(shape, lora_config(self._base, spec))
         if shape != self._adapter and has_experts(self._base):
-            targets = ", ".join(adapted_targets(self._base, spec.targets))
-            log.warning("%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, targets)
+            log.warning(
+                "%s is a mixture of experts: only %s get an adapter", type(self._base).__name__, ", ".join(targets)
+            )
         elif shape != self._adapter and self._unadapted:
-            targets, left_out = ", ".join(adapted_targets(self._base, spec.targets)), ", ".join(self._unadapted)
-            log.warning("%s: %s get an adapter, %s none", type(self._base).__name__, targets, left_out)
+            names, left_out = ", ".join(targets), ", ".join(self._unadapted)
+            log.warning("%s: %s get an adapter, %s none", type(self._base).__name__, names, left_out)
         self._peft.set_adapter(shape)
         for other in others:
             self._peft.delete_adapter(other)
@@ -250,8 +252,11 @@ class PolicyModel:
     def load(self, spec: PolicySpec, directory: Path, *, beside: bool = False) -> None:
         """Puts a version's weights in place. Raises TrainingError when they do not fit the base model.
 
+        The version's own targets count: the default ones may have meant fewer layers when it was made.
+
         beside: Whether LoRAs of other shapes stay in place; otherwise they are removed."""
-        self.select(spec, beside=beside)
+        targets = tuple(json.loads((directory / "adapter_config.json").read_text())["target_modules"])
+        self.select(spec.model_copy(update={"targets": targets}), beside=beside)
         assert self._peft is not None
         state = load_file(directory / "adapter_model.safetensors")
         result: Any = set_peft_model_state_dict(self._peft, state, adapter_name=self._adapter)

@@ -252,7 +252,7 @@ def _mamba2(
 
 
 def _no_fusion(*args: Any, **options: Any) -> None:
-    """No kernel that computes convolution, scan and norm at once: it knows no branches."""
+    """No kernel that computes convolution, scan, norm and projection at once: it knows no branches and no adapters."""
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -271,7 +271,7 @@ class _Exchange:
         self._own, self._ours = own, ours
 
     def __call__(self, *args: Any, segments: Segments | None = None, layer: int = -1, **options: Any) -> Any:
-        if segments is None:
+        if segments is None and self._ours is not _no_fusion:
             return self._own(*args, **options)
         return self._ours(self._own, segments, layer, *args, **options)
 

@@ -64,6 +64,14 @@ def test_an_adapter_that_is_applied_in_part_is_refused_by_the_names_of_its_modul
         plugin.check_applied(Manager(f"{LAYERS}.0.q_proj"), adapter(f"{LAYERS}.0.q_proj", *left_out))
 
 
+def test_targets_that_work_are_offered() -> None:
+    manager = Manager(f"{LAYERS}.0.qkv_proj", f"{LAYERS}.0.o_proj")
+    manager.packed_modules = {f"{LAYERS}.0.qkv_proj": ["x.q_proj", "x.k_proj"]}  # type: ignore[attr-defined]
+    names = [f"{LAYERS}.0.{name}_proj" for name in ("qkv", "o", "up")]
+    with pytest.raises(ValueError, match=r"0\.up_proj\. .* this vLLM adapts: k_proj, o_proj, q_proj$"):
+        plugin.check_applied(manager, adapter(*names))
+
+
 def test_halves_of_stacked_experts_belong_to_one_module() -> None:
     experts = f"{LAYERS}.0.mlp.experts"
     plugin.check_applied(Manager(experts), adapter(experts, f"{experts}.base_layer"))
@@ -153,3 +161,37 @@ def test_only_whole_adapters_of_files_become_active(vllm: Any) -> None:
     assert 2 not in manager._registered_adapters
     with pytest.raises(ValueError, match=r"leave out 1 of this adapter's 2 modules: model\.layers\.0\.o_proj"):
         models.from_lora_tensors(4, tensors("model.layers.0.q_proj", "model.layers.0.o_proj"), skip="o_proj")
+
+
+class Weights:
+    """vLLM's of one module."""
+
+    def __init__(self, name: str) -> None:
+        self.module_name = name
+
+
+def renamed(manager: Any, *names: str) -> list[str]:
+    adapter = SimpleNamespace(loras={name: Weights(name) for name in names})
+    plugin.rename(manager, adapter)
+    assert [weights.module_name for weights in adapter.loras.values()] == list(adapter.loras)
+    return list(adapter.loras)
+
+
+def test_modules_get_the_names_of_those_that_vllm_has_loaded() -> None:
+    """The trainer has the text model alone, and vLLM has it beside a vision tower, with layers packed."""
+    manager = Manager(f"{LAYERS}.0.self_attn.qkv_proj", f"{LAYERS}.1.linear_attn.out_proj", "visual.blocks.0.attn.proj")
+    packed = [f"{LAYERS}.0.self_attn.{name}_proj" for name in "qkv"]
+    manager.packed_modules = {f"{LAYERS}.0.self_attn.qkv_proj": packed}  # type: ignore[attr-defined]
+    found = renamed(manager, "model.layers.0.self_attn.k_proj", "model.layers.1.linear_attn.out_proj")
+    assert found == [f"{LAYERS}.0.self_attn.k_proj", f"{LAYERS}.1.linear_attn.out_proj"]
+    assert renamed(manager, *packed) == packed, "the names of vLLM itself stay"
+    other = ["model.layers.0.self_attn.o_proj", "model.layers.1.out_proj", "model.blocks.1.linear_attn.out_proj"]
+    assert renamed(manager, *other) == other, "there is no such module"
+
+
+def test_a_name_that_several_modules_have_stays() -> None:
+    manager = Manager("encoder.layers.0.q_proj", "decoder.layers.0.q_proj", "decoder.layers.1.q_proj")
+    manager.packed_modules = {}  # type: ignore[attr-defined]
+    assert renamed(manager, "model.layers.0.q_proj") == ["model.layers.0.q_proj"]
+    twice = ["model.layers.1.q_proj", "mtp.layers.1.q_proj"]
+    assert renamed(manager, *twice) == twice, "no two adapters become one"

@@ -15,6 +15,7 @@ from tests.support.patience import PATIENCE
 from tests.support.servers.trainer_server import TOKEN, TrainerServer, trainer_server_on
 from trainer_server.jobs import trainer_process
 from trainer_server.server.routes import policies
+from trainer_server.wire import PolicySpec
 
 
 @pytest.mark.slow
@@ -80,3 +81,10 @@ async def test_clients_are_told_that_the_trainer_does_not_start(
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
     assert len([one for one in caplog.records if one.levelno == logging.WARNING and "stays open" in one.message]) == 1
+
+
+def test_a_policy_of_an_older_release_is_found_by_a_request_that_names_no_targets() -> None:
+    old = PolicySpec(name="p", targets=("q_proj", "v_proj"))
+    assert policies._with_targets_of(old, PolicySpec(name="p")) == old
+    assert policies._with_targets_of(old, PolicySpec(name="p", rank=16)) != old
+    assert policies._with_targets_of(old, PolicySpec(name="p", targets=("q_proj",))) != old

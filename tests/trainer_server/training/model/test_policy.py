@@ -9,14 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, Gemma3Config, LlamaConfig, Phi3Config, PhimoeConfig, Qwen3MoeConfig
+from pydantic import ValidationError
+from transformers import (
+    AutoModelForCausalLM,
+    FalconH1Config,
+    Gemma3Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    Phi3Config,
+    PhimoeConfig,
+    Qwen3MoeConfig,
+)
 
-from tests.support.training.models import ARCHITECTURES, SIZES, pair, tiny_model
+from tests.support.training.models import ARCHITECTURES, PLAIN, SIZES, pair, tiny_model
+from trainer_server.engines.model_files import ModelFiles
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.precision import with_gradients
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import PolicySpec, TrainingError
-from trainer_server.wire.policies import MLP_TARGETS
+from trainer_server.wire.policies import ATTENTION_TARGETS, MLP_TARGETS
 
 
 def test_an_adapter_is_written_in_one_order(tmp_path: Path) -> None:
@@ -46,8 +57,50 @@ def test_in_a_mixture_of_experts_only_attention_is_adapted_and_that_is_said(
 
 
 def test_layers_that_no_policy_adapts_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    tiny_model(tmp_path, Phi3Config(**SIZES, pad_token_id=0))
-    assert "Phi3ForCausalLM: o_proj, down_proj get an adapter, gate_up_proj, qkv_proj none" in caplog.text
+    sizes = {"mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8, "mamba_d_state": 8, "mamba_chunk_size": 8}
+    tiny_model(tmp_path, FalconH1Config(**SIZES, **sizes))
+    attention, mlp = "q_proj, k_proj, v_proj, o_proj", "gate_proj, up_proj, down_proj"
+    assert f"FalconH1ForCausalLM: {attention}, {mlp} get an adapter, in_proj, out_proj none" in caplog.text
+
+
+def test_targets_are_the_linear_layers_of_the_model_whatever_their_names(tmp_path: Path) -> None:
+    """Fused ones, and those that no list has."""
+    for config, names in (
+        (Phi3Config(**SIZES, pad_token_id=0), {"o_proj", "qkv_proj", "down_proj", "gate_up_proj"}),
+        (GPTNeoXConfig(**PLAIN), {"query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"}),
+    ):
+        model = tiny_model(tmp_path / config.model_type, config)
+        assert {name.split(".")[-3] for name, _ in model.parameters()} == names
+        assert set(ModelFiles(tmp_path / config.model_type).linear_layers) == names
+        (tmp_path / "adapter" / config.model_type).mkdir(parents=True)
+        model.save(tmp_path / "adapter" / config.model_type)
+    model.initialise(PolicySpec(name="tiny", targets=("dense",)))
+    assert {name.split(".")[-3] for name, _ in model.parameters()} == {"dense"}
+    with pytest.raises(TrainingError, match=r"targets=dens: .*among dense, dense_4h_to_h, .*query_key_value"):
+        model.initialise(PolicySpec(name="tiny", targets=("dense", "dens")))
+
+
+def test_a_version_is_loaded_with_the_targets_that_it_was_made_with(tmp_path: Path) -> None:
+    """Those of an older release, which adapted fewer layers by default."""
+    model = tiny_model(tmp_path / "model", Phi3Config(**SIZES, pad_token_id=0))
+    model.initialise(PolicySpec(name="tiny", targets=("o_proj", "down_proj")))
+    before = {name: weight.detach().clone() for name, weight in model.parameters()}
+    (tmp_path / "adapter").mkdir()
+    model.save(tmp_path / "adapter")
+    model.initialise(PolicySpec(name="tiny"))
+    assert len(list(model.parameters())) == 2 * len(before)
+    model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
+    assert {name: bool(weight.equal(before[name])) for name, weight in model.parameters()} == dict.fromkeys(
+        before, True
+    )
+
+
+def test_attention_names_its_layers_and_odd_names_are_refused() -> None:
+    assert PolicySpec(name="a", targets=("attention",)).targets == ATTENTION_TARGETS
+    assert PolicySpec(name="a", targets=("dense", "v_proj", "q_proj")).targets == ("q_proj", "v_proj", "dense")
+    for targets in ((), ("",), ("q_proj.weight",), (".*",)):
+        with pytest.raises(ValidationError, match="targets must be names of linear layers"):
+            PolicySpec(name="a", targets=targets)
 
 
 def test_nothing_is_drawn_at_random_in_training(tmp_path: Path) -> None:

@@ -1,0 +1,45 @@
+"""What vLLM lacks for models with recurrent layers, and what plugins put there; see tests/full for the real vLLM."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import pytest
+import torch
+
+from tests.support.engines.plugins import engine_plugin
+
+packed, gated_delta, vision = (engine_plugin(f"art_{name}") for name in ("packed", "gated_delta", "vision"))
+
+
+def test_a_part_that_an_adapter_lacks_gets_zeros_of_its_rows() -> None:
+    sizes = [4, 4, 6, 5]
+    a, b = torch.ones(2, 3), torch.ones(5, 2)
+    a_of_all, b_of_all = packed.with_zeros([None, a], [None, b], sizes)
+    assert [tuple(part.shape) for part in (*a_of_all, *b_of_all)] == [(2, 3), (2, 3), (14, 2), (5, 2)]
+    assert not b_of_all[0].any()
+    assert b_of_all[1] is b
+    whole = ([a, a], [torch.ones(14, 2), b])
+    assert packed.with_zeros(*whole, sizes) == whole
+
+
+def test_one_token_has_the_distance_that_the_kernel_takes_and_the_same_numbers() -> None:
+    row = torch.arange(12.0).view(1, 12)[:, :5]  # of a wider row, and yet contiguous
+    assert row.is_contiguous()
+    assert gated_delta.by_channels(row.T).stride() == (1, 5)
+    assert torch.equal(gated_delta.by_channels(row.T), row.T)
+    two = torch.arange(10.0).view(2, 5).T
+    assert gated_delta.by_channels(two) is two
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torchvision") is not None, reason="torchvision is installed")
+def test_torchvision_can_be_imported_and_not_used_while_a_model_is_loaded() -> None:
+    with vision.absent_torchvision():
+        from torchvision.transforms.v2 import functional
+
+        assert functional.InterpolationMode | int | None
+        with pytest.raises(ModuleNotFoundError, match=r"functional\.resize needs torchvision"):
+            functional.resize(1)
+    assert not [name for name in sys.modules if name.partition(".")[0] == "torchvision"]
+    assert importlib.util.find_spec("torchvision") is None
