@@ -13,9 +13,10 @@ from testbed.environments import environment
 _TITLES = ("Moons of Jupiter", "Spring sky", "Meteor showers", "Life of a star", "Eclipses", "The Milky Way")
 _POINTS = ("bring a red lamp", "best seen at dawn", "four hours long", "a telescope helps", "once in a decade", "free")
 _WRITE = """
-import json, sys
+import json, sys, time
 from PIL import Image
 from pptx import Presentation
+time.localtime = lambda *_: time.gmtime(1_800_000_000)  # of the entries of the archives: the seed makes their bytes
 for name, slides in json.load(sys.stdin).items():
     made = Presentation()
     for title, lines in slides:

@@ -26,9 +26,9 @@ def _quota() -> float:
     """Seconds of processor time for each second, as version 2 or 1 of control groups have it; infinite for no limit."""
     try:
         if (limit := _GROUPS / "cpu.max").exists():
-            quota, period = limit.read_text().split()
+            quota, period = limit.read_text("utf-8").split()
         else:
-            quota, period = ((_GROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+            quota, period = ((_GROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period"))
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     except (OSError, ValueError, ZeroDivisionError):  # there is none, or it is "max"
         return math.inf
