@@ -41,6 +41,8 @@ def make_season(where: Path, seed: int) -> Path:
             for play in rng.sample(_PLAYS, 2):
                 row = (name, play, rng.choice(("plays in", "understudies in")))
                 opened.execute("INSERT INTO relations (source, target, relation_type) VALUES (?, ?, ?)", row)
+        for table in ("entities", "observations", "relations"):
+            opened.execute(f"UPDATE {table} SET created_at = '2026-09-01 10:00:00'")
     return file
 
 

@@ -28,7 +28,8 @@ def _quota() -> float:
         if (limit := _GROUPS / "cpu.max").exists():
             quota, period = limit.read_text("utf-8").split()
         else:
-            quota, period = ((_GROUPS / "cpu" / f"cpu.cfs_{name}_us").read_text("utf-8") for name in ("quota", "period"))
+            files = (_GROUPS / "cpu" / f"cpu.cfs_{name}_us" for name in ("quota", "period"))
+            quota, period = (file.read_text("utf-8") for file in files)
         return int(quota) / int(period) if int(quota) > 0 else math.inf
     except (OSError, ValueError, ZeroDivisionError):  # there is none, or it is "max"
         return math.inf
