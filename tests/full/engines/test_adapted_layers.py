@@ -11,8 +11,8 @@ from tests.support.engines.adapted_layers import FAMILIES, family_model, measure
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 ERROR = 0.25
-"""vLLM computes in bf16: 0.01 to 0.03 nats per token of a move of at least 0.2. An adapter that it does not apply, or
-applies to other rows of a packed layer, has an error of 1 or more."""
+"""vLLM computes in bf16: 0.04 to 0.1 was measured, of moves of 0.1 nats a token and more. An adapter that it does not
+apply, or applies to other rows of a packed layer, has an error of 1 or more."""
 EXPECTED = {
     "Qwen3.5": "q_proj k_proj v_proj o_proj in_proj_qkv in_proj_z in_proj_b in_proj_a out_proj "
     "gate_proj up_proj down_proj",
