@@ -48,7 +48,7 @@ def test_a_run_is_measured_recorded_and_drawn(
     assert (row["task"], row["seed"], row["steps"], row["note"]) == ("tic_tac_toe", 0, 2, "a short run")
     assert [counts["drawn"] for counts in row["groups"]] == [2, 2]
     assert row["seconds"] > 0
-    assert "cores" in row["machine"]
+    assert "core" in row["machine"]
     for measured in (row["before"], row["prompted"], row["warm"], row["after"], row["models"]["openai/some-model"]):
         low, high = measured["interval"]
         assert 0 <= low <= measured["success"] <= high <= 1
