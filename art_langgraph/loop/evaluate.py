@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from art_langgraph.loop.failures import broke_off, check_rewards, runs_of, versions_of
 from art_langgraph.loop.graphs import Graph, GraphSource
@@ -22,6 +22,7 @@ from trainer_server.common.jsonl import read_jsonl, write_jsonl
 from trainer_server.wire.text import quantity
 
 _Z95 = 1.959963984540054
+_Part = TypeVar("_Part")
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -209,9 +210,6 @@ class Evaluation:
 
     def by_scenario(self) -> list[ScenarioOutcome]:
         """What the `scored` runs of each scenario came to."""
-        by_id: dict[str, list[Trajectory]] = {}
-        for run in self.scored:
-            by_id.setdefault(run.scenario.id, []).append(run)
         return [
             ScenarioOutcome(
                 scenario,
@@ -220,7 +218,7 @@ class Evaluation:
                 rewards=[run.reward for run in runs if run.reward is not None],
                 votes=[Vote(answer, self.succeeded(run)) for run in runs if (answer := self.answer(run)) is not None],
             )
-            for scenario, runs in by_id.items()
+            for scenario, runs in _by_scenario(lambda run: run, self.scored).items()
         ]
 
     @property
@@ -338,9 +336,9 @@ class Evaluation:
         return f"success {rate:.3f} (95 %: {low:.3f} to {high:.3f}){repeats}{mean}, {runs}"
 
 
-def _by_scenario(part: Callable[[Trajectory], float], runs: Iterable[Trajectory]) -> dict[str, list[float]]:
-    """A number of each run, by the ids of the scenarios."""
-    by_scenario: dict[str, list[float]] = {}
+def _by_scenario(part: Callable[[Trajectory], _Part], runs: Iterable[Trajectory]) -> dict[str, list[_Part]]:
+    """A part of each run, by the ids of the scenarios."""
+    by_scenario: dict[str, list[_Part]] = {}
     for trajectory in runs:
         by_scenario.setdefault(trajectory.scenario.id, []).append(part(trajectory))
     return by_scenario

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from trainer_server.wire import ConfigError
-from trainer_server.wire.policies import ATTENTION_TARGETS, RECURRENT_TARGETS, in_order
+from trainer_server.wire.policies import ABSORBED_TARGET, ATTENTION_TARGETS, RECURRENT_TARGETS, in_order
 
 _IN_LAYER = re.compile(r"\.\d+\.(?:.+\.)?([A-Za-z_]\w*)\.(?:weight|qweight|weight_packed)$")
 """The name of a matrix of a layer in a checkpoint; its group is the linear layer's own name."""
 _EXPERTS = re.compile(r"\.experts\.|\.block_sparse_moe\.")
-_ABSORBED = "kv_b_proj"
-"""Of latent attention: vLLM multiplies it into the queries, so that it gets no adapter."""
 _TOWER = re.compile(r"vis(?:ion|ual)|audio")
 _LENGTHS = (
     "max_position_embeddings",
@@ -88,7 +86,7 @@ class ModelFiles:
         }
         if any(_EXPERTS.search(name) for name in text):
             names &= {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
-        return in_order(names - {_ABSORBED})
+        return in_order(names - {ABSORBED_TARGET})
 
     @cached_property
     def template(self) -> str:

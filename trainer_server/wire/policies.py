@@ -10,10 +10,12 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
 
 from trainer_server.wire.bounds import ClosedRecord
 
+ABSORBED_TARGET = "kv_b_proj"
+"""A linear layer of latent attention that gets no adapter: vLLM multiplies it into the queries when it decodes, so that
+its adapter would count in the trainer and not in the sampler."""
 ATTENTION_TARGETS = (
     *("q_proj", "k_proj", "v_proj", "o_proj"),
-    # Latent attention (DeepSeek). Not `kv_b_proj`: vLLM multiplies it into the queries when it decodes, so that its
-    # adapter would count in the trainer and not in the sampler.
+    # Latent attention (DeepSeek), without `ABSORBED_TARGET`.
     *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"),
     "qkv_proj",
 )

@@ -20,11 +20,10 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from trainer_server.training.model.recurrent import LAYERS
 from trainer_server.wire import PolicySpec, TrainingError
-from trainer_server.wire.policies import ATTENTION_TARGETS, RECURRENT_TARGETS, TARGETS, in_order
+from trainer_server.wire.policies import ABSORBED_TARGET, ATTENTION_TARGETS, RECURRENT_TARGETS, TARGETS, in_order
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of a module that read the same input in most models."""
-_ABSORBED = "kv_b_proj"
 _REFUSED_BY_PEFT = {"nemotron_h": ("out_proj",), "falcon_h1": ("out_proj",)}
 """By type of model: PEFT knows kernels of these that read the layer's weight past an adapter."""
 _ADAPTER = re.compile(r"\.lora_|\.base_layer$")
@@ -76,14 +75,14 @@ def model_targets(base: Any) -> list[str]:
       all experts, of twice the rank, which vLLM takes on some GPUs only, and would leave out the dense layers;
     - layers of recurrent mixers that `recurrent.LAYERS` does not have: their kernels read weights past an adapter;
     - names that PEFT refuses for an architecture, or that other modules have too;
-    - `kv_b_proj` of latent attention, which vLLM multiplies into the queries when it decodes;
+    - `ABSORBED_TARGET`;
     - what is in no layer of the decoder, such as its head.
 
     Args:
         base: With or without adapters.
     """
     modules = {name: module for name, module in base.get_decoder().named_modules() if not _ADAPTER.search(name)}
-    left_out = {_ABSORBED, *(_REFUSED_BY_PEFT.get(base.config.model_type, ()))}
+    left_out = {ABSORBED_TARGET, *(_REFUSED_BY_PEFT.get(base.config.model_type, ()))}
     outside = tuple(f"{name}." for name in [*_expert_blocks(modules), *_unknown_mixers(modules)])
     names = set()
     for name, module in modules.items():

@@ -416,10 +416,23 @@ class PolicyModel:
             attention.Layout.of(row, self.device, self.trunk(row, trunk)) if trunk else self._layout(row, self.device)
         )
         hidden_1TE = self._hidden_states(row, layout, slice(trunk, None))
-        hidden_RE = hidden_1TE[0].index_select(0, place_R - trunk)
-        weight_VE = self._base.get_output_embeddings().weight
+        return self._read_out(hidden_1TE, place_R - trunk, target_R, temperature_R, entropy_gradient)
+
+    def _read_out(
+        self,
+        hidden_1TE: torch.Tensor,
+        index_R: torch.Tensor,
+        target_R: torch.Tensor,
+        temperature_R: torch.Tensor,
+        entropy_gradient: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The log-probs and entropies of `logprobs`; index_R: whose hidden state predicts each target."""
         logp_and_entropy: tuple[torch.Tensor, torch.Tensor] = HeadLogprobs.apply(
-            hidden_RE, weight_VE, target_R, temperature_R, entropy_gradient
+            hidden_1TE[0].index_select(0, index_R),
+            self._base.get_output_embeddings().weight,
+            target_R,
+            temperature_R,
+            entropy_gradient,
         )
         return logp_and_entropy
 
@@ -440,17 +453,13 @@ class PolicyModel:
         with torch.no_grad():
             layout = attention.Layout.of(row, self.device, trunk, pass_cache=cache)
             self._hidden_states(row, layout, slice(start, None))
-        place_T, index_R = np.unique(row.place_R, return_inverse=True)
+        place_T, order_R = np.unique(row.place_R, return_inverse=True)
         self._layers.twice = self._layers_twice(len(place_T))
         layout = attention.Layout.of_places(row, self.device, place_T, row.trunk, cache)
         hidden_1TE = self._hidden_states(row, layout, place_T)
-        logp_R: torch.Tensor = HeadLogprobs.apply(
-            hidden_1TE[0].index_select(0, torch.from_numpy(index_R).to(self.device)),
-            self._base.get_output_embeddings().weight,
-            torch.from_numpy(row.target_R).to(self.device),
-            torch.ones(len(row.target_R), device=self.device),
-            False,
-        )[0]
+        index_R, target_R = (torch.from_numpy(each_R).to(self.device) for each_R in (order_R, row.target_R))
+        temperature_R = torch.ones(len(row.target_R), device=self.device)
+        logp_R, _ = self._read_out(hidden_1TE, index_R, target_R, temperature_R, False)
         return logp_R
 
     @torch.no_grad()

@@ -34,6 +34,23 @@ def families(rows: Sequence[Row]) -> list[int]:
     return family_of
 
 
+def family_prefixes(rows: Sequence[Row], family_of: Sequence[int]) -> dict[int, tuple[list[int], int]]:
+    """By family: the indices of its rows, and how many tokens all of them begin with; 0 for a single row.
+
+    Args:
+        rows: Of a warm start.
+        family_of: Of each row, see `families`.
+    """
+    members: defaultdict[int, list[int]] = defaultdict(list)
+    for index, family in enumerate(family_of):
+        members[family].append(index)
+    lengths: dict[int, tuple[list[int], int]] = {}
+    for family, indices in members.items():
+        first, *others = (np.array(rows[index].ids, dtype=np.uint32) for index in indices)
+        lengths[family] = indices, min((tree.common_prefix(first, other) for other in others), default=0)
+    return lengths
+
+
 def batches(family_of: Sequence[int], size: int, rng: random.Random | None) -> list[list[int]]:
     """One pass over all rows: the indices of the rows of each update.
 

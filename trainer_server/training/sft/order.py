@@ -6,17 +6,14 @@ import json
 import math
 import random
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-import numpy as np
-
 from trainer_server.jobs.demonstrations import Row
-from trainer_server.training.model import tree
 from trainer_server.training.ranks import ALONE, Ranks
-from trainer_server.training.sft.batches import batches, families
+from trainer_server.training.sft.batches import batches, families, family_prefixes
 from trainer_server.training.sft.prefixes import UPDATES
 from trainer_server.wire import SFTConfig
 
@@ -154,14 +151,8 @@ class Order:
 def _costs(rows: Sequence[Row], family_of: Sequence[int], size: int, config: SFTConfig) -> list[float]:
     """What each row adds to an update: its own tokens, and its share of what all rows of its family begin with, in
     tokens that are computed forward and backward. A forward pass alone counts half."""
-    members: defaultdict[int, list[int]] = defaultdict(list)
-    for index, family in enumerate(family_of):
-        members[family].append(index)
     costs = [0.0] * len(rows)
-    for indices in members.values():
-        first = np.array(rows[indices[0]].ids, dtype=np.uint32)
-        alike = [tree.common_prefix(first, np.array(rows[other].ids, dtype=np.uint32)) for other in indices[1:]]
-        common = min(alike, default=0)
+    for indices, common in family_prefixes(rows, family_of).values():
         share = common * (0.5 if config.detach_prefix else 1.0) / min(size, len(indices))
         for index in indices:
             own = len(rows[index].ids) - common

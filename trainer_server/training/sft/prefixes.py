@@ -6,7 +6,6 @@ and tools and system prompt are most of many a demonstration.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,7 +13,8 @@ import numpy as np
 from trainer_server.jobs.demonstrations import Row as Demonstration
 from trainer_server.training.model.attention import Trunk
 from trainer_server.training.model.policy import PolicyModel
-from trainer_server.training.model.tree import Ints, Row, common_prefix
+from trainer_server.training.model.tree import Ints, Row
+from trainer_server.training.sft.batches import family_prefixes
 
 UPDATES = 8
 """Updates after which they are computed again (docs/benchmarks/imitation.md)."""
@@ -34,13 +34,12 @@ class Prefixes:
 
     def __init__(self, model: PolicyModel, rows: Sequence[Demonstration], family_of: Sequence[int], size: int) -> None:
         self._model = model
-        members: defaultdict[int, list[Ints]] = defaultdict(list)
-        for row, family in zip(rows, family_of, strict=True):
-            members[family].append(np.array(row.ids[: row.loss_spans[0][0] - 1], dtype=np.int64))
         savings: list[tuple[int, Ints]] = []
-        for first, *others in members.values():
-            if len(others) >= size and (length := min(_common(first, other) for other in others)):
-                savings.append((length * len(others), first[:length]))
+        for indices, common in family_prefixes(rows, family_of).values():
+            length = min(common, *(rows[index].loss_spans[0][0] - 1 for index in indices))
+            if len(indices) > size and length > 0:
+                prefix = np.array(rows[indices[0]].ids[:length], dtype=np.int64)
+                savings.append((length * (len(indices) - 1), prefix))
         savings.sort(key=lambda saving: -saving[0])
         self._prefixes = [prefix for _, prefix in savings[:_MOST]]
         self._trunks: dict[int, Trunk] = {}
@@ -65,7 +64,3 @@ class Prefixes:
         if index not in self._trunks:
             self._trunks[index] = self._model.trunk(row, len(self._prefixes[index]))
         return self._trunks[index]
-
-
-def _common(first: Ints, second: Ints) -> int:
-    return common_prefix(first.astype(np.uint32), second.astype(np.uint32))
