@@ -3,9 +3,8 @@
 Stock vLLM takes an adapter whose names are those of other modules, says so to a debug log, and answers from the base
 model, or from a model to which half of the adapter is applied. That happens where transformers and vLLM load different
 classes of a model: the trainer has the text of Qwen3.5 as `model.layers.0`, and vLLM has it beside the vision tower, as
-`language_model.model.layers.0`. A name is that of the one module of vLLM's that has the same name from `layers.0` on.
-Where there are none or several of these, it stays as it is, and the adapter is refused, as one for layers that vLLM
-does not adapt.
+`language_model.model.layers.0`. A name becomes that of the one module of vLLM's whose name ends in it. Where there are
+none or several of these, it stays as it is, and the adapter is refused, as one for layers that vLLM does not adapt.
 """
 
 from __future__ import annotations
@@ -70,23 +69,19 @@ def rename(manager: Any, adapter: Any) -> None:
     """
     parts = (manager.packed_modules.get(name, [name]) for name in manager.modules)
     names = {name for packed in parts for name in packed}
-    by_layer: dict[str, list[str]] = {}
-    for name in sorted(names):
-        by_layer.setdefault(_from_layer(name), []).append(name)
+    by_end: dict[str, list[str]] = {}
+    for name in names:
+        words = name.split(".")
+        for first in range(1, len(words)):
+            by_end.setdefault(".".join(words[first:]), []).append(name)
     renamed = {}
     for name in adapter.loras:
-        alike = [] if name in names else by_layer.get(_from_layer(name), [])
+        alike = [] if name in names else by_end.get(name, [])
         renamed[name] = alike[0] if len(alike) == 1 else name
     if len(set(renamed.values())) == len(renamed):
         adapter.loras = {renamed[name]: weights for name, weights in adapter.loras.items()}
         for name, weights in adapter.loras.items():
             weights.module_name = name
-
-
-def _from_layer(name: str) -> str:
-    """A module's name from `layers.N` on, with the word before the first number."""
-    match = re.search(r"(?:^|\.)(\w+\.\d+\..+)$", name)
-    return match[1] if match else name
 
 
 def check_applied(manager: Any, adapter: Any) -> None:

@@ -187,11 +187,15 @@ def test_modules_get_the_names_of_those_that_vllm_has_loaded() -> None:
     assert renamed(manager, *packed) == packed, "the names of vLLM itself stay"
     other = ["model.layers.0.self_attn.o_proj", "model.layers.1.out_proj", "model.blocks.1.linear_attn.out_proj"]
     assert renamed(manager, *other) == other, "there is no such module"
+    text = Manager("model.layers.0.q_proj")
+    text.packed_modules = {}  # type: ignore[attr-defined]
+    for name in ("language_model.layers.0.q_proj", "mtp.layers.0.q_proj", "other_model.layers.0.q_proj"):
+        assert renamed(text, name) == [name], "of another part of another model"
 
 
 def test_a_name_that_several_modules_have_stays() -> None:
-    manager = Manager("encoder.layers.0.q_proj", "decoder.layers.0.q_proj", "decoder.layers.1.q_proj")
+    manager = Manager(*(f"{part}.model.layers.0.q_proj" for part in ("encoder", "decoder")), f"{LAYERS}.1.q_proj")
     manager.packed_modules = {}  # type: ignore[attr-defined]
     assert renamed(manager, "model.layers.0.q_proj") == ["model.layers.0.q_proj"]
-    twice = ["model.layers.1.q_proj", "mtp.layers.1.q_proj"]
+    twice = ["model.layers.1.q_proj", "layers.1.q_proj"]
     assert renamed(manager, *twice) == twice, "no two adapters become one"
