@@ -129,7 +129,7 @@ class Arms:
         slot, name = (tool.name, path), parameter_name(path)
         arms = list(self._pools(tool, slot, name, schema, self._graph.pools))
         if schema.get("type") in ("integer", "number"):
-            arms += _numbers(name, schema)
+            arms += _numbers(name, schema, required=path in tool.input_schema.get("required", ()) or "." in path)
         else:
             arms = [*self._lists(tool, name, schema, arms), *self._made_up(tool, slot, name, schema, arms)]
         if pools:
@@ -322,16 +322,19 @@ def _path_maker(graph: ValueGraph, slot: Slot, folders: Sequence[str]) -> Make:
     return make
 
 
-def _numbers(name: str, schema: Mapping[str, Any]) -> Iterator[Arm]:
-    """Sources of numbers."""
+def _numbers(name: str, schema: Mapping[str, Any], required: bool) -> Iterator[Arm]:
+    """Sources of numbers. required: whether each call has the parameter, or the object that it is in."""
     default = schema.get("default")
     if isinstance(default, int | float) and not isinstance(default, bool):
         yield Arm("default", 0.3, lambda _: [default])
     examples = [value for value in schema.get("examples") or () if isinstance(value, int | float)]
     if examples:
         yield Arm("examples", 0.92, lambda _: examples)
-    yield Arm("number", 0.55, make=lambda rng, _: number(name, schema, rng), made_up=True)
-    if schema.get("type") == "integer":
+    # Nobody asks for header row 63: a number that may be left out and has no limit of its own is a small one.
+    small = schema.get("type") == "integer" and not (required or "maximum" in schema or set(words(name)) & WORDS.limits)
+    top = _SMALL if small else None
+    yield Arm("number", 0.55, make=lambda rng, _: number(name, schema, rng, top), made_up=True)
+    if schema.get("type") == "integer" and not small:
         yield Arm("small", 0.4, make=lambda rng, _: number(name, schema, rng, _SMALL), made_up=True)
 
 

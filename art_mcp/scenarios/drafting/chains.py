@@ -207,6 +207,8 @@ def _takers(drafter: Drafter) -> Iterator[_Taker]:
                 continue  # what is changed is looked up, and not what it becomes
             inner = plain(schema, tool.input_schema)
             kind = {"string": str, "integer": int}.get(str(inner.get("type")))
+            if kind is int and meanings(name)[-1:] and meanings(name)[-1] in WORDS.amounts:
+                continue  # how many there are of one thing is not how many are wanted of another
             if kind is not None and "enum" not in inner and drafter.values.refers(tool, name, inner):
                 fitting = drafter.values.candidates(tool, name, inner)
                 yield _Taker(tool, name, kind, frozenset(map(str, fitting)))

@@ -19,6 +19,7 @@ from art_mcp.scenarios.observe import Path, changes_with_time, leaves, meanings,
 from art_mcp.scenarios.phrasing.arguments import render_value
 from art_mcp.scenarios.phrasing.english import plural
 from art_mcp.scenarios.phrasing.language import WORDS
+from art_mcp.scenarios.phrasing.objects import lead_of
 from art_mcp.scenarios.phrasing.questions import Question, questions
 from art_mcp.scenarios.phrasing.sense import senses
 from art_mcp.scenarios.phrasing.wish import Wish, wish
@@ -151,7 +152,8 @@ class Drafter:
         key = self.rng.choice(fitting)
         value = self._absent(str(arguments[key]))
         draft = self.of_call(tool, {**arguments, key: value}, kind="impossible")
-        own = meanings(key)
+        parts = meanings(key)
+        own = parts[1:] if len(parts) > 1 and lead_of(parts) else parts  # from_column: no such column
         noun = next((word for word in own if word in meanings(sense.noun)), own[0] if own else "thing")
         return replace(draft, obstacle=Obstacle(value, noun))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from art_mcp.client.effects import words
@@ -38,7 +38,19 @@ _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 def message_of(text: str) -> str:
     """An error without the keys of its JSON, which are no words of the server."""
     value = parse_result(text)
-    return text if isinstance(value, str) else ". ".join(str(leaf) for _, leaf in leaves(value))
+    return text if isinstance(value, str) else ". ".join(_sentences(value))
+
+
+def _sentences(value: Any) -> Iterator[str]:
+    """The values in some JSON, and its lists of values in brackets, as an error in words has what it offers."""
+    items = list(value.values()) if isinstance(value, Mapping) else value if isinstance(value, list) else None
+    if items is None:
+        yield str(value)
+    elif isinstance(value, list) and len(value) > 1 and not any(isinstance(item, Mapping | list) for item in value):
+        yield f"[{', '.join(map(str, value))}]"
+    else:
+        for item in items:
+            yield from _sentences(item)
 
 
 def reason_of(text: str) -> str:
@@ -112,7 +124,7 @@ def offers(message: str, arguments: Mapping[str, Any]) -> tuple[list[str], list[
             candidates += parts
     candidates += _EXAMPLE.findall(bare)
     candidates = [candidate.strip(" '\"`").rstrip(".:,;") for candidate in candidates]
-    used = {str(value) for value in arguments.values()} | set(arguments)
+    used = {str(leaf) for _, leaf in leaves(dict(arguments))} | set(arguments)
     values = dict.fromkeys(
         candidate
         for candidate in candidates

@@ -362,10 +362,12 @@ def learn_failure(
     offer = [value for value in offer if canonical(value) not in new]
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
+    alike = {value: [slot for slot in slots if graph.kinds(slots[slot]) & graph.kinds(value)] for value in offer}
     for slot in shares:
         others = [value for other, value in slots.items() if other != slot]
         if isinstance(slots[slot], str):
-            graph.offer(slot, offer, endings, others)
+            # "Not in this column, which has …" offers titles for the title, and none for the column.
+            graph.offer(slot, [value for value in offer if slot in (alike[value] or shares)], endings, others)
             graph.messages[slot] = message[:1000]
         else:
             graph.offer(slot, numbers_in(message, slots.values()), (), others)

@@ -41,6 +41,9 @@ _WORD = re.compile(r"[A-Za-z]{3,}")
 _PART = re.compile(r"\b\w{3,20} \w{3,20}\b")
 """Two words of a text."""
 
+PATIENCE = 2.0
+"""Failures of a value that the server itself offered, before it counts as refused."""
+
 
 @dataclass(frozen=True, slots=True)
 class CallSequence:
@@ -179,7 +182,8 @@ class ValueGraph:
         source = (Origin.ERROR, parameter_name(slot[1]))
         values = list(values)
         for other in others:  # not with one another: the call failed
-            self._connect([other, *values])
+            if not self.neighbours(values, [other]):  # else it is known which of them it goes with
+                self._connect([other, *values])
         for value in values:
             pool = self.pools.setdefault(source, Pool(source, Finding(None, (), frozenset(), value), Origin.ERROR))
             if len(pool.values) < MAX_FINDINGS:
@@ -272,10 +276,20 @@ class ValueGraph:
         ]
 
     def _of(self, slot: Slot, key: str) -> list[Source]:
-        """Where the value of a slot was taken from; if that is not known, where it could be taken from."""
-        if (slot, key) in self._draws:
-            return [self._draws[slot, key]]
-        return [source for source, pool in self.pools.items() if key in pool.values]
+        """Where the value of a slot was taken from; if that is not known, where it could be taken from. For a value
+        that a schema names, both: what the server shows beside it is of its kind, as the other columns of a board."""
+        drawn = self._draws.get((slot, key))
+        pool = self.pools.get(drawn) if drawn is not None else None
+        if drawn is not None and pool is not None and pool.origin is not Origin.SCHEMA:
+            return [drawn]
+        others = [source for source, pool in self.pools.items() if key in pool.values and source != drawn]
+        return others if drawn is None else [drawn, *others]
+
+    def kinds(self, value: Any) -> set[tuple[str | Origin, tuple[str, ...]]]:
+        """What a value is where the server shows it: who gave it, and its name there."""
+        key = canonical(value)
+        pools = [pool for pool in self.pools.values() if pool.origin is not Origin.ERROR and key in pool.values]
+        return {(pool.origin, tuple(pool.finding.own)) for pool in pools}
 
     def _values_of(self, source: Source) -> Iterable[str]:
         pool = self.pools.get(source)
@@ -299,14 +313,20 @@ class ValueGraph:
 
     def is_refused(self, slot: Slot, value: Any) -> bool:
         """Whether calls with a value in a slot failed, and more than worked; if there were none, those of other tools
-        with the value in a parameter of this name."""
+        with the value in a parameter of this name. A value that the server offered fails for what it goes with, so it
+        takes more of them."""
         tally = self._count_of(slot, value)
-        return tally is not None and tally.failures > tally.successes
+        return tally is not None and tally.failures > tally.successes + self._patience(slot, value)
 
     def is_refused_here(self, slot: Slot, value: Any) -> bool:
         """The same, but only by calls with the value in this very slot."""
         tally = self._values.get((slot, canonical(value)))
-        return tally is not None and tally.failures > tally.successes
+        return tally is not None and tally.failures > tally.successes + self._patience(slot, value)
+
+    def _patience(self, slot: Slot, value: Any) -> float:
+        """Failures of a value that prove nothing."""
+        offered = canonical(value) in self._values_of((Origin.ERROR, parameter_name(slot[1])))
+        return PATIENCE if offered else 0.0
 
     def is_accepted(self, slot: Slot, value: Any) -> bool:
         """Whether a call with a value in a slot worked; if there was none, one of another tool, as in `is_refused`."""

@@ -345,6 +345,7 @@ class _Draw:
         values = [value for value in values if not self._graph.is_refused(slot, value)] or values
         if not values:
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values")
+        values = [value for value in values if not (isinstance(value, str) and value in self._leaves)] or values
         together = self._graph.neighbours(values, self._leaves) if self._leaves else []
         if self._optional and self._pools is None and arm.seen and not together and self._graph.knows(self._leaves):
             raise NoValue(f"{slot[0]}'s {slot[1]} has no values that go with the others")

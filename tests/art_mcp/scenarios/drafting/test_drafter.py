@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,14 +113,15 @@ def test_a_task_that_must_fail_is_of_values_that_are_there_but_refused() -> None
     assert draft.steps == [Step(tool="return_book", arguments={"title": "Dune"})]
 
 
-def test_a_value_that_does_not_exist_has_a_noun() -> None:
-    opens = tool("get_box", box_name=STRING)
+@pytest.mark.parametrize(("parameter", "noun"), [("box_name", "box"), ("from_shelf", "shelf")])
+def test_a_value_that_does_not_exist_has_a_noun(parameter: str, noun: str) -> None:
+    opens = tool("get_box", **{parameter: STRING})
     catalog, rng = Catalog(tools=[opens]), random.Random(0)
     values = Values(catalog, {}, rng)
-    values.learn("list_boxes", {}, [{"box_name": f"b-{at}"} for at in range(9)])
+    values.learn("list_boxes", {}, [{parameter: f"b-{at}"} for at in range(9)])
     draft = Drafter(catalog, catalog.tools, values, rng).missing("get_box")
     assert draft
-    assert draft.obstacle == Obstacle(draft.steps[0].arguments["box_name"], "box")
+    assert draft.obstacle == Obstacle(draft.steps[0].arguments[parameter], noun)
 
 
 def test_a_date_is_no_name_of_something_that_does_not_exist() -> None:

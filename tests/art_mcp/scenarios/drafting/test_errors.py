@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from art_mcp.scenarios.drafting.errors import blame, numbers_in, offers, parameters_in, reason_of
+from art_mcp.scenarios.drafting.errors import blame, message_of, numbers_in, offers, parameters_in, reason_of
 
 CALL = {("lend", "title"): "Dune", ("lend", "member"): "Ada Berg", ("lend", "due_date"): "soon"}
 
@@ -52,6 +52,11 @@ def test_an_error_offers_values_but_no_places_of_other_machines(
     message: str, values: list[str], endings: list[str]
 ) -> None:
     assert offers(message, {"name": "x"}) == (values, endings)
+
+
+def test_an_error_offers_the_items_of_a_list_in_its_json() -> None:
+    error = '{"ok": false, "code": "bad", "message": "no column \'x\'", "seen": {"columns": ["TODO", "IN WORK"]}}'
+    assert offers(message_of(error), {"names": ["x"]}) == (["TODO", "IN WORK"], [])
 
 
 def test_offers_are_bounded() -> None:

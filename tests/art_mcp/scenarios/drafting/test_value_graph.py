@@ -12,7 +12,7 @@ import pytest
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
 from art_mcp.scenarios.drafting.explore import learn_failure
-from art_mcp.scenarios.drafting.pools import parameter_name
+from art_mcp.scenarios.drafting.pools import Origin, parameter_name
 from art_mcp.scenarios.drafting.values import Values
 from art_mcp.scenarios.drafting.world_values import all_findings
 from art_mcp.scenarios.plan import Step
@@ -309,3 +309,49 @@ def test_what_a_server_wrote_to_its_log_is_learnt_and_not_repeated() -> None:
     learn_failure(values, step, "Error executing tool log_set", log_text="ValueError: reps is required")
     assert values.graph.necessary["log_set"] == (["reps"], False)
     assert values.graph.refusals["log_set"] == [({"note": "hard"}, "Error executing tool log_set")]
+
+
+def board_of(*tools: CatalogTool) -> Values:
+    """A board with three columns, of which a schema names the first one."""
+    values = values_of(tool("add_card", name=STRING, column=STRING | {"default": "todo"}), *tools, tool("show_board"))
+    cards = {"todo": ["Buy plywood"], "doing": ["Sand the table"], "done": ["Mend the saw"]}
+    values.learn("show_board", {}, {column: [{"name": name} for name in names] for column, names in cards.items()})
+    return values
+
+
+def test_what_a_schema_names_stands_for_its_kind() -> None:
+    moves = tool("move_card", name=STRING, column_to=STRING)
+    values = board_of(moves)
+    assert values.arguments(moves, explore=True)["column_to"] == "todo"
+    values.graph.note("move_card", {"name": "Sand the table", "column_to": "todo"}, 1.0)
+    assert "doing" in {call["column_to"] for call in drawn(values, moves)}
+
+
+def test_a_call_has_no_text_twice_where_there_are_others() -> None:
+    moves = tool("move_card", name=STRING, column=STRING, column_to=STRING)
+    values = board_of(moves)
+    values.graph.note("move_card", {"name": "Buy plywood", "column": "todo", "column_to": "done"}, 1.0)
+    assert all(call["column"] != call["column_to"] for call in drawn(values, moves))
+
+
+def test_an_error_offers_each_argument_what_is_like_it() -> None:
+    moves = tool("move_card", name=STRING, column=STRING)
+    values = board_of(moves)
+    step = Step(tool="move_card", arguments={"name": "Sand the table", "column": "done"})
+    learn_failure(values, step, "no card 'Sand the table' in column done: 'Buy plywood', 'Mend the saw'")
+    assert (Origin.ERROR, "column") not in values.graph.pools
+
+
+def test_what_the_server_offered_is_not_given_up_for_what_it_went_with() -> None:
+    moves = tool("move_card", name=STRING, column=STRING)
+    values = board_of(moves)
+    learn_failure(values, Step(tool="move_card", arguments={"name": "Sand the table", "column": "zz"}),
+                  "no column 'zz', only 'todo', 'doing', 'done'")  # fmt: skip
+    learn_failure(values, Step(tool="move_card", arguments={"name": "Mend the saw", "column": "doing"}),
+                  "no card 'Mend the saw' in column doing")  # fmt: skip
+    assert not values.graph.is_refused(("move_card", "column"), "doing")
+    assert values.graph.neighbours(["todo", "doing", "done"], ["Sand the table"]) == ["doing"]
+    for _ in range(4):
+        learn_failure(values, Step(tool="move_card", arguments={"name": "Sand the table", "column": "doing"}),
+                      "the column doing is closed")  # fmt: skip
+    assert values.graph.is_refused(("move_card", "column"), "doing")
