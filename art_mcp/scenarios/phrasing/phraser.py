@@ -26,6 +26,8 @@ LONG_WORDS = 14
 
 _OPEN_STOP = re.compile(r"(?<!\S)(\S*[./\\@]\S*[\w/])\.( |$)")
 """A full stop that could be read as a part of the path, the address or the number before it."""
+_LEAD = re.compile(r"^\w+ \w+: (?=\w)")
+"""Words that lead to a question: "Just checking: …"."""
 _WHAT_IS = re.compile(r"what (is|are) (.*)\?", re.DOTALL)
 
 FAMILIES = SENTENCES.requests
@@ -81,7 +83,9 @@ class Phraser:
     def pair(self, first: Text, second: Text, held: bool) -> Text:
         """Two requests in one text."""
         form, name = self.form("both", held)
-        parts = (_add_stop(first.text), _add_stop(second.text))
+        # Nobody writes "One more thing: Quick question: …".
+        last = capital(_LEAD.sub("", second.text)) if ": {two}" in form else second.text
+        parts = (_add_stop(first.text), _add_stop(last))
         text = _drop_stops(form.format(one=parts[0], two=parts[1]))
         return Text(self._dress_text(text, held), name, (_drop_stops(parts[0]), _drop_stops(parts[1])))
 

@@ -7,7 +7,7 @@ import re
 
 from art_mcp.scenarios.phrasing import answers as small_talk
 from art_mcp.scenarios.phrasing.language import SENTENCES
-from art_mcp.scenarios.phrasing.phraser import FAMILIES, Phraser
+from art_mcp.scenarios.phrasing.phraser import FAMILIES, Phraser, Text
 from art_mcp.scenarios.phrasing.questions import Question
 from art_mcp.scenarios.phrasing.wish import Wish
 
@@ -104,3 +104,12 @@ def test_who_wonders_wonders_what_something_is() -> None:
     wondering = {text for text in said if text.startswith("I wonder")}
     assert wondering
     assert all(text.startswith("I wonder what ") for text in wondering), wondering
+
+
+def test_the_second_of_two_requests_has_a_single_lead() -> None:
+    phraser, first = Phraser(random.Random(3)), Text("Show the log.", "do 0")
+    second = Text("Quick question: what is the price of it-7?", "ask 14")
+    said = {phraser.pair(first, second, held=False).text for _ in range(200)}
+    assert any("Also: What is the price of it-7?" in text for text in said)
+    assert any(". Quick question: what" in text for text in said)
+    assert not any(": Quick question" in text for text in said)
