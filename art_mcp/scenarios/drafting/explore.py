@@ -63,6 +63,9 @@ LANES = processor_count()
 DRAWS = 4
 """Draws of a call, until it is one that was not made yet."""
 
+MENDS = 3
+"""Calls in a row that differ from one that failed by what its error offers."""
+
 REFUSAL_TRIES = 8
 """Calls of a tool that worked, to find REFUSALS that are refused, in a round."""
 
@@ -112,6 +115,8 @@ class Explorer:
         self._seconds: dict[str, float] = {}
         self._errors: dict[str, Counter[str]] = {}
         self._unknown: dict[str, str] = {}
+        self._mended: dict[str, dict[str, Any]] = {}
+        self._mends: Counter[str] = Counter()
 
     async def explore(self, progress: bool = True) -> None:
         """Tries the tools in rounds, until each has worked or nothing new can be tried.
@@ -260,11 +265,14 @@ class Explorer:
         if tool.name in self._graph.slow or self._clock() > self._until:
             return None
         for _ in range(DRAWS):
-            try:
-                arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
-            except NoValue as error:
-                self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
-                return None
+            arguments = self._mended.pop(tool.name, None)
+            self._mends[tool.name] = self._mends[tool.name] + 1 if arguments is not None else 0
+            if arguments is None:
+                try:
+                    arguments = self._values.arguments(tool, explore=True, optional=0.25, rng=rng, pools=pools)
+                except NoValue as error:
+                    self._unknown[tool.name] = unknown_value(error.parameter) if error.parameter else str(error)
+                    return None
             step = Step(tool=tool.name, arguments=arguments)
             if (key := to_json(step)) not in self._calls:
                 self._calls.add(key)
@@ -316,7 +324,12 @@ class Explorer:
         message = failure.message
         self._errors.setdefault(step.tool, Counter())[message[:200]] += 1
         success = EMPTY if failure.kind == "empty" else 0.0
-        learn_failure(self._values, step, message, success, _keys(pools), failure.log)
+        offered = learn_failure(self._values, step, message, success, _keys(pools), failure.log)
+        # Where one argument is to blame, what the server offers for it is tried at once, with the others as they were.
+        if len(offered) == 1 and self._mends[step.tool] < MENDS:
+            ((name, values),) = offered.items()
+            value = random.Random(f"mend-{self._seed}-{len(self._calls)}").choice(values)
+            self._mended[step.tool] = {**step.arguments, name: value}
 
 
 def _keys(pools: Mapping[Source, Pool] | None) -> set[str]:
@@ -338,7 +351,7 @@ def learn_failure(
     success: float = 0.0,
     new: Container[str] = frozenset(),
     log_text: str = "",
-) -> None:
+) -> dict[str, list[str | int]]:
     """Notes that a call failed, which arguments its error blames, and what it offers for them.
 
     Args:
@@ -348,11 +361,14 @@ def learn_failure(
         success: As in `ValueGraph.note`.
         new: Values that are in this copy of the world alone, in their canonical form.
         log_text: What the server wrote meanwhile: what is learnt from it, no answer repeats.
+
+    Returns:
+        What it offers, by the names of the arguments that it blames. Without those that are parts of a list or object.
     """
     graph, slots = values.graph, dict(slot_values(step.tool, step.arguments))
     if success:
         graph.note(step.tool, step.arguments, success)
-        return
+        return {}
     message = message_of(message)
     graph.refusals[step.tool].append((dict(step.arguments), message[:MAX_MESSAGE]))
     del graph.refusals[step.tool][:-MAX_REFUSALS]  # the first ones tried what is no value at all
@@ -363,14 +379,21 @@ def learn_failure(
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
     alike = {value: [slot for slot in slots if graph.kinds(slots[slot]) & graph.kinds(value)] for value in offer}
+    offered: dict[str, list[str | int]] = {}
     for slot in shares:
         others = [value for other, value in slots.items() if other != slot]
+        values_of_slot: list[str | int]
         if isinstance(slots[slot], str):
             # "Not in this column, which has …" offers titles for the title, and none for the column.
-            graph.offer(slot, [value for value in offer if slot in (alike[value] or shares)], endings, others)
+            values_of_slot = [value for value in offer if slot in (alike[value] or shares)]
+            graph.offer(slot, values_of_slot, endings, others)
             graph.messages[slot] = message[:1000]
         else:
-            graph.offer(slot, numbers_in(message, slots.values()), (), others)
+            values_of_slot = [*numbers_in(message, slots.values())]
+            graph.offer(slot, values_of_slot, (), others)
+        if slot[1] in step.arguments and values_of_slot:
+            offered[slot[1]] = values_of_slot
+    return offered
 
 
 def _learn_parameters(graph: ValueGraph, tool: CatalogTool, step: Step, message: str) -> None:
