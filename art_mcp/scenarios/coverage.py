@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from art_mcp.canonical import canonical
+from art_mcp.scenarios.drafting.errors import message_of
 from art_mcp.scenarios.plan import MCPScenario
 from art_mcp.worlds.alias import WORLD
 
@@ -292,7 +293,7 @@ def _most_frequent(errors: Sequence[tuple[str, str]], *, any_worked: bool) -> st
         return ""
     groups = Counter((kind, _skeleton(error)) for kind, error in errors)
     (kind, skeleton), count = groups.most_common(1)[0]
-    example = next(error for own, error in errors if (own, _skeleton(error)) == (kind, skeleton))
+    example = message_of(next(error for own, error in errors if (own, _skeleton(error)) == (kind, skeleton)))
     calls = "1 call" if len(errors) == 1 else f"{len(errors)} calls"
     if count == len(errors) and not any_worked:
         what = "no call gave anything to ask for" if kind == "empty" else "every call failed"

@@ -22,6 +22,8 @@ MAX_REASON = 120
 
 _PREFIX = re.compile(r"^(?:[\w ]*\b(?:error|exception)\b[^:\n]*:\s*)+", re.IGNORECASE)
 """What an SDK puts before an error: `Error executing tool NAME: `."""
+_USAGE = re.compile(r"\busage: .{0,3000}?\berror: ", re.DOTALL)
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):(?:\s*\n[ \t].*)+\n*")
 _QUOTED = re.compile(r"(?<!\w)'([^'\n]{1,80})'(?!\w)|\"([^\"\n]{1,80})\"|`([^`\n]{1,80})`")
 _LIST = re.compile(r"[:\[({]\s*([^:\[\](){}\n]*,[^:\[\](){}\n]*)")
 """Items with commas between them, after a colon or in brackets."""
@@ -36,9 +38,11 @@ _EXAMPLE = re.compile(r"(?<![\w-])(?=[^\s,;]*\d)[\w.:/+-]{2,40}(?!\w)")
 
 
 def message_of(text: str) -> str:
-    """An error without the keys of its JSON, which are no words of the server."""
+    """An error without the keys of its JSON, which are no words of the server, and without what programs print around
+    their errors: how they are used, and where in their code they failed."""
     value = parse_result(text)
-    return text if isinstance(value, str) else ". ".join(_sentences(value))
+    text = text if isinstance(value, str) else ". ".join(_sentences(value))
+    return _TRACEBACK.sub("", _USAGE.sub("", text))
 
 
 def _sentences(value: Any) -> Iterator[str]:

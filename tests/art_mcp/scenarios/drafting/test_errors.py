@@ -59,6 +59,15 @@ def test_an_error_offers_the_items_of_a_list_in_its_json() -> None:
     assert offers(message_of(error), {"names": ["x"]}) == (["TODO", "IN WORK"], [])
 
 
+def test_what_programs_print_around_an_error_is_no_part_of_it() -> None:
+    usage = "usage: crm search [-h] [--json] query\ncrm search: error: argument --company: not allowed with --person"
+    assert message_of(usage) == "argument --company: not allowed with --person"
+    code = '  File "/app/crm.py", line 7, in find\n    return names[name]\n           ~~~~~^^^^^^\n'
+    assert message_of(f"find failed. Traceback (most recent call last):\n{code}KeyError: 'Ada'") == (
+        "find failed. KeyError: 'Ada'"
+    )
+
+
 def test_offers_are_bounded() -> None:
     many = "one of: " + ", ".join(f"value{at}" for at in range(5000))
     assert len(offers(many, {})[0]) == 40
