@@ -129,7 +129,7 @@ class Arms:
         slot, name = (tool.name, path), parameter_name(path)
         arms = list(self._pools(tool, slot, name, schema, self._graph.pools))
         if schema.get("type") in ("integer", "number"):
-            arms += _numbers(name, schema, required=path in tool.input_schema.get("required", ()) or "." in path)
+            arms += _numbers(name, schema, path.partition(".")[0] in tool.input_schema.get("required", ()))
         else:
             arms = [*self._lists(tool, name, schema, arms), *self._made_up(tool, slot, name, schema, arms)]
         if pools:
@@ -323,7 +323,7 @@ def _path_maker(graph: ValueGraph, slot: Slot, folders: Sequence[str]) -> Make:
 
 
 def _numbers(name: str, schema: Mapping[str, Any], required: bool) -> Iterator[Arm]:
-    """Sources of numbers. required: whether each call has the parameter, or the object that it is in."""
+    """Sources of numbers. required: whether each call has the parameter, or the one that it is a part of."""
     default = schema.get("default")
     if isinstance(default, int | float) and not isinstance(default, bool):
         yield Arm("default", 0.3, lambda _: [default])

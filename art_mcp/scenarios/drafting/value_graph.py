@@ -421,7 +421,7 @@ class ValueGraph:
                 parts.update(
                     _WORD.findall(value[:MAX_VALUE]) if isinstance(value, str) and (is_name or is_text) else ()
                 )
-        return sorted(parts)
+        return sorted(part for part in parts if part.casefold() not in WORDS.prepositions)
 
     def near(self, others: Iterable[Any]) -> list[Any]:
         """Short texts that were seen together with all of some values, and parts of long ones: cells of a file, members

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from art_mcp.scenarios.catalog import CatalogTool
@@ -66,6 +66,7 @@ def wish(
         rng: Chooses among ways to say it.
         wordings: Words for arguments that are described instead of told.
     """
+    sense, arguments = _choose_noun(sense, arguments)
     call = render_arguments(sense, arguments, rng, wordings)
     verb = rng.choice(sense.verb.phrases)
     if not call.thing:  # `reset`, `status` of nothing
@@ -78,6 +79,16 @@ def wish(
     if noun_phrase.startswith(call.thing) and call.thing.endswith(f" {plural(noun)}"):  # the local branches
         noun = plural(noun)
     return Wish(do, doing, noun_phrase, noun, many, call.where if call.bare else "", loose=call.loose)
+
+
+def _choose_noun(sense: Sense, arguments: Mapping[str, Any]) -> tuple[Sense, Mapping[str, Any]]:
+    """The noun that an argument chooses, and the other arguments: of `insert_rows_or_columns(axis, count)`, rows."""
+    nouns = sense.noun.split(" or ")
+    chosen = next((name for name, value in arguments.items() if len(nouns) > 1 and value in nouns), None)
+    if chosen is None:
+        return sense, arguments
+    others = {name: value for name, value in arguments.items() if name != chosen}
+    return replace(sense, noun=arguments[chosen]), others
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,3 +102,11 @@ def test_requests_say_all_and_nothing_that_nobody_would_write(
 )
 def test_people_would_say_it_so(name: str, arguments: dict[str, Any], text: str) -> None:
     assert text in ways(name, arguments), sorted(ways(name, arguments))
+
+
+def test_an_argument_chooses_one_of_two_nouns() -> None:
+    inserts = CatalogTool(name="insert_rows_or_columns", description="Insert rows or columns.")
+    arguments = {"axis": "columns", "count": 2, "start": 6}
+    sense = senses([inserts])[inserts.name]
+    said = {wish(inserts, sense, arguments, random.Random(seed)).do for seed in range(20)}
+    assert all("2 columns" in text and "rows" not in text and "axis" not in text for text in said)
