@@ -32,6 +32,9 @@ CHANGING_VERBS = frozenset(
 )
 """Words that say, anywhere in a name, that a tool without annotations does more than read: `get_or_create_user`."""
 
+_NAMESPACE = frozenset({"tool", "mcp"})
+"""First words in the names of tools that say nothing of what a tool does."""
+
 _CHANGING_PHRASES = frozenset({("check", "in"), ("check", "off"), ("check", "out")})
 """First words that say something else together than the first of them."""
 
@@ -81,6 +84,8 @@ def readers(tools: Iterable[Mapping[str, Any]]) -> set[str]:
 def _changing(name: str, description: str) -> str | None:
     """What speaks against a tool that only reads. None: nothing does."""
     name_words = words(name)
+    if len(name_words) > 1 and name_words[0] in _NAMESPACE:
+        del name_words[0]
     if tuple(name_words[:2]) in _CHANGING_PHRASES:
         return f"{' '.join(name_words[:2])!r} changes something"
     if not name_words or not (name_words[0] in READING_VERBS or _ends_with_verb(name_words, description)):

@@ -34,8 +34,8 @@ _FAILURES = {"error", "empty", "unstable", "invalid"}
 
 _NEEDS = re.compile(
     r"connect|unreachable|credential|(?:api|access|secret)[ _-]?keys?\b|unauthori[sz]ed|authenticat|log(?:ged)? ?in\b"
-    r"|environment variable|not configured|permission|forbidden|\b40[13]\b|name resolution|\bhost\b|network"
-    r"|timed? ?out",
+    r"|environment variable|not configured|permission|forbidden|\b40[13]\b|name resolution|service not known|\bhost\b"
+    r"|network|timed? ?out|(?-i:\b[A-Z]{2,}(?:_[A-Z0-9]+)+\b)",  # at last a variable of the environment
     re.IGNORECASE,
 )
 """Errors of a server that lacks something in its surroundings."""

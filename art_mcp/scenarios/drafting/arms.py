@@ -5,9 +5,11 @@ Each source has a prior: how promising it seems by names, types and descriptions
 
 from __future__ import annotations
 
+import ast
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +100,7 @@ class Arms:
             for name, schema in properties_of(tool).items():
                 inner = plain(schema, tool.input_schema)
                 values = [*(inner.get("examples") or ()), inner.get("example"), inner.get("default")]
+                values += examples_in(tool, name)
                 texts = [value for value in values if _is_text(value) and not is_foreign(value)]
                 self._graph.add(Origin.SCHEMA, [Finding(None, tuple(meanings(name)), about, value) for value in texts])
         for resource in self._catalog.resources:
@@ -270,6 +273,18 @@ class Arms:
             )
         if schema.get("type") is None:
             yield Arm("number", 0.15, make=lambda rng, _: rng.randrange(1, 100), made_up=True)
+
+
+def examples_in(tool: CatalogTool, name: str) -> list[str]:
+    """The values that a tool's description gives a parameter: `name="Ada"`, or in a call, `rename("Ada", "Eve")`."""
+    pairs = rf"(?<!\w){re.escape(name)}\s*[=:]\s*(['\"`])([^'\"`\n]{{1,60}})\1"
+    written = [match[2] for match in re.finditer(pairs, tool.description)]
+    place = [*properties_of(tool)].index(name)
+    for call in re.findall(rf"(?<!\w){re.escape(tool.name)}\([^()\n]{{1,200}}\)", tool.description):
+        with suppress(SyntaxError, ValueError, IndexError):
+            argument = ast.parse(call, mode="eval").body.args[place]  # type: ignore[attr-defined]
+            written += [value for value in [ast.literal_eval(argument)] if isinstance(value, str)]
+    return written
 
 
 def _are_paths(values: Sequence[str]) -> bool:

@@ -81,6 +81,7 @@ FORMATS: dict[str, Callable[[random.Random], str]] = {
     "uri": lambda rng: f"https://example.com/{rng.choice(VALUES.names)}",
     "hostname": lambda rng: f"{rng.choice(VALUES.names)}.example.com",
     "ipv4": lambda rng: f"192.0.2.{rng.randrange(1, 255)}",
+    "hex colour": lambda rng: f"#{rng.randrange(1 << 24):06x}",
     "uuid": lambda rng: f"{rng.getrandbits(128):032x}"[:8] + "-0000-4000-8000-" + f"{rng.getrandbits(48):012x}",
 }
 """Texts by the format that a schema names."""
@@ -94,9 +95,10 @@ def draw_formatted_text(name: str, schema: Mapping[str, Any], rng: random.Random
         schema: Its schema.
         rng: Source of randomness.
     """
-    description = f"{schema.get('description', '')} {schema.get('title', '')}"
-    form = schema.get("format") or next((form for mark, form in VALUES.formats.items() if mark in description), None)
-    if form is None and words(name)[-1:] in (["email"], ["mail"]):
-        form = "email"
+    about = f"{schema.get('description', '')} {schema.get('title', '')}".casefold()
+    marks = (form for mark, form in VALUES.formats.items() if mark.casefold() in about)
+    form = schema.get("format") or next(marks, None)
+    if form is None:
+        form = "email" if words(name)[-1:] in (["email"], ["mail"]) else "hex colour" if "hex" in words(name) else None
     text = FORMATS[form](rng) if form in FORMATS else None
     return text if text is not None and fits_pattern(schema.get("pattern"), text) else None

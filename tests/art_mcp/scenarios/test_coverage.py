@@ -121,6 +121,7 @@ def test_an_error_counts_for_the_tool_that_gave_it() -> None:
         (unreadable_tool("no schema"), "mend the server's list of tools"),
         ("every call failed: could not connect to the database (12 calls)", NEED_REMEDY),
         ("every call failed: API key missing (12 calls)", NEED_REMEDY),
+        ("every call failed: no access to /data. To override, set SHELF_ALLOW_ALL=true (3 calls)", NEED_REMEDY),
         ("every call failed: KeyError: 'x' (2 calls)", "--resource path=path.txt, a file with one value on each line"),
         ("the time was over", "give more time (--seconds, or --minutes of specialize) or more scenarios (-n)"),
     ],

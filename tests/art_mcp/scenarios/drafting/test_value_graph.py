@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
+from art_mcp.scenarios.drafting.arms import examples_in
 from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.pools import Origin, parameter_name
 from art_mcp.scenarios.drafting.values import Values
@@ -357,3 +359,25 @@ def test_what_the_server_offered_is_not_given_up_for_what_it_went_with() -> None
         learn_failure(values, Step(tool="move_card", arguments={"name": "Sand the table", "column": "doing"}),
                       "the column doing is closed")  # fmt: skip
     assert values.graph.is_refused(("move_card", "column"), "doing")
+
+
+def test_a_description_gives_parameters_values() -> None:
+    moves = CatalogTool(
+        name="move_card",
+        description="E.g. move_card('Buy plywood', \"todo\", 3) or column='done', column: \"doing\", name=open()",
+        input_schema={"type": "object", "properties": {"name": STRING, "column": STRING, "place": {"type": "integer"}}},
+    )
+    assert examples_in(moves, "name") == ["Buy plywood"]
+    assert examples_in(moves, "column") == ["done", "doing", "todo"]
+    assert examples_in(moves, "place") == []
+    values = values_of(moves, shows := tool("show_column", column=STRING))
+    assert {call["column"] for call in drawn(values, shows)} <= {"done", "doing", "todo"}
+
+
+@pytest.mark.parametrize("error", ["Invalid hex value: 'red'", "Ungültiger Hex-Wert: 'red'", "use #RRGGBB, not 'red'"])
+def test_an_error_names_a_format(error: str) -> None:
+    checks = tool("check_contrast", foreground=STRING)
+    values = values_of(checks)
+    learn_failure(values, Step(tool="check_contrast", arguments={"foreground": "red"}), error)
+    colours = {call["foreground"] for call in drawn(values, checks, explore=True)}
+    assert any(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
