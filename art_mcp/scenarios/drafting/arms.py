@@ -5,11 +5,9 @@ Each source has a prior: how promising it seems by names, types and descriptions
 
 from __future__ import annotations
 
-import ast
 import random
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +15,7 @@ from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.digests import is_digest, is_short_digest
 from art_mcp.scenarios.drafting.errors import is_foreign, offers
+from art_mcp.scenarios.drafting.examples import example_calls
 from art_mcp.scenarios.drafting.gazetteer import draw_formatted_text, known_by, mixture, new_name, phrase
 from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, alike, parameter_name
 from art_mcp.scenarios.drafting.value_graph import ValueGraph
@@ -97,10 +96,11 @@ class Arms:
         """Keeps what schemas and resources name, for parameters of other tools too."""
         for tool in self._catalog.tools:
             about = frozenset(meanings(" ".join(tool.words)))
+            calls = example_calls(tool)
             for name, schema in properties_of(tool).items():
                 inner = plain(schema, tool.input_schema)
                 values = [*(inner.get("examples") or ()), inner.get("example"), inner.get("default")]
-                values += examples_in(tool, name)
+                values += [call[name] for call in calls if name in call]
                 texts = [value for value in values if _is_text(value) and not is_foreign(value)]
                 self._graph.add(Origin.SCHEMA, [Finding(None, tuple(meanings(name)), about, value) for value in texts])
         for resource in self._catalog.resources:
@@ -273,18 +273,6 @@ class Arms:
             )
         if schema.get("type") is None:
             yield Arm("number", 0.15, make=lambda rng, _: rng.randrange(1, 100), made_up=True)
-
-
-def examples_in(tool: CatalogTool, name: str) -> list[str]:
-    """The values that a tool's description gives a parameter: `name="Ada"`, or in a call, `rename("Ada", "Eve")`."""
-    pairs = rf"(?<!\w){re.escape(name)}\s*[=:]\s*(['\"`])([^'\"`\n]{{1,60}})\1"
-    written = [match[2] for match in re.finditer(pairs, tool.description)]
-    place = [*properties_of(tool)].index(name)
-    for call in re.findall(rf"(?<!\w){re.escape(tool.name)}\([^()\n]{{1,200}}\)", tool.description):
-        with suppress(SyntaxError, ValueError, IndexError):
-            argument = ast.parse(call, mode="eval").body.args[place]  # type: ignore[attr-defined]
-            written += [value for value in [ast.literal_eval(argument)] if isinstance(value, str)]
-    return written
 
 
 def _are_paths(values: Sequence[str]) -> bool:

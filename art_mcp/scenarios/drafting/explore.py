@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Container, Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
 from art_langgraph.progress import progress_bar
 from art_mcp.canonical import canonical
 from art_mcp.client.connect import Server
+from art_mcp.client.effects import words
 from art_mcp.scenarios.catalog import CatalogTool, properties_of
 from art_mcp.scenarios.coverage import OUT_OF_TIME, unknown_value
 from art_mcp.scenarios.drafting.errors import MAX_MESSAGE, blame, message_of, numbers_in, offers, parameters_in
@@ -378,6 +380,7 @@ def learn_failure(
     offer = [value for value in offer if canonical(value) not in new]
     graph.note(step.tool, step.arguments, 0.0, shares or None, offer)
     _learn_parameters(graph, values.tool(step.tool), step, message)
+    length = _learn_length(graph, step, message)
     alike = {value: [slot for slot in slots if graph.kinds(slots[slot]) & graph.kinds(value)] for value in offer}
     offered: dict[str, list[str | int]] = {}
     for slot in shares:
@@ -389,7 +392,7 @@ def learn_failure(
             graph.offer(slot, values_of_slot, endings, others)
             graph.messages[slot] = message[:1000]
         else:
-            values_of_slot = [*numbers_in(message, slots.values())]
+            values_of_slot = [number for number in numbers_in(message, slots.values()) if number != length]
             graph.offer(slot, values_of_slot, (), others)
         if slot[1] in step.arguments and values_of_slot:
             offered[slot[1]] = values_of_slot
@@ -405,6 +408,18 @@ def _learn_parameters(graph: ValueGraph, tool: CatalogTool, step: Step, message:
         graph.necessary[step.tool] = ([*optional, *absent], bool(optional))
     elif optional:
         graph.exclusions[step.tool].update(optional)
+
+
+def _learn_length(graph: ValueGraph, step: Step, message: str) -> int | None:
+    """Notes how many items an error wants a list to have, at least. None: it does not say."""
+    lists = [name for name, value in step.arguments.items() if isinstance(value, list)]
+    match = re.search(r"\bat least (\d{1,2})\b", message[:MAX_MESSAGE])
+    if not lists or match is None:
+        return None
+    text_words = set(words(message))
+    about = [name for name in lists if set(words(name)) <= text_words] or lists[:1]
+    graph.least.update({(step.tool, name): int(match[1]) for name in about})
+    return int(match[1])
 
 
 async def look_at_tables(server: Server, sql: Sql, values: Values) -> None:

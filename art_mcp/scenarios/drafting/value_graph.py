@@ -67,7 +67,8 @@ class ValueGraph:
     paths of a world. `slow` are the tools that took long, `usable` those that worked, `changing` those that were seen
     to change their world. `messages` has the last error of each slot; `necessary` the parameters of each tool that an
     error missed, and whether it takes all of them or one; `exclusions` optional ones that an error blamed; `sequences`
-    calls that worked after others, by the name of the second tool; `refusals` calls that failed, each with its error.
+    calls that worked after others, by the name of the second tool; `refusals` calls that failed, each with its error;
+    `least` how many items a list needs, as an error said.
 
     Args:
         catalog: What the server offers.
@@ -103,6 +104,7 @@ class ValueGraph:
         self.necessary: dict[str, tuple[list[str], bool]] = {}
         self.exclusions: defaultdict[str, set[str]] = defaultdict(set)
         self.sequences: defaultdict[str, list[CallSequence]] = defaultdict(list)
+        self.least: dict[Slot, int] = {}
         self.refusals: defaultdict[str, list[tuple[dict[str, Any], str]]] = defaultdict(list)
 
     def learn(self, tool: str, arguments: Mapping[str, Any], value: Any) -> None:

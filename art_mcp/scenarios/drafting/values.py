@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from art_mcp.canonical import canonical
 from art_mcp.scenarios.catalog import Catalog, CatalogTool, plain, properties_of
 from art_mcp.scenarios.drafting.arms import Arm, Arms
+from art_mcp.scenarios.drafting.errors import is_foreign
+from art_mcp.scenarios.drafting.examples import example_calls, like, numeric_literals
 from art_mcp.scenarios.drafting.pools import Origin, Pool, Slot, Source, parameter_name
 from art_mcp.scenarios.drafting.reserve import Reserve
 from art_mcp.scenarios.drafting.tables import Tables, fits_table
 from art_mcp.scenarios.drafting.value_graph import ValueGraph
 from art_mcp.scenarios.drafting.world_values import all_findings
+from art_mcp.scenarios.observe import leaves
 from art_mcp.scenarios.phrasing.language import VERBS
 from art_mcp.worlds.alias import alias
 from art_mcp.worlds.place import Place
@@ -39,6 +43,12 @@ ACCEPTED = 0.4
 
 LONG = 160
 """Characters of an object of which a schema says nothing, at most."""
+
+EXAMPLE = 0.5
+"""Probability that a call is like one that the tool's description writes out."""
+
+EXAMPLE_TRIES = 4
+"""Calls like those of a description that are tried, if none works."""
 
 CLOSE = 0.02
 """Sources whose rates differ by less are drawn from alike."""
@@ -81,6 +91,8 @@ class Values:
         self.graph = ValueGraph(catalog)
         self.reserve = Reserve(seed)
         self._arms = Arms(catalog, self.graph)
+        self._examples = {tool.name: example_calls(tool) for tool in catalog.tools}
+        self._example_tries: Counter[str] = Counter()
         names = {name for tool in catalog.tools for name in properties_of(tool)}
         for name in tables:
             if not any(fits_table(parameter, name.casefold()) for parameter in names):
@@ -186,6 +198,41 @@ class Values:
             return False
         return any(arm.seen for arm in self.best_arms(slot, arms))
 
+    def example(self, tool: CatalogTool, rng: random.Random, explore: bool) -> dict[str, Any]:
+        """Arguments like those of a call in the tool's description. Empty: there is none that works, as far as is
+        known, or none is wanted this time.
+
+        Args:
+            tool: The tool.
+            rng: Source of randomness.
+            explore: Whether one may be tried of which nothing is known.
+        """
+        examples = self._examples[tool.name]
+        if not examples or rng.random() >= EXAMPLE:
+            return {}
+        worked = [arguments for arguments, _ in self.graph.results.get(tool.name, ())]
+        proven = [example for example in examples if any(_is_like(example, arguments) for arguments in worked)]
+        if not proven and explore and self._example_tries[tool.name] < EXAMPLE_TRIES:
+            self._example_tries[tool.name] += 1
+            inside = bool(self.graph.places) or not tool.reads
+            proven = [each for each in examples if not (inside and any(map(is_foreign, _texts(each))))]
+        return like(rng.choice(proven), rng) if proven else {}
+
+    def written(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> list[Any]:
+        """Values other than texts that descriptions write out for a parameter.
+
+        Args:
+            tool: The tool.
+            path: The parameter, as in a `Slot`.
+            schema: Its schema, without references.
+        """
+        values = [example[path] for example in self._examples[tool.name] if path in example]
+        kind = {"array": list, "object": dict}.get(str(schema.get("type")))
+        about = str(schema.get("description", ""))
+        return [value for value in values if not isinstance(value, str)] or (
+            numeric_literals(about, kind) if kind else []
+        )
+
     def table_of(self, path: str) -> list[Any] | None:
         """The table of the user for a parameter."""
         name = parameter_name(path)
@@ -211,6 +258,16 @@ class Values:
             return [arm for arm in proven if rates[arm.source] >= most / 2]
         most = max(rates.values(), default=0.0)
         return [arm for arm in arms if rates[arm.source] >= most - CLOSE]
+
+
+def _texts(arguments: Mapping[str, Any]) -> list[str]:
+    return [leaf for _, leaf in leaves(dict(arguments)) if isinstance(leaf, str)]
+
+
+def _is_like(example: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:
+    """Whether the arguments of a call are those of an example, but for its numbers."""
+    own = {name: arguments[name] for name in example if name in arguments}
+    return len(own) == len(example) and _texts(own) == _texts(example)
 
 
 class _Draw:
@@ -241,10 +298,13 @@ class _Draw:
         properties = {name: schema for name, schema in properties_of(self._tool).items() if name not in base_arguments}
         self._drawn = dict(base_arguments)
         self._leaves = [value for value in base_arguments.values() if isinstance(value, str | int)]
+        example = self._values.example(self._tool, self._rng, self._pools is not None)
+        self._drawn |= {name: value for name, value in example.items() if name in properties}
         for name in self._tool.input_schema.get("required", ()):
             for _ in range(DISTINCT):
                 others = [value for other, value in self._drawn.items() if other != name]
-                if name in properties and (name not in self._drawn or self._drawn[name] in others):
+                again = name not in self._drawn or self._drawn[name] in others
+                if again and name in properties and name not in example:
                     self._drawn[name] = self.draw(name, properties[name])
         self._draw_optional(properties, optional)
         return {name: value for name, value in self._drawn.items() if name not in base_arguments}
@@ -284,14 +344,17 @@ class _Draw:
         self._count += 1
         if self._count > MAX_VALUES:
             raise Endless(f"{self._tool.name}'s {path} has more than {MAX_VALUES} values")
-        schema = plain(schema, self._tool.input_schema)
+        is_union, schema = "anyOf" in schema, plain(schema, self._tool.input_schema)
         if fixed := self._values.fixed_values(path, schema):
             return self._choice(fixed, free=self._values.table_of(path) is None)
         kind = schema.get("type")
         if kind == "boolean":
             default = schema.get("default")
             return not default if isinstance(default, bool) else self._rng.random() < 0.7
-        if kind in ("array", "object") and not schema.get("examples"):
+        is_container = kind in ("array", "object")
+        if (is_container or is_union) and (written := self._values.written(self._tool, path, schema)):
+            return like(self._rng.choice(written), self._rng)
+        if is_container and not schema.get("examples"):
             return self._container(path, schema)
         return self._scalar(path, schema)
 
@@ -389,17 +452,19 @@ class _Draw:
     def _list(self, path: str, schema: Mapping[str, Any]) -> list[Any]:
         item = schema.get("items") or {"type": "string"}
         inner = plain(item, self._tool.input_schema)
-        least = max(int(schema.get("minItems", 1)), 1)
+        least = max(int(schema.get("minItems", 1)), self._graph.least.get((self._tool.name, path), 1))
         most = max(least, 1 if inner.get("type") == "object" else self._rng.choice((1, 1, 2)))
         items: list[Any] = []
-        for _ in range(most):
+        for _ in range(3 * most):
+            if len(items) == most:
+                break
             try:
                 value = self.draw(f"{path}.*", item)
             except Endless:
                 if schema.get("minItems"):
                     raise
                 break  # an empty list is its end
-            if value not in items:
+            if value not in items or (isinstance(value, int | float) and len(items) < least):
                 items.append(value)
         return items
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from art_mcp.scenarios.catalog import Catalog, CatalogTool
-from art_mcp.scenarios.drafting.arms import examples_in
 from art_mcp.scenarios.drafting.explore import learn_failure
 from art_mcp.scenarios.drafting.pools import Origin, parameter_name
 from art_mcp.scenarios.drafting.values import Values
@@ -361,19 +360,6 @@ def test_what_the_server_offered_is_not_given_up_for_what_it_went_with() -> None
     assert values.graph.is_refused(("move_card", "column"), "doing")
 
 
-def test_a_description_gives_parameters_values() -> None:
-    moves = CatalogTool(
-        name="move_card",
-        description="E.g. move_card('Buy plywood', \"todo\", 3) or column='done', column: \"doing\", name=open()",
-        input_schema={"type": "object", "properties": {"name": STRING, "column": STRING, "place": {"type": "integer"}}},
-    )
-    assert examples_in(moves, "name") == ["Buy plywood"]
-    assert examples_in(moves, "column") == ["done", "doing", "todo"]
-    assert examples_in(moves, "place") == []
-    values = values_of(moves, shows := tool("show_column", column=STRING))
-    assert {call["column"] for call in drawn(values, shows)} <= {"done", "doing", "todo"}
-
-
 @pytest.mark.parametrize("error", ["Invalid hex value: 'red'", "Ungültiger Hex-Wert: 'red'", "use #RRGGBB, not 'red'"])
 def test_an_error_names_a_format(error: str) -> None:
     checks = tool("check_contrast", foreground=STRING)
@@ -381,3 +367,12 @@ def test_an_error_names_a_format(error: str) -> None:
     learn_failure(values, Step(tool="check_contrast", arguments={"foreground": "red"}), error)
     colours = {call["foreground"] for call in drawn(values, checks, explore=True)}
     assert any(re.fullmatch("#[0-9a-f]{6}", colour) for colour in colours)
+
+
+def test_a_list_is_as_long_as_an_error_wants_it() -> None:
+    forecasts = tool("forecast", sales={"type": "array", "items": {"type": "number"}}, tags=LIST)
+    values = values_of(forecasts)
+    step = Step(tool="forecast", arguments={"sales": [3], "tags": ["a"]})
+    learn_failure(values, step, "Need at least 4 sales")
+    assert all(len(call["sales"]) >= 4 for call in drawn(values, forecasts))
+    assert any(len(call["tags"]) < 4 for call in drawn(values, forecasts))
