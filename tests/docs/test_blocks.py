@@ -40,6 +40,8 @@ NEEDED = {
     # Agents of other frameworks: tests/frameworks runs them, with the real packages.
     "ag2": 2, "autogen": 1, "crewai": 1, "dspy": 1, "llama-index": 1, "openai-agents": 1, "pydantic-ai": 1,
     "smolagents": 1,
+    # tests/art_mcp/test_verifiers.py runs them.
+    "verifiers": 4,
 }  # fmt: skip
 """How many blocks need what the tests of the pages do not have. Such a block is the exception: raise a number only if
 its code cannot run against the small engine."""
