@@ -42,6 +42,8 @@ NEEDED = {
     "smolagents": 1,
     # tests/art_mcp/test_verifiers.py runs them.
     "verifiers": 4,
+    # tests/art_langgraph/judge/test_evaluators.py runs it.
+    "openevals": 1,
 }  # fmt: skip
 """How many blocks need what the tests of the pages do not have. Such a block is the exception: raise a number only if
 its code cannot run against the small engine."""
