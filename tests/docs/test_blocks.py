@@ -39,7 +39,7 @@ NEEDED = {
     "an account of a cloud": 1,
     # Agents of other frameworks: tests/frameworks runs them, with the real packages.
     "ag2": 2, "autogen": 1, "crewai": 1, "dspy": 1, "llama-index": 1, "openai-agents": 1, "pydantic-ai": 1,
-    "smolagents": 1,
+    "smolagents": 1, "agno": 1, "google-adk": 1,
     # tests/art_mcp/test_verifiers.py runs them.
     "verifiers": 4,
     # tests/art_langgraph/judge/test_evaluators.py runs it.
