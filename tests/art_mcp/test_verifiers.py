@@ -28,6 +28,7 @@ FAILURES = """
 import asyncio
 import json
 import verifiers.v1 as vf
+import train_cities
 from art_langgraph import gather
 from art_mcp.verifiers import serve_environment
 from trainer_server.wire import ConfigError
@@ -67,6 +68,7 @@ async def main():
 
 if __name__ == "__main__":
     try:
+        asyncio.run(train_cities.main())
         asyncio.run(main())
     except ConfigError as error:
         print(error)
@@ -101,30 +103,38 @@ def execute(folder: Path, server: TrainerServer, *command: str) -> str:
 
 
 def test_a_graph_is_trained_on_an_environment_with_a_tool(
-    connected: TrainerServer, folder: Path, binaries: Path
+    connected: TrainerServer, folder: Path, binaries: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The two runs of the task share a list of answers: one of them says the right number, whichever is faster."""
+    """The two runs of the task share a list of answers: one of them says the right number, whichever is faster. In the
+    same process, which takes seconds to import verifiers, episodes that fail get no reward."""
+    (folder / "failures.py").write_text(FAILURES)
+    answers = {"people live in Oslo": [LOOK_UP, LOOK_UP, "It has 700000.", "I do not know."]}
+    monkeypatch.setitem(connected.engine, "scripts", answers)
     with connected.http() as http:
         version = http.get("/api/policies/agent").json()["latest"] + 1
         earlier = {one["id"] for one in http.get("/api/rollouts?limit=1000").json()["rollouts"]}
-        connected.engine["scripts"] = {"people live in Oslo": [LOOK_UP, LOOK_UP, "It has 700000.", "I do not know."]}
-        shown = execute(folder, connected, str(binaries / "python"), "train_cities.py")
-        assert f"version {version}" in shown, shown
-        later = [
-            one["id"] for one in http.get("/api/rollouts?limit=1000").json()["rollouts"] if one["id"] not in earlier
-        ]
-        runs = [Trajectory.model_validate(http.get(f"/api/rollouts/{one}").json()) for one in later]
-    assert [run.scenario.input for run in runs] == ["How many people live in Oslo?"] * 2
-    assert {run.scenario.metadata["answer"] for run in runs} == {"700000"}
+        shown, line, refusal = execute(folder, connected, str(binaries / "python"), "failures.py").splitlines()[-3:]
+        rollouts = http.get("/api/rollouts?limit=1000").json()["rollouts"]
+        later = [one["id"] for one in rollouts if one["id"] not in earlier]
+        records = [Trajectory.model_validate(http.get(f"/api/rollouts/{one}").json()) for one in later]
+    assert f"version {version}" in shown
+    runs = [run for run in records if run.scenario.input == "How many people live in Oslo?"]
+    assert [run.scenario.metadata["answer"] for run in runs] == ["700000"] * 2
     assert sum(len(run.completions) for run in runs) == 4
     ledger = connected.app.state.server.ledger
-    for one in runs:
-        rows = ledger.rollout(one.rollout_id)
+    for run in runs:
+        rows = ledger.rollout(run.rollout_id)
         assert [row.untrainable for row in rows] == [None] * len(rows)
         assert {tool["function"]["name"] for row in rows for tool in row.request["tools"]} == {"people_population"}
-        assert {(call.tool, call.result) for call in one.tool_calls} <= {("people_population", "700000")}
-    right = {"It has 700000." in str(run.completions[-1].message) for run in runs}
-    assert right == {True, False}
+        assert {(call.tool, call.result) for call in run.tool_calls} <= {("people_population", "700000")}
+    assert {"It has 700000." in str(run.completions[-1].message) for run in runs} == {True, False}
+    failed, whole, *several = json.loads(line)
+    assert failed[:2] == [None, {}]
+    assert "KeyError" in failed[2]
+    assert whole == [0.5, {"right": 0.5}, None]
+    assert [run[:2] for run in several] == [[None, {}]] * 2
+    assert "a run has one reward" in several[1][2]
+    assert refusal == "Endless has no end: say how many tasks there are by limit="
 
 
 def test_scenarios_are_an_environment_that_verifiers_evaluates(
@@ -143,15 +153,3 @@ def test_scenarios_are_an_environment_that_verifiers_evaluates(
         for trace in episode["traces"]
     }
     assert scores == {"7": 1.0, "8": 0.0}
-
-
-def test_an_episode_without_its_reward_has_none(connected: TrainerServer, folder: Path, binaries: Path) -> None:
-    (folder / "failures.py").write_text(FAILURES)
-    *_, line, refusal = execute(folder, connected, str(binaries / "python"), "failures.py").splitlines()
-    failed, whole, *several = json.loads(line)
-    assert failed[:2] == [None, {}]
-    assert "KeyError" in failed[2]
-    assert whole == [0.5, {"right": 0.5}, None]
-    assert [run[:2] for run in several] == [[None, {}]] * 2
-    assert "a run has one reward" in several[1][2]
-    assert refusal == "Endless has no end: say how many tasks there are by limit="
