@@ -200,7 +200,7 @@ def _new_ids(
     if len(messages) <= at or _words(messages[:at]) != _words(request):
         return {}
     renamed = [call for call in messages[at].get("tool_calls") or [] if isinstance(call, dict)]
-    if [_called(call) for call in renamed] != [_called(call) for call in calls]:
+    if [_signature(call) for call in renamed] != [_signature(call) for call in calls]:
         return {}
     return {str(new.get("id")): str(old.get("id")) for new, old in zip(renamed, calls, strict=True)}
 
@@ -209,7 +209,7 @@ def _words(messages: Sequence[dict[str, Any]]) -> list[tuple[Any, str]]:
     return [(message.get("role"), _text(message.get("content"))) for message in messages]
 
 
-def _called(call: dict[str, Any]) -> tuple[Any, Any]:
+def _signature(call: dict[str, Any]) -> tuple[Any, Any]:
     function = call.get("function")
     return (function.get("name"), read_arguments(function.get("arguments"))) if isinstance(function, dict) else (0, 0)
 
