@@ -39,7 +39,11 @@ NEEDED = {
     "an account of a cloud": 1,
     # Agents of other frameworks: tests/frameworks runs them, with the real packages.
     "ag2": 2, "autogen": 1, "crewai": 1, "dspy": 1, "llama-index": 1, "openai-agents": 1, "pydantic-ai": 1,
-    "smolagents": 1,
+    "smolagents": 1, "agno": 1, "google-adk": 1,
+    # tests/art_mcp/test_verifiers.py runs them.
+    "verifiers": 4,
+    # tests/art_langgraph/judge/test_evaluators.py runs it.
+    "openevals": 1,
 }  # fmt: skip
 """How many blocks need what the tests of the pages do not have. Such a block is the exception: raise a number only if
 its code cannot run against the small engine."""

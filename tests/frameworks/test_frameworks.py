@@ -113,7 +113,8 @@ async def check(trainer: TrainerClient, framework: Framework, mark: str, run: Tr
         assert call.message == ledger.message
     assert tuple(call.tool for call in run.tool_calls) == framework.called
     looked_up = [(call.arguments, call.result) for call in run.tool_calls if call.tool == "population"]
-    cities = [({"city": city}, people if framework.returned else None) for city, people in POPULATION]
+    results = framework.result if framework.returned else None
+    cities = [({"city": city}, results and results % people) for city, people in POPULATION]
     assert looked_up == (cities if framework.called else [])
 
 

@@ -18,7 +18,7 @@ from trainer_server.wire import (
     RolloutSpec,
     RolloutToolCall,
 )
-from trainer_server.wire.tool_arguments import arguments_input
+from trainer_server.wire.tool_arguments import arguments_input, read_arguments
 
 ROWS_AT_ONCE = 8
 """Rows of the ledger that are read at once for an answer: each may be as large as the body of a request."""
@@ -138,7 +138,7 @@ def tool_calls(completions: Sequence[Completion]) -> list[RolloutToolCall]:
         answer_calls = (row.message or {}).get("tool_calls") or []
         if row.status != CompletionStatus.complete or not answer_calls:
             continue
-        results = _results(len(requests[at]), {str(call.get("id")) for call in answer_calls}, requests[at + 1 :])
+        results = _results(requests[at], answer_calls, requests[at + 1 :])
         for call in answer_calls:
             function = call.get("function") or {}
             calls.append(
@@ -160,31 +160,58 @@ def error_of(row: Completion) -> str | None:
     return f"{row.status}: {row.error}" if row.error else _ERRORS[row.status]
 
 
-def _results(at: int, calls: set[str], later: Sequence[Sequence[dict[str, Any]]]) -> dict[str, str]:
+def _results(
+    request: Sequence[dict[str, Any]], calls: Sequence[dict[str, Any]], later: Sequence[Sequence[dict[str, Any]]]
+) -> dict[str, str]:
     """Texts of the results of tool calls, by the calls' ids.
 
     Args:
-        at: Where the answer stands in the next request, if its history was not changed.
-        calls: Ids of the answer's tool calls.
+        request: The messages that the answer follows.
+        calls: The answer's tool calls.
         later: Messages of the requests that came after the answer.
     """
+    at, ids = len(request), {str(call.get("id")): str(call.get("id")) for call in calls}
     for messages in later:
-        answers = [
-            place
-            for place, message in enumerate(messages)
-            if calls & {str(call.get("id")) for call in message.get("tool_calls") or [] if isinstance(call, dict)}
-        ]
-        if not answers:
+        answers = [place for place, message in enumerate(messages) if ids.keys() & _ids(message)]
+        names = ids if answers else _new_ids(request, calls, messages)
+        if not names:
             continue
-        first = (at if at in answers else answers[-1]) + 1
+        first = (at if at in answers or not answers else answers[-1]) + 1
         results: dict[str, str] = {}
         for message in messages[first:]:
             if message.get("role") == "assistant":
                 break
-            if message.get("role") == "tool" and str(message.get("tool_call_id")) in calls:
-                results.setdefault(str(message["tool_call_id"]), _text(message.get("content")))
+            if message.get("role") == "tool" and (call := names.get(str(message.get("tool_call_id")))):
+                results.setdefault(call, _text(message.get("content")))
         return results
     return {}
+
+
+def _ids(message: dict[str, Any]) -> set[str]:
+    return {str(call.get("id")) for call in message.get("tool_calls") or [] if isinstance(call, dict)}
+
+
+def _new_ids(
+    request: Sequence[dict[str, Any]], calls: Sequence[dict[str, Any]], messages: Sequence[dict[str, Any]]
+) -> dict[str, str]:
+    """Ids of an answer's calls by those that a program gave them in a later request, as Agno does. Empty where the
+    request does not go on with the same words and calls."""
+    at = len(request)
+    if len(messages) <= at or _words(messages[:at]) != _words(request):
+        return {}
+    renamed = [call for call in messages[at].get("tool_calls") or [] if isinstance(call, dict)]
+    if [_signature(call) for call in renamed] != [_signature(call) for call in calls]:
+        return {}
+    return {str(new.get("id")): str(old.get("id")) for new, old in zip(renamed, calls, strict=True)}
+
+
+def _words(messages: Sequence[dict[str, Any]]) -> list[tuple[Any, str]]:
+    return [(message.get("role"), _text(message.get("content"))) for message in messages]
+
+
+def _signature(call: dict[str, Any]) -> tuple[Any, Any]:
+    function = call.get("function")
+    return (function.get("name"), read_arguments(function.get("arguments"))) if isinstance(function, dict) else (0, 0)
 
 
 def _messages(row: Completion) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Answers leave this module as the protocol's JSON.
 
 from __future__ import annotations
 
+import inspect
 import shlex
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -224,7 +225,8 @@ async def open_channel(target: Target, errlog: TextIO, on_change: Callable[[], N
 
             http.event_hooks = {"response": [note]}
             setattr(http, "send", patient(http.send, patience))  # noqa: B010 - a client of httpx, or of httpx2
-            limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if MAJOR > 1 else {}
+            limits = "max_sse_event_size" in inspect.signature(streamable_http_client).parameters  # SDK 2.3 and later
+            limit: dict[str, Any] = {"max_sse_event_size": MAX_EVENT} if limits else {}
             transport = streamable_http_client(target.url, http_client=http, **limit)
         transport = _filter_tools(transport)
         if MAJOR > 1:

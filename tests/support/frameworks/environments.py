@@ -1,6 +1,7 @@
 """Environments with other frameworks beside our client: `pip install art-langgraph FRAMEWORK`, as a user would.
 
-There are two, because some frameworks need version 3 of the package `openai`, and others version 2. Versions are pinned
+Some frameworks need version 3 of the package `openai`, and others version 2; a third environment has those that take
+either, so that the first two stay as they are. Versions are pinned
 to the minor: the tests compare what the frameworks send with the table in docs/capture/frameworks/index.md.
 """
 
@@ -28,6 +29,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
         "autogen-ext[openai]>=0.7,<0.8",
         "dspy>=3.4,<3.5",
     ),
+    "more": ("openai>=2.54,<4", "agno>=3.1,<3.2", "google-adk>=2.13,<2.14"),
 }
 """What pip installs, by environment."""
 

@@ -35,6 +35,7 @@ class Framework:
         streams: Whether it asks for streams.
         answers: What the model says, one answer for each of its calls.
         called: Tools that the completions call, in order. Empty where the framework has tool calls as text.
+        result: How a tool message has the result, for `%`.
         returned: Whether results come back as tool messages. Otherwise the framework writes them into its prompts.
         grammar: Whether it asks for strict tools or forces a tool call, so that a grammar constrains the answers.
         sends: Parameters of its requests besides the model, the conversation, the tools and `stream`.
@@ -48,6 +49,7 @@ class Framework:
     streams: bool = False
     answers: tuple[str, ...] = (OSLO, ROME, f"{ANSWER} has more people.")
     called: tuple[str, ...] = ("population", "population")
+    result: str = "%s"
     returned: bool = True
     grammar: bool = False
     sends: tuple[str, ...] = ()
@@ -104,6 +106,15 @@ FRAMEWORKS = (
     Framework("CrewAI", "crewai_agent", "crewai", "openai-2", grammar=True, sends=("tool_choice",)),
     Framework("AutoGen", "autogen_agent", "autogen-agentchat", "openai-2", sends=("tool_choice",)),
     Framework("AG2", "ag2_agent", "ag2", "openai-3"),
+    Framework("Agno", "agno_agent", "agno", "more"),
+    Framework(
+        "Google ADK",
+        "google_adk_agent",
+        "google-adk",
+        "more",
+        result='{"result": "%s"}',
+        sends=("max_tokens", "response_format", "tool_choice"),
+    ),
     Framework(
         "DSPy",
         "dspy_agent",

@@ -48,6 +48,18 @@ def test_a_result_is_found_in_a_history_that_was_rewritten() -> None:
     assert [found.result for found in tool_calls(rows)] == ["found"]
 
 
+def test_results_are_found_where_a_program_names_calls_anew() -> None:
+    """Agno numbers the calls of a conversation. The same call of another conversation has no result of this one."""
+    first, second = call("look", "a", x=1), call("look", "b", x=1)
+    renamed = [call("look", "0", x=1), result("one", "0"), call("look", "1", x=1), result("two", "1")]
+    last = answered(4, {"role": "assistant", "content": "done"}, USER, *renamed)
+    rows = [answered(1, first, USER), answered(2, second, USER, *renamed[:2]), last]
+    assert [found.result for found in tool_calls(rows)] == ["one", "two"]
+    elsewhere = answered(1, call("look", "c", x=1), {"role": "user", "content": "another question"})
+    other = answered(1, call("look", "d", x=2), USER)
+    assert [found.result for found in tool_calls([elsewhere, other, last])] == [None, None]
+
+
 def test_a_call_without_a_result_and_arguments_that_are_no_object_are_kept() -> None:
     made = call("submit")
     made["tool_calls"][0]["function"]["arguments"] = "{broken"
