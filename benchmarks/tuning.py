@@ -3,15 +3,14 @@
     python -m benchmarks.tuning [--json] [--steps 30] [--seeds 3]
 
 Engine and trainer are stand-ins, and their time is virtual (`testbed.virtual_time`): `train` itself runs, and nobody
-sleeps. The runs of an engine share it: `a` of them have together the speed of `FULL_SPEED · a / (a + HALF_SPEED)`, times
-`memory / a` where the engine has room for `memory` runs only and computes the others again and again. The lengths of runs
-are those of `benchmarks.stream`, with its long tail. A step takes its time by the groups that it has. `MACHINES` has
-the sizes.
+sleeps. The runs of an engine share it: `a` of them together have the speed `FULL_SPEED · a / (a + HALF_SPEED)`, times
+`memory / a` where the engine has room for `memory` runs and computes the others again and again. The lengths of runs
+are those of `benchmarks.stream`, with its long tail. `MACHINES` has the sizes.
 
 Each machine trains with the default, with `tune=True`, and with each number of a sweep by factors of two up to what it
-holds. The last line under --json is one JSON object: for each machine and seed the steps an hour of the last third of the
-steps, by number of runs at once (`sweep`), those of the default and of the tuned training, what it found, and after how
-many steps.
+holds. The last line under --json is one JSON object: for each machine and seed the steps an hour of the last third of
+the steps, by number of runs at once (`sweep`), those of the default and of the tuned training, what it found, and after
+how many steps.
 """
 
 from __future__ import annotations

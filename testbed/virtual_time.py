@@ -21,14 +21,18 @@ class _Clock(selectors.DefaultSelector):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seconds = 0.0
+        self._seconds = 0.0
+
+    def now(self) -> float:
+        """Seconds since the beginning."""
+        return self._seconds
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise RuntimeError("nothing will ever happen: the simulation waits for something real, or for nobody")
         events = super().select(0)
         if not events:
-            self.seconds += max(0.0, timeout)
+            self._seconds += max(0.0, timeout)
         return events
 
 
@@ -40,7 +44,7 @@ def simulate(program: Coroutine[Any, Any, Result]) -> Result:
     """
     clock = _Clock()
     with (
-        mock.patch.object(time, "monotonic", lambda: clock.seconds),
+        mock.patch.object(time, "monotonic", clock.now),
         asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(clock)) as runner,
     ):
         return runner.run(program)

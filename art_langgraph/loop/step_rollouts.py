@@ -38,9 +38,7 @@ class StepRollouts:
         limit: Bounds how many runs there are at once, together with those of evaluations.
     """
 
-    def __init__(
-        self, options: TrainOptions, source: GraphSource, curriculum: Curriculum, limit: Slots
-    ) -> None:
+    def __init__(self, options: TrainOptions, source: GraphSource, curriculum: Curriculum, limit: Slots) -> None:
         self._options, self._source, self._curriculum, self._limit = options, source, curriculum, limit
         self._run_options = options.run_options()
         rewards_count = options.settings(options.first_step).rewards_count

@@ -151,9 +151,9 @@ class TrainingLoop:
                 await self._watch.conclude()
 
     async def _slots(self) -> tuple[Slots, Tuner | None]:
-        """The slots of the runs, and what finds out how many are best; None: the number is given, or was found before.
+        """The slots of the runs, and what tunes them; None: nothing does, or an earlier process of the run has done so.
 
-        An earlier process of the run has found it, say. The engines may compute fewer requests at once by now.
+        The engines may compute fewer requests at once than they did then.
         """
         options = self._options
         if not options.tune:
@@ -165,9 +165,9 @@ class TrainingLoop:
         if options.run and options.store is not None:
             policy = await options.client.policy(options.policy)
             self._tuning_key = json.dumps([policy.name, policy.created, options.run])
-            if (slots := await asyncio.to_thread(options.store.tuning, self._tuning_key)) is not None:
-                log.info("%r was tuned before: max_concurrency=%d", options.run, min(slots, most))
-                return Slots(min(slots, most)), None
+            if (found := await asyncio.to_thread(options.store.tuning, self._tuning_key)) is not None:
+                log.info("%r was tuned before: max_concurrency=%d", options.run, min(found, most))
+                return Slots(min(found, most)), None
         slots = Slots(most if limits else 32)
         return slots, Tuner(slots, most, settle=1 if options.max_staleness else 0)
 

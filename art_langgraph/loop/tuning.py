@@ -14,7 +14,8 @@ WAITING = 0.1
 _STEPS = 2
 """Steps by which a number of runs at once is measured."""
 _GAIN = 1.1
-"""What a number must make of the groups of another one to be better. Measurements of one number deviate by about 0.1 with\nthe long tail of `benchmarks.tuning`, so that smaller gains are chance."""
+"""What a number must make of the groups of another one to be better. With the long tail of `benchmarks.tuning`, two
+measurements of one number differ by about as much."""
 _NARROWER = 0.75
 """Of the runs that there were at once on average: fewer slots than this are felt."""
 
