@@ -60,7 +60,7 @@ class Pace:
         slots: How many runs there were at once, at most.
         groups: The groups that steps took.
         seconds: In which they took them.
-        run_seconds: How long the runs of these groups took, together.
+        run_seconds: How long the runs of these groups took, together; 0 where the executor does not say.
         waits: Seconds of these that steps waited for groups ("groups"), and that the next group waited, by what it
             waited for ("slots", "in_flight", "room"; `GroupStream.waits`).
     """
@@ -221,7 +221,10 @@ class Tuner:
         best = self._paces[self._best]
         if best.wait_share < WAITING:
             return None
-        target = min(2 * self._best, self.most) if self._upwards else max(1, self._best // 2)
-        while not self._upwards and target > max(1.0, _NARROWER * best.runs_at_once):
-            target //= 2  # slots that no run has are no difference
+        if self._upwards:
+            target = min(2 * self._best, self.most)
+        else:
+            target = max(1, self._best // 2)
+            while best.run_seconds and target > max(1.0, _NARROWER * best.runs_at_once):
+                target //= 2  # slots that no run has are no difference
         return None if target in self._paces else target

@@ -130,6 +130,12 @@ async def test_slots_that_no_run_has_are_not_tried() -> None:
     assert "a larger max_staleness or groups_per_step" in str(tuning)
 
 
+async def test_without_the_times_of_runs_slots_are_halved() -> None:
+    tuning, tried = await find(lambda slots: {"groups": 10, "bottleneck": "room", "runs": 0.0}, first=256, most=256)
+    assert sorted(set(tried)) == [128, 256]
+    assert tuning.max_concurrency == 256
+
+
 async def test_the_way_ends_where_the_trainer_becomes_the_bottleneck() -> None:
     def machine(slots: int) -> dict[str, Any]:
         return {"groups": min(slots, 64), "wait": 50.0 if slots < 64 else 1.0}
