@@ -41,6 +41,7 @@ from art_langgraph.loop.graphs import GraphSource
 from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.step_rollouts import StepRollouts
 from art_langgraph.loop.train_options import TrainOptions
+from art_langgraph.loop.tuning import Slots
 from art_langgraph.trajectory import CompletionCall, Scenario
 from benchmarks.charts.chart import DOCS
 from benchmarks.charts.timeline import Span, Timeline, draw
@@ -165,9 +166,7 @@ async def batches_rate(options: TrainOptions) -> float:
     """Steps a second of whole batches that overlap."""
     scenarios = Scenario.each(options.scenarios)
     curriculum = Curriculum(options.make_sampler(), scenarios, options.temperature)
-    rollouts = StepRollouts(
-        options, GraphSource.of(options.graph), curriculum, asyncio.Semaphore(options.max_concurrency or 1)
-    )
+    rollouts = StepRollouts(options, GraphSource.of(options.graph), curriculum, Slots(options.max_concurrency or 1))
     ends = []
     async for batch in overlap(range(1, options.steps + 1), rollouts.roll, options.max_staleness):
         await options.client.train_step(options.policy, batch.groups)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from art_langgraph.loop.hints import Rescue
+from art_langgraph.loop.tuning import Pace
 from art_langgraph.trajectory import TrajectoryGroup
 from trainer_server.common import tracing
 from trainer_server.wire import Job
@@ -27,6 +28,8 @@ class RolloutBatch:
         drop_count: How many complete groups were left out because they were too old.
         ages: How many of the groups are so many versions old.
         bound: What bounds the speed of the training, and what to change; None: it is not known.
+        pace: How fast the step got its groups; None: it is not known, because it has groups of an earlier process, or
+            because the step is the first that takes them from a stream, which waits in any case.
         rescue: What came of hints; None: none are given.
         seconds: Wall time by phase: `rollout`, from the first run's begin to the last one's end. With a stream also
             `wait`, for which the step waited for groups, and `slots`, for which its runs waited for slots on average.
@@ -45,6 +48,7 @@ class RolloutBatch:
     drop_count: int = 0
     ages: Mapping[int, int] = field(default_factory=dict)
     bound: str | None = None
+    pace: Pace | None = None
     rescue: Rescue | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     span: tracing.Span = tracing.NOTHING

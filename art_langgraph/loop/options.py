@@ -51,11 +51,19 @@ class LoopOptions(SizeOptions):
         run: Name of the training run, with which the same call or command continues it: a step that the server accepted
             before a crash is not taken again, and its record has no groups. A step that failed there, or was cancelled,
             is taken again. Empty: it has none.
+        max_concurrency: Runs at once: those of training, of evaluations and with hints together. None: as many requests
+            as the server's engines compute at once, or 32 where they do not say.
+        tune: The first steps try how many runs at once make groups fastest: half as many as `max_concurrency`, or twice
+            as many where groups wait for slots, never more than the engines compute at once nor than `max_concurrency`
+            if it is given. The best is taken for the rest of the run, kept in `store` by `run`, and reported
+            (`StepRecord.tuning`). What steps learn from is not changed.
     """
 
     evaluate_every: int | None = field(default=None, metadata={"min": 1})
     keep_best: bool = False
     run: str = ""
+    max_concurrency: int | None = field(default=None, metadata={"min": 1})
+    tune: bool = False
 
 
 def keywords_of(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -21,6 +20,7 @@ from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.sampling.informative import Explorer, add_informative
 from art_langgraph.loop.step_check import StepCheck, wait_until_ready
 from art_langgraph.loop.train_options import TrainOptions
+from art_langgraph.loop.tuning import Pace, Slots, run_seconds
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.common import tracing
 from trainer_server.wire import FOLLOW, LATEST, Job, JobStatus
@@ -38,9 +38,7 @@ class StepRollouts:
         limit: Bounds how many runs there are at once, together with those of evaluations.
     """
 
-    def __init__(
-        self, options: TrainOptions, source: GraphSource, curriculum: Curriculum, limit: asyncio.Semaphore
-    ) -> None:
+    def __init__(self, options: TrainOptions, source: GraphSource, curriculum: Curriculum, limit: Slots) -> None:
         self._options, self._source, self._curriculum, self._limit = options, source, curriculum, limit
         self._run_options = options.run_options()
         rewards_count = options.settings(options.first_step).rewards_count
@@ -97,7 +95,10 @@ class StepRollouts:
         if self._check.of_use(step, groups):
             await self._add_runs(batch)
         curriculum.learn(batch.groups)
-        batch.seconds["rollout"] = time.monotonic() - start
+        seconds = batch.seconds["rollout"] = time.monotonic() - start
+        reason = "slots" if self._limit.count < options.groups_per_step * options.n else "room"
+        waits = {"groups": seconds, "slots": 0.0, "in_flight": 0.0, "room": 0.0, reason: seconds}
+        batch.pace = Pace(self._limit.count, len(batch.groups), seconds, run_seconds(batch.groups), waits)
         return batch
 
     async def _add_runs(self, batch: RolloutBatch) -> None:

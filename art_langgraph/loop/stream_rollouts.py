@@ -26,14 +26,12 @@ from art_langgraph.loop.step_check import wait_until_ready
 from art_langgraph.loop.step_rollouts import StepRollouts
 from art_langgraph.loop.stream import CompleteGroup, GroupStream
 from art_langgraph.loop.train_options import TrainOptions
+from art_langgraph.loop.tuning import WAITING, Pace, Slots, run_seconds
 from art_langgraph.progress import progress_bar
 from art_langgraph.trajectory import Scenario, Trajectory, TrajectoryGroup
 from trainer_server.wire import GRPOConfig
 
 log = logging.getLogger("art_langgraph")
-
-_WAITING = 0.1
-"""Share of the time from which on it is the groups that steps wait for."""
 
 
 class StreamRollouts(StepRollouts):
@@ -58,7 +56,7 @@ class StreamRollouts(StepRollouts):
         options: TrainOptions,
         source: GraphSource,
         curriculum: Curriculum,
-        limit: asyncio.Semaphore,
+        limit: Slots,
         in_flight: int,
     ) -> None:
         super().__init__(options, source, curriculum, limit)
@@ -81,8 +79,10 @@ class StreamRollouts(StepRollouts):
         self._answer_start = 0.0
         """When the last of the groups began in which the trainer server answered."""
         self._in_flight, self._start = in_flight, 0.0
-        self._wait_seconds = self._seconds = 0.0
-        """That steps waited for groups, and that went by, without the first step, which waits in any case."""
+        self._waits = dict(self._stream.waits)
+        """Those of the stream when the last step took its groups."""
+        self._pace: Pace | None = None
+        """Of the steps with as many slots as now, without the first step, which waits in any case."""
 
     async def batches(self, steps: Sequence[int]) -> AsyncGenerator[RolloutBatch]:
         """The groups of each step. Closing it early cancels the rollouts that still run."""
@@ -125,20 +125,22 @@ class StreamRollouts(StepRollouts):
         batch = _batch(step, taken, self._count_ages(taken))
         batch.measured_count, batch.drop_count = len(ready), dropped
         batch.replacement_count = max(0, len(taken) - options.groups_per_step) if rounds else 0
-        end = time.monotonic()
+        end, waits = time.monotonic(), dict(self._stream.waits)
         batch.seconds["wait"] = end - start
         if self._start:
-            self._wait_seconds += end - start
-            self._seconds += end - self._start
-            batch.bound = self._describe_bound()
-        self._start = end
+            by_reason = {reason: seconds - self._waits[reason] for reason, seconds in waits.items()}
+            waits_of_step = {"groups": end - start, **by_reason}
+            pace = Pace(self._limit.count, len(taken), end - self._start, run_seconds(batch.groups), waits_of_step)
+            self._pace = self._pace + pace if self._pace is not None and self._pace.slots == pace.slots else pace
+            batch.pace, batch.bound = pace, self._describe_bound(self._pace)
+        self._start, self._waits = end, waits
         self._check.of_use(step, batch.groups)
         return batch
 
-    def _describe_bound(self) -> str:
-        """What bounds the speed of the training until now, and what to change."""
-        share, waits = self._wait_seconds / self._seconds, self._stream.waits
-        if share < _WAITING:
+    def _describe_bound(self, pace: Pace) -> str:
+        """What bounds the speed of the training, and what to change."""
+        share = pace.wait_share
+        if share < WAITING:
             return (
                 f"the trainer was busy {1 - share:.0%} of the time, and groups waited for it: give it more or faster "
                 "devices, or steps with fewer tokens"
@@ -149,8 +151,7 @@ class StreamRollouts(StepRollouts):
             "in_flight": f"raise in_flight={self._in_flight}",
             "room": f"raise max_staleness={staleness}, which allows {staleness + 1} steps' groups at once",
         }
-        longest = max(waits, key=lambda reason: waits[reason])
-        return f"the trainer waited {share:.0%} of the time for groups: {remedies[longest]}"
+        return f"the trainer waited {share:.0%} of the time for groups: {remedies[pace.bottleneck]}"
 
     def _missing(self, groups: Sequence[CompleteGroup], rounds: int) -> int:
         """How many more groups a step takes, at most. Those that teach nothing are replaced, so many times."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import json
+import logging
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
@@ -22,11 +25,14 @@ from art_langgraph.loop.sampling.curriculum import Curriculum
 from art_langgraph.loop.step_rollouts import StepRollouts, step_span
 from art_langgraph.loop.stream_rollouts import StreamRollouts
 from art_langgraph.loop.train_options import TrainOptions
+from art_langgraph.loop.tuning import Slots, Tuner, Tuning
 from art_langgraph.loop.watch.record import StepRecord
 from art_langgraph.loop.watch.step_log import StepLog
 from art_langgraph.loop.watch.watch import Watch
 from art_langgraph.trajectory import Scenario, TrajectoryGroup
 from trainer_server.wire import ConfigError, StepResult
+
+log = logging.getLogger("art_langgraph")
 
 
 @keywords_of(TrainOptions)
@@ -91,6 +97,8 @@ class TrainingLoop:
         self._run_options = options.run_options()
         if options.max_concurrency is not None:
             limit_of(options.max_concurrency)  # a wrong number is an error before anything runs
+        self._tuning_key: str | None = None
+        """What the store keeps the tuning of the run by; None: nothing is kept."""
         self._watch = Watch(options)  # its time budget counts from here
 
     async def run(self) -> AsyncGenerator[StepRecord]:
@@ -107,10 +115,9 @@ class TrainingLoop:
         )
         if options.first_step > 1:
             curriculum.warn_of_unknown_runs()
-        slots = options.max_concurrency or await find_concurrency(options.client.connection) or 32
-        limit = limit_of(slots)
+        limit, tuner = await self._slots()
         if options.max_staleness:
-            in_flight = options.in_flight or max(slots, options.groups_per_step)
+            in_flight = options.in_flight or max(tuner.most if tuner else limit.count, options.groups_per_step)
             rollouts: StepRollouts = StreamRollouts(options, self._source, curriculum, limit, in_flight)
         else:
             rollouts = StepRollouts(options, self._source, curriculum, limit)
@@ -132,6 +139,9 @@ class TrainingLoop:
                     rollouts.advance(result.version)
                     record = _record(batch, result)
                     await self._watch.after(record, accepted_before=batch.job is not None)
+                    if tuner is not None:
+                        record.tuning = await tuner.add(batch.pace, overlaps_evaluation=self._overlaps(record))
+                        await self._keep(record.tuning)
                     await step_log.add(record)
                 batch.span.end()
                 yield record
@@ -139,6 +149,37 @@ class TrainingLoop:
                     return
             if not steps:
                 await self._watch.conclude()
+
+    async def _slots(self) -> tuple[Slots, Tuner | None]:
+        """The slots of the runs, and what tunes them; None: nothing does, or an earlier process of the run has done so.
+
+        The engines may compute fewer requests at once than they did then.
+        """
+        options = self._options
+        if not options.tune:
+            return Slots(options.max_concurrency or await find_concurrency(options.client.connection) or 32), None
+        capacity = (await options.client.health()).get("concurrency")
+        runs = options.groups_per_step * options.n * (1 + options.max_staleness)
+        limits = [limit for limit in (options.max_concurrency, capacity) if limit is not None]
+        most = min(limits) if limits else max(32, runs)
+        if options.run and options.store is not None:
+            policy = await options.client.policy(options.policy)
+            self._tuning_key = json.dumps([policy.name, policy.created, options.run])
+            if (found := await asyncio.to_thread(options.store.tuning, self._tuning_key)) is not None:
+                log.info("%r was tuned before: max_concurrency=%d", options.run, min(found, most))
+                return Slots(min(found, most)), None
+        slots = Slots(most if limits else 32)
+        return slots, Tuner(slots, most, settle=1 if options.max_staleness else 0)
+
+    async def _keep(self, tuning: Tuning | None) -> None:
+        """Keeps what was found for the process that continues the run, if there is one."""
+        if tuning is not None and self._tuning_key is not None and self._options.store is not None:
+            await asyncio.to_thread(self._options.store.set_tuning, self._tuning_key, tuning.max_concurrency)
+
+    def _overlaps(self, record: StepRecord) -> bool:
+        """Whether a step's evaluation had slots that groups would have had: not where each step has its share of it."""
+        options = self._options
+        return record.evaluation is not None and bool(options.max_staleness) and options.evaluate_every not in (1, 2)
 
     def record(self) -> dict[str, Any]:
         """What the trackers get of the options, as JSON."""

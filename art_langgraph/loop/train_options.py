@@ -107,8 +107,6 @@ class TrainOptions(WatchOptions, RolloutOptions):
             weight. None: no hints.
         nodes: Patterns of the node paths to train ("planner", "worker/*"); None: all.
         retry_credit: Whether attempts of a node before an error retry are trained ("train") or left out ("drop").
-        max_concurrency: Runs at once: those of training, of evaluations and with hints together. None: as many requests
-            as the server's engines compute at once, or 32 where they do not say.
         store: Where the runs are stored, and marked as trained, so that `art-langgraph train --from-store` leaves them
             out; None: nowhere.
         run_config: LangChain's config of each run; `rollout` calls it `config`. It names no thread.
@@ -139,7 +137,6 @@ class TrainOptions(WatchOptions, RolloutOptions):
     hints: HintFunction | Hints | None = None
     nodes: Sequence[str] | None = None
     retry_credit: RetryCredit = "drop"
-    max_concurrency: int | None = None
     temperature: float | None = 1.0
     run_config: RunnableConfig | None = None
     shuffle: bool = True

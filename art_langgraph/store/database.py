@@ -47,6 +47,8 @@ CREATE TABLE IF NOT EXISTS autopilot_history ({rowid}policy {text} NOT NULL, rec
 """
 """The tables of the first release, those of the autopilot's memory (`auto_pilot/state_store.py`) included. `text` and
 `real` are types; `rowid` is the column that SQLite has by itself. Never change them: a database adds migrations."""
+TUNINGS = "CREATE TABLE tunings (key {text} PRIMARY KEY, max_concurrency INTEGER NOT NULL){strict};"
+"""The table of what trainings found for themselves, which a migration of each database adds."""
 
 
 class StoreUnavailable(ConfigError):

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from art_langgraph.store.database import FIRST_TABLES, PATIENCE, StoreUnavailable
+from art_langgraph.store.database import FIRST_TABLES, PATIENCE, TUNINGS, StoreUnavailable
 from trainer_server.common.postgres_files import rewrite
 from trainer_server.wire import ConfigError
 from trainer_server.wire.errors import NewerSchema
@@ -55,7 +55,7 @@ ALTER TABLE trajectories
 """`write_lock` is empty: a process that writes locks it, so that rows are numbered in the order of their commits. A
 table with rows would not be vacuumed by itself while processes write. A change of type, to the same one, drops
 statistics."""
-_MIGRATIONS = (_FIRST_TABLES, _WRITE_LOCK)
+_MIGRATIONS = (_FIRST_TABLES, _WRITE_LOCK, TUNINGS.format(text='TEXT COLLATE "C"', strict=""))
 """The changes of the tables, oldest first. To change tables, add one at the end; never change one that was released."""
 _WITH_TEXTS = ("trajectories", "begun", "completions", "resumed", "scores", "steps", "evaluations")
 

@@ -11,12 +11,15 @@ from typing import Any
 
 from filelock import lock_descriptor
 
-from art_langgraph.store.database import FIRST_TABLES, PATIENCE, StoreUnavailable
+from art_langgraph.store.database import FIRST_TABLES, PATIENCE, TUNINGS, StoreUnavailable
 from trainer_server.common.home import create_private, overwrite_deleted
 from trainer_server.common.schemas import DatabaseSchema, script
 from trainer_server.wire import ConfigError
 
-SCHEMA = DatabaseSchema(script(FIRST_TABLES.format(text="TEXT", real="REAL", rowid="", strict=" STRICT", by_hash="")))
+SCHEMA = DatabaseSchema(
+    script(FIRST_TABLES.format(text="TEXT", real="REAL", rowid="", strict=" STRICT", by_hash="")),
+    script(TUNINGS.format(text="TEXT", strict=" STRICT")),
+)
 """The file's tables."""
 
 

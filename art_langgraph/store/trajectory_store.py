@@ -237,6 +237,30 @@ class TrajectoryStore:
         with self.database.connect() as db:
             return {version: json.loads(ids) for version, ids in db.execute(query, (key,))}
 
+    def set_tuning(self, key: str, max_concurrency: int) -> None:
+        """Records how many runs at once a training found for itself. The last record counts.
+
+        Args:
+            key: What the record belongs to: policy and training run.
+            max_concurrency: Runs at once.
+        """
+        query = """
+            INSERT INTO tunings (key, max_concurrency) VALUES (?, ?)
+            ON CONFLICT (key) DO UPDATE SET max_concurrency = excluded.max_concurrency
+        """
+        with self.database.connect() as db, db.transaction():
+            db.execute(query, (key, max_concurrency))
+
+    def tuning(self, key: str) -> int | None:
+        """The runs at once of `set_tuning`; None: there is no record.
+
+        Args:
+            key: What the record belongs to: policy and training run.
+        """
+        with self.database.connect() as db:
+            row = db.execute("SELECT max_concurrency FROM tunings WHERE key = ?", (key,)).fetchone()
+        return row[0] if row else None
+
     def get(self, trajectory_id: str) -> Trajectory | None:
         """A run by its id, finished or not; None where the store has no such run.
 

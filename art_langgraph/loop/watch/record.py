@@ -13,6 +13,7 @@ from art_langgraph.loop.evaluate import Evaluation, SuccessGain
 from art_langgraph.loop.failures import failures_of, runs_of, versions_of
 from art_langgraph.loop.hints import HintCounts
 from art_langgraph.loop.sampling.informative import informative
+from art_langgraph.loop.tuning import Tuning
 from art_langgraph.trajectory import Trajectory, TrajectoryGroup
 from trainer_server.wire import StepResult
 from trainer_server.wire.text import quantity
@@ -110,6 +111,7 @@ class StepRecord:
         alarms: What a user should act upon; those that go on from earlier steps as well.
         stopped: Why the loop ends with this step, before its last one. None: it does not.
         best: The version that was promoted. None: this is not the last step, or `keep_best` is off.
+        tuning: How many runs at once `tune` found, with the step that completed the search; None in all others.
         cost: What was paid since the step before, or since the call of `train`.
         spent: What was paid since the call of `train`, with its parts by scenario and model.
         reward: Mean over the runs that have a reward. Where there are no runs, or where single completions have the
@@ -135,6 +137,7 @@ class StepRecord:
     alarms: list[Alarm] = field(default_factory=list)
     stopped: str | None = None
     best: Best | None = None
+    tuning: Tuning | None = None
     cost: Cost | None = None
     spent: RunCost | None = None
     reward: float | None = None
@@ -221,6 +224,7 @@ class StepRecord:
             "alarms": [alarm.summary() for alarm in self.alarms],
             "stopped": self.stopped,
             "best": self.best and self.best.summary(),
+            "tuning": self.tuning and self.tuning.summary(),
             "cost": self.cost and self.cost.summary(),
             "metrics": self.result.metrics,
         }
@@ -242,8 +246,7 @@ class StepRecord:
         parts = [head, hints, self._held_out(), self.skipped, self.failures]
         parts.append("alarms: " + ", ".join(alarm.name for alarm in self.alarms) if self.alarms else None)
         parts.append(f"stopped: {self.stopped}" if self.stopped else None)
-        line = "; ".join(filter(None, parts))
-        return f"{line}\n{self.best}" if self.best else line
+        return "\n".join(str(part) for part in ("; ".join(filter(None, parts)), self.tuning, self.best) if part)
 
     def _held_out(self) -> str | None:
         if self.evaluation is None:

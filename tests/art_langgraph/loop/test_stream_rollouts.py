@@ -127,14 +127,19 @@ def reward_of_runs() -> Callable[[Trajectory], float]:
 
 
 async def steps(
-    trainer: Trainer, pause: Pause = no_pause, scenarios: str = "abcdefgh", **options: Any
+    trainer: Trainer,
+    pause: Pause = no_pause,
+    scenarios: str = "abcdefgh",
+    records: list[StepRecord] | None = None,
+    **options: Any,
 ) -> list[StepRecord]:
+    """All steps of a training. records: gets them too, one after the other."""
     options = {"steps": 3, "groups_per_step": 2, "n": 2, "max_staleness": 1, "temperature": None, "shuffle": False,
                "reward": reward_of_runs(), "progress": False, **options}  # fmt: skip
-    return [
-        record
-        async for record in train(graph(trainer, pause), list(scenarios), policy="agent", client=trainer, **options)
-    ]
+    records = [] if records is None else records
+    async for record in train(graph(trainer, pause), list(scenarios), policy="agent", client=trainer, **options):
+        records.append(record)
+    return records
 
 
 def names(groups: Sequence[TrajectoryGroup]) -> list[str]:
@@ -400,6 +405,47 @@ async def test_a_sentence_says_what_bounds_the_run(
     assert records[-1].bound is not None
     assert remedy in records[-1].bound
     assert records[-1].summary()["bound"] == records[-1].bound
+
+
+async def test_a_continued_run_goes_on_with_what_its_first_steps_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, trainer, running, most = TrajectoryStore(tmp_path / "runs.sqlite"), Trainer(), 0, 0
+
+    async def pause(text: str, run: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+
+    def killed(step: int) -> Any:
+        if step == 13:
+            raise Killed
+        return asyncio.sleep(0)
+
+    trainer.during = killed
+    held_out = HeldOut(["x", "y", "z"], temperature=None, reward=lambda _: 1.0)
+    options: dict[str, Any] = {"run": "mine", "store": store, "tune": True, "max_concurrency": 6, "groups_per_step": 1,
+                               "held_out": held_out, "evaluate_every": 6}  # fmt: skip
+    records: list[StepRecord] = []
+    with pytest.raises(Killed):
+        await steps(trainer, pause, steps=14, records=records, **options)
+    (record,) = [record for record in records if record.tuning is not None]
+    assert most <= 6
+    assert str(record.tuning) in str(record)
+    assert record.summary()["tuning"]["first"] == 6
+    with store.database.connect() as db, db.transaction():
+        assert db.execute("SELECT max_concurrency FROM tunings").fetchall() == [(record.tuning.max_concurrency,)]
+        db.execute("UPDATE tunings SET max_concurrency = 2")  # whatever this machine was like
+    most, trainer.during = 0, lambda step: asyncio.sleep(0)
+    trainer.jobs_by_key.popitem()  # the server has not accepted the last step
+    with caplog.at_level(logging.INFO, "art_langgraph"):
+        records = await steps(trainer, pause, steps=15, **options)
+    assert [record.step for record in records] == list(range(1, 16))
+    assert all(record.tuning is None for record in records)
+    assert "'mine' was tuned before: max_concurrency=2" in caplog.text
+    assert most == 2, "runs of the evaluation included"
 
 
 @pytest.mark.slow

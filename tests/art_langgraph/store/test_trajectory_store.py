@@ -372,3 +372,10 @@ def test_a_version_keeps_its_first_evaluation(store: TrajectoryStore) -> None:
     store.add_evaluation("other", 1, ["e"])
     assert list(store.evaluations("key").items()) == [(3, ["a", "b"]), (0, ["c"])], "in the order of their making"
     assert store.evaluations("none") == {}
+
+
+def test_the_tuning_of_a_training_is_the_one_that_was_recorded_last(store: TrajectoryStore) -> None:
+    assert store.tuning("run") is None
+    for key, runs in (("run", 64), ("other", 8), ("run", 32)):
+        store.set_tuning(key, runs)
+    assert (store.tuning("run"), store.tuning("other")) == (32, 8)
