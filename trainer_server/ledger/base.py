@@ -33,6 +33,14 @@ class DiskFull(LedgerError, NotStored):
         super().__init__(f"{message}. Free space on the disk, then ask again", code="disk")
 
 
+class CompletionWriter(Protocol):
+    """The part of a ledger that records answers."""
+
+    async def add(self, *completions: Completion) -> None:
+        """See `Ledger.add`."""
+        ...
+
+
 class Ledger(Protocol):
     """A store of completions.
 
