@@ -13,7 +13,7 @@ from trainer_server.gateway.resolver import Source
 from trainer_server.gateway.sampler import EngineSender
 from trainer_server.gateway.splice.splicer import SpliceMode, Splicer
 from trainer_server.gateway.splice.turns import Conversation, Match, Turn
-from trainer_server.ledger.base import Ledger, TakesRows
+from trainer_server.ledger.base import Ledger, LedgerError, TakesRows
 from trainer_server.server.gateways.channel import Channel
 from trainer_server.wire import Completion
 from trainer_server.wire.headers import ROLLOUT, TEMPERATURE, VERSION
@@ -74,7 +74,10 @@ class RemoteLedger:
         self._channel = channel
 
     async def add(self, *completions: Completion) -> None:
-        rows = completions if self._rows is None else [self._rows.row_of(completion) for completion in completions]
+        try:
+            rows = completions if self._rows is None else [self._rows.row_of(completion) for completion in completions]
+        except Exception as error:
+            raise LedgerError(f"{completions[0].id} cannot be written to the ledger: {error}") from error
         counts = [(one.policy, one.status, len(one.prompt_token_ids), len(one.token_ids)) for one in completions]
         await self._channel.call("record", rows, counts)
 
