@@ -300,6 +300,8 @@ def run(listener: socket.socket, end: socket.socket) -> None:
         (setup,) = first_note(end)
     except (ChannelLost, OSError):
         return
+    if tracing.on(SERVICE):
+        logs.context.append(tracing.ids)
     process = GatewayProcess(setup)
     sys.setswitchinterval(SWITCH_INTERVAL)
     _Server(process, end, uvicorn_config(process.app(), process.config)).run(sockets=[listener])
