@@ -61,7 +61,7 @@ class Call:
     def __init__(self, channel: Channel, number: int) -> None:
         self._channel, self._number = channel, number
         self.task: asyncio.Task[None] | None = None
-        self.left: asyncio.Future[Any] | None = None
+        self.departure: asyncio.Future[Any] | None = None
 
     async def hold(self, value: Any) -> Any:
         """Replies, and waits until the caller leaves.
@@ -69,9 +69,9 @@ class Call:
         Returns:
             The outcome that the caller had.
         """
-        self.left = asyncio.get_running_loop().create_future()
+        self.departure = asyncio.get_running_loop().create_future()
         self._channel.send(_REPLY, self._number, value)
-        return await self.left
+        return await self.departure
 
 
 class Channel(asyncio.Protocol):
@@ -206,15 +206,15 @@ class Channel(asyncio.Protocol):
         call = self._calls.get(number)
         if call is None or call.task is None:
             return
-        if call.left is None:
+        if call.departure is None:
             call.task.cancel()
-        elif not call.left.done():
-            call.left.set_result(outcome)
+        elif not call.departure.done():
+            call.departure.set_result(outcome)
 
     async def _answer(self, call: Call, number: int, name: str, args: tuple[Any, ...]) -> None:
         try:
             reply = await self._handlers[name](call, *args)
-            if call.left is None:
+            if call.departure is None:
                 self.send(_REPLY, number, reply)
         except Exception as error:
             if not isinstance(error, ARTError | APIError | ChannelLost):
