@@ -171,7 +171,7 @@ class PostgresLedger:
 
     def _write(self, completions: Sequence[Record]) -> None:
         records = {record.id: record for record in completions}.values()
-        rows = [one.columns if isinstance(one, LedgerRow) else columns_of(one) for one in records]
+        rows = [row.columns if isinstance(row, LedgerRow) else columns_of(row) for row in records]
         values = {name: [row[name] for row in rows] for name in rows[0]}
         deadline = time.monotonic() + _PATIENCE
         while True:

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -25,7 +24,7 @@ from trainer_server.engines.base import Engine, EngineSettings
 from trainer_server.engines.registry import engine_factory
 from trainer_server.gateway.gateway import CompletionGateway
 from trainer_server.gateway.parser import Parser
-from trainer_server.gateway.recorder import Identity, Recorder
+from trainer_server.gateway.recorder import Recorder
 from trainer_server.gateway.splice.splicer import SpliceMode
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.ledger.registry import open_ledger
@@ -47,11 +46,12 @@ from trainer_server.server.access.scopes import set_token, token_of
 from trainer_server.server.access.tokens import Keyring, Token, TokenRepository
 from trainer_server.server.access.tokens import Scope as TokenScope
 from trainer_server.server.app import SERVICE
-from trainer_server.server.config import ServerConfig
 from trainer_server.server.errors import add_error_handlers, answer
 from trainer_server.server.gateways.channel import Call, Channel, ChannelLost, first_note
 from trainer_server.server.gateways.remote import RemoteLedger, RemoteSender, RemoteSources, RemoteSplicer
+from trainer_server.server.gateways.setup import Setup
 from trainer_server.server.routes.openai import router
+from trainer_server.server.serve import SWITCH_INTERVAL, uvicorn_config
 from trainer_server.wire import ARTError, Completion, ConfigError
 from trainer_server.wire.headers import ROLLOUT
 
@@ -64,23 +64,6 @@ _LAST_SPANS = 5.0
 
 _token: ContextVar[Token | None] = ContextVar("charged_token", default=None)
 """The token that is charged for the request that is answered here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """What a gateway process begins with.
-
-    Args:
-        config: The server's options.
-        identity: The server's.
-        key: The server's own key.
-        engines: Address and key of each engine.
-    """
-
-    config: ServerConfig
-    identity: Identity
-    key: str
-    engines: Sequence[tuple[str, str | None]]
 
 
 class GatewayProcess:
@@ -294,8 +277,6 @@ class _Server(DrainingServer):
 
 def run(listener: socket.socket, end: socket.socket) -> None:
     """Answers on a socket until the parent says stop, or ends."""
-    from trainer_server.server.serve import SWITCH_INTERVAL, uvicorn_config
-
     try:
         (setup,) = first_note(end)
     except (ChannelLost, OSError):

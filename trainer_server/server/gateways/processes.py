@@ -19,7 +19,7 @@ from trainer_server.engines.base import Reachable
 from trainer_server.server.access.connections import DrainingServer
 from trainer_server.server.gateways.calls import GatewayCalls
 from trainer_server.server.gateways.channel import Channel
-from trainer_server.server.gateways.process import Setup
+from trainer_server.server.gateways.setup import Setup
 from trainer_server.server.server import Server
 from trainer_server.wire import ConfigError
 

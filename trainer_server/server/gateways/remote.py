@@ -78,7 +78,7 @@ class RemoteLedger:
             rows = completions if self._rows is None else [self._rows.row_of(completion) for completion in completions]
         except Exception as error:
             raise LedgerError(f"{completions[0].id} cannot be written to the ledger: {error}") from error
-        counts = [(one.policy, one.status, len(one.prompt_token_ids), len(one.token_ids)) for one in completions]
+        counts = [(row.policy, row.status, len(row.prompt_token_ids), len(row.token_ids)) for row in completions]
         await self._channel.call("record", rows, counts)
 
 
