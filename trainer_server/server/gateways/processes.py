@@ -99,9 +99,15 @@ class GatewayProcesses:
         with other_end:
             descriptors = listener.fileno(), other_end.fileno()
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", __package__, *map(str, descriptors), pass_fds=descriptors,
-                stdin=asyncio.subprocess.DEVNULL, env=dict(os.environ), start_new_session=True,
-            )  # fmt: skip
+                sys.executable,
+                "-m",
+                __package__,
+                *map(str, descriptors),
+                pass_fds=descriptors,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=dict(os.environ),
+                start_new_session=True,
+            )
         channel = self._channels[process] = self._calls.channel()
         try:
             await channel.open(own_end)
