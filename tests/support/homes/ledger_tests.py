@@ -90,10 +90,11 @@ class LedgerTests:
     async def test_rows_that_another_process_has_made_are_what_add_would_write(self, ledger: Ledger) -> None:
         if not isinstance(ledger, TakesRows):
             pytest.skip("the ledger takes whole completions alone")
-        whole, odd = changed("whole", rollout="r"), changed("odd", rollout="\ud83d", message={"content": "\ud83d"})
+        whole, odd = changed("whole", rollout="r"), changed("odd", rollout="a\0b", message={"content": "\ud83d"})
+        beside = row("beside")
         rows = [pickle.loads(pickle.dumps(ledger.row_of(one))) for one in (whole, odd)]
-        await asyncio.gather(ledger.add_rows(rows), ledger.add(row("beside")))
-        assert ledger.read(["whole", "odd", "beside"]) == {"whole": whole, "odd": odd, "beside": row("beside")}
+        await asyncio.gather(ledger.add_rows(rows), ledger.add(beside))
+        assert ledger.read(["whole", "odd", "beside"]) == {"whole": whole, "odd": odd, "beside": beside}
         assert ledger.rollout("r") == [whole]
 
     async def test_a_known_id_replaces_the_earlier_completion(self, ledger: Ledger) -> None:
