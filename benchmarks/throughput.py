@@ -1,20 +1,24 @@
-"""Completions at a GPU's rate: what one server process spends on each, and whether its ledger has their exact tokens.
+"""Completions at a GPU's rate: what a server spends on each, and whether its ledger has their exact tokens.
 
     python -m benchmarks.throughput [--json] [--requests 256,1024] [--rounds 2] [--engines 2] [--tokens 256]
-                                    [--prompt 512] [--step 0.01] [--answers whole,streamed]
+                                    [--prompt 512] [--step 0.01] [--answers whole,streamed] [--gateways 1]
 
 Starts the trainer server with a ledger on disk over ENGINES engines (`testbed.engine_replay`), each a process of its
 own, which send ready-made answers of TOKENS tokens with their log-probabilities in vLLM's form: a token every STEP
 seconds, for all requests at once. So REQUESTS clients, each of which asks one question after another, get at most
 REQUESTS / (TOKENS × STEP) answers a second: 100 for 256 of them, and 400 for 1,024. Each answer belongs to a rollout.
 
-For each number of requests, whole and streamed: `completions_per_s`; `cpu_ms`, the processor time of the server process
-for a completion (user and system), and the shares of its parts (`testbed.processor_time`, which itself takes about a
-hundredth); `p99_added_ms`, the 99th percentile of the answers' times less that of the same clients at the engines
-themselves. Clients, server and engines share the machine's processors: judge by processor time, and by rates only where
-processors are idle. When the server has stopped, its ledger is compared with what the engines sent, row by row: `lost`
-answers are not in it, `differing` ones have other tokens, log-probabilities, prompts or texts. The program ends with
-status 1 if there are any, or if a request failed. The last line under --json is one JSON object.
+With --gateways N above 1 two servers are measured, one after the other: of one process, and of N gateway processes with
+their parent.
+
+For each number of requests, whole and streamed: `completions_per_s`; `cpu_ms`, the processor time of the server's
+processes for a completion (user and system), and the shares of its parts: those of the server's own process
+(`testbed.processor_time`, which itself takes about a hundredth), and all gateway processes together; `p99_added_ms`,
+the 99th percentile of the answers' times less that of the same clients at the engines themselves. Clients, server and
+engines share the machine's processors: judge by processor time, and by rates only where processors are idle. When the
+server has stopped, its ledger is compared with what the engines sent, row by row: `lost` answers are not in it,
+`differing` ones have other tokens, log-probabilities, prompts or texts. The program ends with status 1 if there are
+any, or if a request failed. The last line under --json is one JSON object.
 """
 
 from __future__ import annotations
@@ -151,9 +155,9 @@ def differs(row: Completion, answer: ReadyAnswer) -> bool:
 
 @contextmanager
 def processes(
-    scratch: Path, options: argparse.Namespace, output: Path
+    scratch: Path, options: argparse.Namespace, output: Path, gateways: int
 ) -> Iterator[tuple[list[EngineProcess], ServerProcess]]:
-    """A server over its engines, once it is ready."""
+    """A server over its engines, once it is ready. gateways: its processes that answer."""
     base = tiny_base(scratch)
     flags = ("--tokens", str(options.tokens), "--prompt", str(options.prompt), "--step", str(options.step))
     engines = [
@@ -163,7 +167,10 @@ def processes(
     server = ServerProcess(
         scratch / "home",
         base,
-        options=list(itertools.chain.from_iterable(("--engine-url", engine.url) for engine in engines)),
+        options=[
+            *itertools.chain.from_iterable(("--engine-url", engine.url) for engine in engines),
+            *("--gateways", str(gateways)),
+        ],
         prefix=(sys.executable, "-m", "testbed.processor_time", str(output)),
     )
     try:
@@ -200,25 +207,31 @@ async def measure_case(
     await gateway.ask(requests, 1, spread)  # connections are made, and code is loaded
     gc.collect()
     process = psutil.Process(server.pid)
+    children = [child for child in process.children() if "trainer_server.server.gateways" in child.cmdline()]
     parts = await asyncio.to_thread(parts_of, server.pid, output)
-    used, begin = sum(process.cpu_times()[:2]), time.monotonic()
+    used, used_there, begin = _processor_seconds(process), _processor_seconds(*children), time.monotonic()
     seconds = await gateway.ask(requests, options.rounds, spread)
-    elapsed, used = time.monotonic() - begin, sum(process.cpu_times()[:2]) - used
+    elapsed, used = time.monotonic() - begin, _processor_seconds(process) - used
+    used_there = _processor_seconds(*children) - used_there
     later = await asyncio.to_thread(parts_of, server.pid, output)
     direct_seconds = await direct.ask(requests, options.rounds, spread)
     numbers |= gateway.numbers
     spent = {part: seconds - parts.get(part, 0.0) for part, seconds in later.items()}
     count, p99_direct, p99 = len(seconds), _p99(direct_seconds), _p99(seconds)
+    by_part = {
+        part: 1000 * used / count * value / sum(spent.values())
+        for part, value in sorted(spent.items(), key=lambda item: -item[1])
+    }
+    if children:
+        by_part["gateway processes"] = 1000 * used_there / count
     return {
+        "gateways": len(children) or 1,
         "requests": requests,
         "answers": "streamed" if stream else "whole",
         "completions": count,
         "completions_per_s": count / (elapsed - spread / 2),  # they begin within `spread`
-        "cpu_ms": 1000 * used / count,
-        "cpu_ms_by_part": {
-            part: 1000 * used / count * value / sum(spent.values())
-            for part, value in sorted(spent.items(), key=lambda item: -item[1])
-        },
+        "cpu_ms": 1000 * (used + used_there) / count,
+        "cpu_ms_by_part": by_part,
         "p99_direct_ms": p99_direct,
         "p99_added_ms": p99 - p99_direct,
         "failures": dict((gateway.failures + direct.failures).most_common(5)),
@@ -227,10 +240,17 @@ async def measure_case(
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """All figures."""
+    sides = [measure_server(options, gateways) for gateways in sorted({1, options.gateways})]
+    totals = {name: sum(side[name] for side in sides) for name in ("rows", "lost", "differing")}
+    return {"cases": [case for side in sides for case in side["cases"]], **totals}
+
+
+def measure_server(options: argparse.Namespace, gateways: int) -> dict[str, Any]:
+    """The figures of one server. gateways: its processes that answer."""
     numbers: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as scratch:
         output = Path(scratch) / "parts.json"
-        with processes(Path(scratch), options, output) as (engines, server):
+        with processes(Path(scratch), options, output, gateways) as (engines, server):
 
             async def run() -> list[dict[str, Any]]:
                 await Training(server.url, POLICY).create()
@@ -251,6 +271,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             if (number := numbers.get(row.id)) is not None:
                 differing += differs(row, answer_of(number, options.tokens, options.prompt))
     return {"cases": cases, "rows": rows, "lost": len(lost), "differing": differing}
+
+
+def _processor_seconds(*processes: psutil.Process) -> float:
+    """User and system time of processes, until now."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in processes))
 
 
 def _p99(seconds: Sequence[float]) -> float:
@@ -276,12 +301,13 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256, help="sampled tokens of an answer (256)")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of a prompt (512)")
     parser.add_argument("--step", type=float, default=0.01, help="seconds in which an engine samples a token (0.01)")
+    parser.add_argument("--gateways", type=int, default=1, help="gateway processes, measured beside one process (1)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes end with this program
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     result = measure(options)
-    table = Table("figure", *(f"{case['requests']} {case['answers']}" for case in result["cases"]))
+    table = Table("figure", *(f"{case['requests']} {case['answers']}, {case['gateways']}" for case in result["cases"]))
     for name in ("completions_per_s", "p99_direct_ms", "p99_added_ms", "cpu_ms"):
         table.add_row(name, *(f"{case[name]:.1f}" for case in result["cases"]))
     for part in dict.fromkeys(part for case in result["cases"] for part in case["cpu_ms_by_part"]):

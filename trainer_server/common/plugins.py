@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from trainer_server.wire.errors import ConfigError
 from trainer_server.wire.steps import LOSS_NAMES
@@ -70,7 +70,9 @@ def factory_named(option: str, name: str, factories: Mapping[str, Factory], what
 
 def check_members(option: str, name: str, instance: object, protocol: type) -> None:
     """Raises ConfigError for an object that lacks a part of a protocol."""
-    parts = {part for part in (*vars(protocol), *protocol.__annotations__) if not part.startswith("_")}
+    kinds = [kind for kind in protocol.__mro__ if kind not in (Protocol, Generic, object)]
+    names = {name for kind in kinds for name in (*vars(kind), *kind.__annotations__)}
+    parts = {part for part in names if not part.startswith("_")}
     if missing := sorted(parts - set(dir(instance))):
         needed_by = f"{protocol.__module__}.{protocol.__name__}"
         raise ConfigError(

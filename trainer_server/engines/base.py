@@ -102,7 +102,103 @@ async def batches_of(reply: Reply) -> AsyncIterator[list[dict[str, Any]]]:
             yield [chunk]
 
 
-class Engine(Protocol):
+class EngineClient(Protocol):
+    """The part of an engine that requests need once it was chosen for them."""
+
+    @property
+    def url(self) -> str:
+        """The engine's name in messages: its address, where it has one."""
+        ...
+
+    @property
+    def max_model_len(self) -> int | None:
+        """The longest context, in tokens: prompt and answer together; None until it is known."""
+        ...
+
+    @property
+    def no_tools(self) -> str | None:
+        """Why the engine cannot answer requests with tools, with the remedy; None: it can, or it is not known."""
+        ...
+
+    @property
+    def constrains_calls(self) -> bool:
+        """Whether a grammar constrains all answers that may be tool calls, also of requests that ask for none."""
+        ...
+
+    def chat(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        """Asks for a chat completion. Leaving the context early aborts the generation.
+
+        `model` names the base model or a loaded adapter. The answer must carry exact tokens in vLLM's format:
+        `prompt_token_ids` at the top level (of the first chunk), and in each choice `token_ids` and `logprobs.content`,
+        with one entry for each sampled token. The log-probabilities are those of the distribution that was sampled
+        from, after temperature, truncation, penalties and grammar. `usage.completion_tokens` (of the last chunk) is the
+        number of sampled tokens of all choices: an answer with fewer token ids is never trained.
+
+        Args:
+            request: An OpenAI chat completion request, with vLLM's extensions. With `stream`, read the reply's
+                `chunks`; without, `whole`. If it has `prompt_token_ids`, these are the prompt, and `messages` are not
+                rendered. An engine that cannot do so ignores them, and reports the prompt that it rendered.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            AdapterLost: The engine does not hold the adapter `model`.
+            EngineLost: The engine went away. Also raised by reading the reply.
+        """
+        ...
+
+    def complete(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
+        """Asks for a text completion: the model goes on with a prompt that no chat template renders.
+
+        The answer has the form of `chat`'s: the text is the content of the message, or of the deltas. Its tokens are as
+        exact. `prompt_token_ids` are those of `prompt`, with the special tokens that the engine puts before a text.
+
+        Args:
+            request: As for `chat`, with `prompt` in place of `messages`: a text, or a list of token ids.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            AdapterLost: The engine does not hold the adapter `model`.
+            EngineLost: The engine went away. Also raised by reading the reply.
+        """
+        ...
+
+    async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
+        """Renders a conversation with the model's chat template, to the same tokens that `chat` prompts with.
+
+        Args:
+            chat: `messages`, and optionally `tools`, `chat_template_kwargs` and `continue_final_message`, as in a chat
+                request.
+            generation: Whether the generation prompt, the start of the next answer, is added.
+
+        Returns:
+            Token ids.
+
+        Raises:
+            RequestRefused: The template does not render this conversation.
+            EngineLost: The engine went away.
+        """
+        ...
+
+    async def tokenize(self, text: str) -> list[int]:
+        """Token ids of a text, without special tokens.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            EngineLost: The engine went away.
+        """
+        ...
+
+    async def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, special tokens included.
+
+        Raises:
+            RequestRefused: The engine answered with an error.
+            EngineLost: The engine went away.
+        """
+        ...
+
+
+class Engine(EngineClient, Protocol):
     """One inference server that serves a base model and LoRA adapters on it.
 
     `start` starts the engine, `stop` ends it. In between the engine may go away and come back by itself. It is `ready`
@@ -112,11 +208,6 @@ class Engine(Protocol):
     wanted: dict[str, Path]
     """Adapters that the engine must hold, by name: their directories in PEFT's format. The pool adds and removes them;
     an engine that was away loads all of them before it is `ready`."""
-
-    @property
-    def url(self) -> str:
-        """The engine's name in messages: its address, where it has one."""
-        ...
 
     @property
     def ready(self) -> bool:
@@ -141,21 +232,6 @@ class Engine(Protocol):
     @property
     def failure(self) -> str | None:
         """Why the engine is not ready; None if that is not known, or it is ready."""
-        ...
-
-    @property
-    def max_model_len(self) -> int | None:
-        """The longest context, in tokens: prompt and answer together; None until it is known."""
-        ...
-
-    @property
-    def no_tools(self) -> str | None:
-        """Why the engine cannot answer requests with tools, with the remedy; None: it can, or it is not known."""
-        ...
-
-    @property
-    def constrains_calls(self) -> bool:
-        """Whether a grammar constrains all answers that may be tool calls, also of requests that ask for none."""
         ...
 
     async def check(self) -> None:
@@ -234,84 +310,25 @@ class Engine(Protocol):
         """
         ...
 
-    def chat(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
-        """Asks for a chat completion. Leaving the context early aborts the generation.
-
-        `model` names the base model or a loaded adapter. The answer must carry exact tokens in vLLM's format:
-        `prompt_token_ids` at the top level (of the first chunk), and in each choice `token_ids` and `logprobs.content`,
-        with one entry for each sampled token. The log-probabilities are those of the distribution that was sampled
-        from, after temperature, truncation, penalties and grammar. `usage.completion_tokens` (of the last chunk) is the
-        number of sampled tokens of all choices: an answer with fewer token ids is never trained.
-
-        Args:
-            request: An OpenAI chat completion request, with vLLM's extensions. With `stream`, read the reply's
-                `chunks`; without, `whole`. If it has `prompt_token_ids`, these are the prompt, and `messages` are not
-                rendered. An engine that cannot do so ignores them, and reports the prompt that it rendered.
-
-        Raises:
-            RequestRefused: The engine answered with an error.
-            AdapterLost: The engine does not hold the adapter `model`.
-            EngineLost: The engine went away. Also raised by reading the reply.
-        """
-        ...
-
-    def complete(self, request: Mapping[str, Any]) -> AbstractAsyncContextManager[Reply]:
-        """Asks for a text completion: the model goes on with a prompt that no chat template renders.
-
-        The answer has the form of `chat`'s: the text is the content of the message, or of the deltas. Its tokens are as
-        exact. `prompt_token_ids` are those of `prompt`, with the special tokens that the engine puts before a text.
-
-        Args:
-            request: As for `chat`, with `prompt` in place of `messages`: a text, or a list of token ids.
-
-        Raises:
-            RequestRefused: The engine answered with an error.
-            AdapterLost: The engine does not hold the adapter `model`.
-            EngineLost: The engine went away. Also raised by reading the reply.
-        """
-        ...
-
-    async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
-        """Renders a conversation with the model's chat template, to the same tokens that `chat` prompts with.
-
-        Args:
-            chat: `messages`, and optionally `tools`, `chat_template_kwargs` and `continue_final_message`, as in a chat
-                request.
-            generation: Whether the generation prompt, the start of the next answer, is added.
-
-        Returns:
-            Token ids.
-
-        Raises:
-            RequestRefused: The template does not render this conversation.
-            EngineLost: The engine went away.
-        """
-        ...
-
-    async def tokenize(self, text: str) -> list[int]:
-        """Token ids of a text, without special tokens.
-
-        Raises:
-            RequestRefused: The engine answered with an error.
-            EngineLost: The engine went away.
-        """
-        ...
-
-    async def detokenize(self, tokens: Sequence[int]) -> str:
-        """The text of token ids, special tokens included.
-
-        Raises:
-            RequestRefused: The engine answered with an error.
-            EngineLost: The engine went away.
-        """
-        ...
-
     def describe(self) -> dict[str, Any]:
         """The engine's state, as `GET /api/engines` shows it: `url`, `ready`, `resting`, `error`, `requests`,
         `restarts`, `adapters`, `max_model_len`, `tool_parser`, `reasoning_parser`, and `pid` of one that was started
         here. A parser is None if there is none, and `unknown` where the engine does not say. An engine of patched
         parts may add `missing`: by feature that it goes without, what it lacks for it; `unknown` as above. An engine
         may add `max_num_seqs`, the requests that it computes at once: clients run as many rollouts."""
+        ...
+
+
+@runtime_checkable
+class Reachable(Protocol):
+    """What an engine may have besides: other processes of the server send requests to its `url` (`serve --gateways`).
+    Its factory makes a client of it where `EngineSettings.urls` has the `url`, and `api_key` the `key`."""
+
+    key: str | None
+    """What requests to its `url` must carry; None: nothing."""
+
+    def note_request(self, *, lost: bool) -> None:
+        """Takes note of a request that another process sent. lost: whether the engine went away; else it answered."""
         ...
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trainer_server.engines.base import Engine
+from trainer_server.engines.base import EngineClient
 from trainer_server.engines.model_files import ModelFiles
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parser import ChatRequest
@@ -123,7 +123,7 @@ class ChoiceWriter:
     """
 
     chat: ChatRequest
-    engine: Engine | None
+    engine: EngineClient | None
     model: str
 
     async def make_readable(self, choice: dict[str, Any]) -> None:

@@ -17,15 +17,15 @@ from starlette.responses import Response, StreamingResponse
 
 from trainer_server.common import gen_ai, tracing
 from trainer_server.common.jsonl import to_json
-from trainer_server.engines.base import Engine, EngineLost, MalformedAnswer, Reply, batches_of
+from trainer_server.engines.base import EngineClient, EngineLost, MalformedAnswer, Reply, batches_of
 from trainer_server.engines.slots import adapter_name
 from trainer_server.gateway.answer import Answer, ChoiceWriter, check_exact, why_incomplete
 from trainer_server.gateway.client_api import ClientAPI
 from trainer_server.gateway.errors import APIError, stopping
 from trainer_server.gateway.parser import ChatRequest, Parser
 from trainer_server.gateway.recorder import Recorder
-from trainer_server.gateway.resolver import Resolver, Source
-from trainer_server.gateway.sampler import Attempt, Sampler
+from trainer_server.gateway.resolver import Resolver, Source, Sources
+from trainer_server.gateway.sampler import Attempt, EngineSender, Sampler
 from trainer_server.gateway.splice.splicer import Prompt, Splicer
 from trainer_server.gateway.splice.turns import only_text
 from trainer_server.wire import CompletionStatus
@@ -34,14 +34,14 @@ from trainer_server.wire.headers import COMPLETION
 log = logging.getLogger("trainer_server")
 
 
-class Gateway:
-    """Answers `/v1/chat/completions`, the same in other client APIs, and `/v1/models`.
+class CompletionGateway:
+    """Answers `/v1/chat/completions`, and the same in other client APIs.
 
     Args:
         parser: Reads requests.
-        resolver: Finds the version that answers.
+        sources: Finds the version that answers.
         splicer: Splices prompts with the tokens of earlier turns.
-        sampler: Sends requests to engines.
+        sender: Sends requests to engines.
         recorder: Writes answers to the ledger.
 
     Attributes:
@@ -50,10 +50,10 @@ class Gateway:
     """
 
     def __init__(
-        self, parser: Parser, resolver: Resolver, splicer: Splicer, sampler: Sampler, recorder: Recorder
+        self, parser: Parser, sources: Sources, splicer: Splicer, sender: EngineSender, recorder: Recorder
     ) -> None:
-        self.parser, self.resolver, self.splicer = parser, resolver, splicer
-        self.sampler, self.recorder = sampler, recorder
+        self.parser, self.sources, self.splicer = parser, sources, splicer
+        self.sender, self.recorder = sender, recorder
         self.stopping = asyncio.Event()
         self.requests = 0
 
@@ -69,11 +69,29 @@ class Gateway:
         """
         self.requests += 1
         chat = await self.parser.parse(request, api)
-        source = await self.resolver.resolve(chat.model, request.headers)
+        source = await self.sources.resolve(chat.model, request.headers)
         chat = chat.override(temperature=source.temperature, hint=source.hint)
-        prompt = self.splicer.match(chat, source.rollout)
+        prompt = await self.splicer.match(chat, source.rollout)
         call = _Call(self, chat, source, prompt)
         return await _unless_disconnected(request, call.stream() if chat.stream else call.answer())
+
+
+class Gateway(CompletionGateway):
+    """Answers completions, `/v1/models`, and how many tokens a prompt has.
+
+    Args:
+        parser: Reads requests.
+        resolver: Finds the version that answers.
+        splicer: Splices prompts with the tokens of earlier turns.
+        sampler: Chooses engines, and sends requests to them.
+        recorder: Writes answers to the ledger.
+    """
+
+    def __init__(
+        self, parser: Parser, resolver: Resolver, splicer: Splicer, sampler: Sampler, recorder: Recorder
+    ) -> None:
+        super().__init__(parser, resolver, splicer, sampler, recorder)
+        self.resolver, self.sampler = resolver, sampler
 
     async def count(self, request: Request, api: ClientAPI) -> int:
         """Counts the tokens that a request would prompt the model with.
@@ -110,7 +128,7 @@ class _Call:
         prompt: The turns that the request continues.
     """
 
-    def __init__(self, gateway: Gateway, chat: ChatRequest, source: Source, prompt: Prompt) -> None:
+    def __init__(self, gateway: CompletionGateway, chat: ChatRequest, source: Source, prompt: Prompt) -> None:
         self._gateway, self._chat, self._source = gateway, chat, source
         self._attempt = Attempt(prompt, chat.sampling.max_tokens)
         self._span = tracing.NOTHING
@@ -207,7 +225,7 @@ class _Call:
             APIError: The server has too many requests; or in place of an EngineLost.
         """
         recorder, request = self._gateway.recorder, (self._chat, self._source, self._attempt)
-        with self._gateway.sampler.admission.admit(self._source.policy):
+        async with self._gateway.sender.admit(self._source.policy):
             status, message, is_recorded = CompletionStatus.failed, None, False
             self._begin_span()
             try:
@@ -239,7 +257,7 @@ class _Call:
                 async with self._reply() as reply:
                     return await reply.whole()
             except EngineLost as error:
-                self._gateway.sampler.count_failure(self._attempt, error)
+                self._gateway.sender.count_failure(self._attempt, error)
 
     async def _batches(self) -> AsyncGenerator[list[dict[str, Any]]]:
         """Chunks of the engine's answer. If the engine dies before its first chunk, the request is sent again."""
@@ -252,7 +270,7 @@ class _Call:
                         yield batch
                 return
             except EngineLost as error:
-                self._gateway.sampler.count_failure(self._attempt, error, again=is_first)
+                self._gateway.sender.count_failure(self._attempt, error, again=is_first)
 
     @asynccontextmanager
     async def _reply(self) -> AsyncIterator[Reply]:
@@ -262,14 +280,14 @@ class _Call:
             APIError: The engine refused the request, or no engine is ready.
             EngineLost: The engine went away.
         """
-        splicer, sampler = self._gateway.splicer, self._gateway.sampler
+        splicer, sender = self._gateway.splicer, self._gateway.sender
         chat, source, attempt = self._chat, self._source, self._attempt
         async with (
-            sampler.engine(chat, source, attempt) as (engine, request),
+            sender.engine(chat, source, attempt) as (engine, request),
             self._engine_span(engine, request) as span,
         ):
             attempt.prompt = await splicer.splice(attempt.prompt, chat, engine, request)
-            async with sampler.send(request, chat, source, attempt, span) as reply:
+            async with sender.send(request, chat, source, attempt, span) as reply:
                 yield reply
 
     async def _record(self, answers: Sequence[Answer], token_count: int | None) -> None:
@@ -294,7 +312,7 @@ class _Call:
         )
         await recorder.add(rows)
         for row, answer in zip(rows, answers, strict=True):
-            splicer.remember(attempt.prompt, self._chat, row, answer)
+            await splicer.remember(attempt.prompt, self._chat, row, answer)
 
     def _writer(self) -> ChoiceWriter:
         return ChoiceWriter(self._chat, self._attempt.engine, self._gateway.recorder.identity.base.path)
@@ -348,7 +366,7 @@ class _Call:
         self._span.end()
 
     @asynccontextmanager
-    async def _engine_span(self, engine: Engine, request: Mapping[str, Any]) -> AsyncIterator[tracing.Span]:
+    async def _engine_span(self, engine: EngineClient, request: Mapping[str, Any]) -> AsyncIterator[tracing.Span]:
         """The span of an engine's work. It is not entered: other tasks read the parts of a stream."""
         if self._span is tracing.NOTHING:
             yield tracing.NOTHING

@@ -14,7 +14,7 @@ from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parser import ChatRequest
 from trainer_server.gateway.resolver import Source
 from trainer_server.gateway.sampler import Attempt
-from trainer_server.ledger.base import Ledger, LedgerError
+from trainer_server.ledger.base import CompletionWriter, LedgerError
 from trainer_server.ledger.redaction import Redaction
 from trainer_server.wire import Completion, CompletionStatus
 from trainer_server.wire.text import beginning
@@ -59,7 +59,7 @@ class Recorder:
     def __init__(
         self,
         identity: Identity,
-        ledger: Ledger,
+        ledger: CompletionWriter,
         counts: Collection[Callable[[Sequence[Completion]], None]] = (),
         redaction: Redaction | None = None,
     ) -> None:

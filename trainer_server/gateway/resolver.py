@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from trainer_server.gateway.errors import APIError
 from trainer_server.ledger.rollouts import RolloutRepository
@@ -41,6 +41,14 @@ class Source:
     def key(self) -> tuple[str, int] | None:
         """The version that answers; None: the base model."""
         return None if self.policy is None or self.version is None else (self.policy, self.version)
+
+
+class Sources(Protocol):
+    """Where answers come from: `Resolver`, or one in another process of the server."""
+
+    async def resolve(self, model: str, headers: Mapping[str, str]) -> Source:
+        """The source of the answer to a request; see `Resolver.resolve`."""
+        ...
 
 
 class Resolver:

@@ -8,16 +8,26 @@ import json
 import re
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+)
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
 from trainer_server.common import tracing
 from trainer_server.engines.base import (
     AdapterLost,
     Engine,
+    EngineClient,
     EngineLost,
     MalformedAnswer,
     Reply,
@@ -25,7 +35,7 @@ from trainer_server.engines.base import (
     batches_of,
 )
 from trainer_server.engines.pool import Engines
-from trainer_server.engines.slots import NoFreeSlot, Slots
+from trainer_server.engines.slots import Key, NoFreeSlot, Slots
 from trainer_server.gateway.errors import APIError
 from trainer_server.gateway.parameters import forwarded_parameters
 from trainer_server.gateway.parser import ChatRequest
@@ -58,7 +68,7 @@ class Attempt:
     """What the engine is prompted with."""
     max_tokens: int | None
     """Limit of sampled tokens; None: what the context leaves."""
-    engine: Engine | None = None
+    engine: EngineClient | None = None
     """The last engine that the request was sent to; None: none yet."""
     failures: int = 0
     """How often an engine went away."""
@@ -134,64 +144,53 @@ class Admission:
                 self.running -= 1
 
 
-class Sampler:
-    """Sends requests to engines.
+class EngineSender(ABC):
+    """Sends requests to engines that a process of the server has chosen: this one (`Sampler`), or its parent.
 
-    Args:
-        engines: The engines that answer.
-        slots: The cache of adapters on the engines.
-        names: The versions in service.
-        admission: Places at the engines.
-        base: Name of the base model.
-        engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+    Attributes:
+        engine_count: How many engines there are.
     """
 
-    def __init__(
-        self,
-        engines: Engines,
-        slots: Slots,
-        names: PolicyNames,
-        admission: Admission,
-        *,
-        base: str,
-        engine_wait: float = 180.0,
-    ) -> None:
-        self._engines, self._slots, self._names, self._base = engines, slots, names, base
-        self.admission, self._engine_wait = admission, engine_wait
+    engine_count: int
+
+    @abstractmethod
+    def admit(self, policy: str | None) -> AbstractAsyncContextManager[None]:
+        """Counts one request while the context is open, in line or at an engine; see `Admission.admit`."""
+
+    @abstractmethod
+    def place(
+        self, source: Source, conversation: Callable[[], str], prompt: Callable[[], str | None]
+    ) -> AbstractAsyncContextManager[tuple[EngineClient, str]]:
+        """An engine that has the version loaded, and what it calls the version, while the context is open.
+
+        Args:
+            source: The version and the rollout.
+            conversation: Gives the affinity key of a request without a rollout.
+            prompt: Gives the digest of a rollout's first prompt; see `Engines.route`.
+
+        Raises:
+            APIError: No engine is ready, or none can load the version.
+        """
+
+    @abstractmethod
+    def mark_lost(self, key: Key) -> None:
+        """An engine does not hold the adapter of a version that was loaded there."""
 
     @asynccontextmanager
     async def engine(
         self, chat: ChatRequest, source: Source, attempt: Attempt
-    ) -> AsyncIterator[tuple[Engine, dict[str, Any]]]:
+    ) -> AsyncIterator[tuple[EngineClient, dict[str, Any]]]:
         """An engine that has the version loaded, and the request to it, while the context is open.
 
         Raises:
             APIError: No engine is ready, none can load the version, or the engine takes no tools.
         """
-        base = nullcontext(self._base)
-        try:
-            async with self._turn(), self._slots.use(source.key) if source.key else base as name:
-                await self._engines.wait_ready(self._engine_wait)
-                with self._route(chat, source) as engine:
-                    attempt.engine = engine
-                    if chat.options.may_call and (unavailable_reason := engine.no_tools):
-                        raise APIError(400, f"`tools`: {unavailable_reason}", code="tools_not_parsed", param="tools")
-                    yield engine, engine_request(chat, name)
-        except (EngineLost, MalformedAnswer, RequestRefused):
-            raise  # errors of the request, not of the search for an engine
-        except NoFreeSlot as error:
-            raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
-        except EngineError as error:
-            if source.key and (problem := self._names.problem(source.key)):
-                why = self._names.refuse(source.key, problem)
-                raise APIError(404, why, code="version_unusable", param="model") from None
-            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
-
-    def _route(self, chat: ChatRequest, source: Source) -> AbstractContextManager[Engine]:
-        if source.rollout is None:
-            return self._engines.route(_conversation_key(chat), sticky=False)
-        prompt = _prompt_key(chat, source.key) if self._engines.has_choice(source.rollout) else None
-        return self._engines.route(source.rollout, sticky=True, prompt=prompt)
+        keys = partial(_conversation_key, chat), partial(_prompt_key, chat, source.key)
+        async with self.place(source, *keys) as (engine, name):
+            attempt.engine = engine
+            if chat.options.may_call and (unavailable_reason := engine.no_tools):
+                raise APIError(400, f"`tools`: {unavailable_reason}", code="tools_not_parsed", param="tools")
+            yield engine, engine_request(chat, name)
 
     @asynccontextmanager
     async def send(
@@ -231,7 +230,7 @@ class Sampler:
                     return
             except AdapterLost:
                 if source.key:
-                    self._slots.mark_lost(source.key)
+                    self.mark_lost(source.key)
                 raise
             except RequestRefused as refusal:
                 if is_answering:
@@ -265,8 +264,70 @@ class Sampler:
         """
         attempt.failures += 1
         attempt.deaths += error.reached
-        if not again or attempt.deaths > 1 or attempt.failures > len(self._engines) + 1:
+        if not again or attempt.deaths > 1 or attempt.failures > self.engine_count + 1:
             raise error
+
+
+class Sampler(EngineSender):
+    """Chooses engines, and sends requests to them.
+
+    Args:
+        engines: The engines that answer.
+        slots: The cache of adapters on the engines.
+        names: The versions in service.
+        admission: Places at the engines.
+        base: Name of the base model.
+        engine_wait: Seconds that a request waits for an engine that is starting or restarting.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        slots: Slots,
+        names: PolicyNames,
+        admission: Admission,
+        *,
+        base: str,
+        engine_wait: float = 180.0,
+    ) -> None:
+        self._engines, self._slots, self._names, self._base = engines, slots, names, base
+        self.admission, self._engine_wait, self.engine_count = admission, engine_wait, len(engines)
+
+    @asynccontextmanager
+    async def admit(self, policy: str | None) -> AsyncIterator[None]:
+        with self.admission.admit(policy):
+            yield
+
+    @asynccontextmanager
+    async def place(
+        self, source: Source, conversation: Callable[[], str], prompt: Callable[[], str | None]
+    ) -> AsyncIterator[tuple[Engine, str]]:
+        base = nullcontext(self._base)
+        try:
+            async with self._turn(), self._slots.use(source.key) if source.key else base as name:
+                await self._engines.wait_ready(self._engine_wait)
+                with self._route(source, conversation, prompt) as engine:
+                    yield engine, name
+        except (EngineLost, MalformedAnswer, RequestRefused):
+            raise  # errors of the request, not of the search for an engine
+        except NoFreeSlot as error:
+            raise APIError(503, str(error), code="no_free_slot", retry_after=5) from None
+        except EngineError as error:
+            if source.key and (problem := self._names.problem(source.key)):
+                why = self._names.refuse(source.key, problem)
+                raise APIError(404, why, code="version_unusable", param="model") from None
+            raise APIError(503, str(error), code="engine_not_ready", retry_after=10) from None
+
+    def mark_lost(self, key: Key) -> None:
+        self._slots.mark_lost(key)
+
+    def _route(
+        self, source: Source, conversation: Callable[[], str], prompt: Callable[[], str | None]
+    ) -> AbstractContextManager[Engine]:
+        if source.rollout is None:
+            return self._engines.route(conversation(), sticky=False)
+        first_prompt = prompt() if self._engines.has_choice(source.rollout) else None
+        return self._engines.route(source.rollout, sticky=True, prompt=first_prompt)
 
     async def count_tokens(self, chat: ChatRequest) -> int:
         """How many tokens an engine would be prompted with.

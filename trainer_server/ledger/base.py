@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from trainer_server.common import Home
 from trainer_server.wire import ARTError, Completion, NotStored
@@ -31,6 +31,14 @@ class DiskFull(LedgerError, NotStored):
 
     def __init__(self, message: str) -> None:
         super().__init__(f"{message}. Free space on the disk, then ask again", code="disk")
+
+
+class CompletionWriter(Protocol):
+    """The part of a ledger that records answers."""
+
+    async def add(self, *completions: Completion) -> None:
+        """See `Ledger.add`."""
+        ...
 
 
 class Ledger(Protocol):
@@ -115,6 +123,28 @@ class Ledger(Protocol):
 
     def close(self) -> None:
         """Finishes the calls of `add` that have not returned, and frees the ledger's resources."""
+        ...
+
+
+class LedgerRow(NamedTuple):
+    """A completion as a ledger writes it. Processes of one server pass it on."""
+
+    id: str
+    columns: Any
+    """What the ledger's own class makes of the completion."""
+
+
+@runtime_checkable
+class TakesRows(Protocol):
+    """What a ledger may have besides: a process that reads the ledger does most of the work of `add` for the one that
+    writes (`serve --gateways`). It passes whole completions on to a ledger without it."""
+
+    def row_of(self, completion: Completion) -> LedgerRow:
+        """What `add` writes of a completion."""
+        ...
+
+    async def add_rows(self, rows: Sequence[LedgerRow]) -> None:
+        """Records completions as `add` does."""
         ...
 
 

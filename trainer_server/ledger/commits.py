@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from trainer_server.ledger.base import LedgerError
+from trainer_server.ledger.base import LedgerError, LedgerRow
 from trainer_server.wire import Completion
 
 _BATCH = 512
@@ -20,7 +20,8 @@ _SLICE_SECONDS = 0.02
 _FIRST, _FEWEST, _MOST = 50, 10, 1000
 """Rows of the first slice, and bounds of the others."""
 
-_Entry = tuple[Sequence[Completion], asyncio.Future[None]]
+Record = Completion | LedgerRow
+_Entry = tuple[Sequence[Record], asyncio.Future[None]]
 """Completions of a call of `add`, and the future that is resolved once they are durable."""
 _Outcome = tuple[asyncio.Future[None], LedgerError | None]
 """Such a future, and why the completions could not be written; None: they are."""
@@ -37,12 +38,12 @@ class GroupCommit:
         finish: Called on the thread at its end.
     """
 
-    def __init__(self, write: Callable[[Sequence[Completion]], None], finish: Callable[[], None]) -> None:
+    def __init__(self, write: Callable[[Sequence[Record]], None], finish: Callable[[], None]) -> None:
         self._write, self._finish = write, finish
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def add(self, completions: Sequence[Completion]) -> None:
+    async def add(self, completions: Sequence[Record]) -> None:
         """Returns once the completions are durable. Raises LedgerError if one of them could not be written."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
@@ -83,7 +84,7 @@ class GroupCommit:
             outcomes = [(future, self._write_singly(completions)) for completions, future in batch]
         _resolve(outcomes)
 
-    def _write_singly(self, completions: Sequence[Completion]) -> LedgerError | None:
+    def _write_singly(self, completions: Sequence[Record]) -> LedgerError | None:
         """Writes each row by itself. Returns the first error."""
         first: LedgerError | None = None
         for completion in completions:

@@ -24,12 +24,13 @@ from trainer_server.ledger.base import (
     CompletionSummary,
     DiskFull,
     LedgerError,
+    LedgerRow,
     Row,
     beginning,
     month_of,
 )
 from trainer_server.ledger.books import chunks
-from trainer_server.ledger.commits import GroupCommit, delete_in_slices
+from trainer_server.ledger.commits import GroupCommit, Record, delete_in_slices
 from trainer_server.wire import Completion
 from trainer_server.wire.text import writable
 
@@ -84,6 +85,12 @@ class SQLiteLedger:
 
     async def add(self, *completions: Completion) -> None:
         await self._commits.add(completions)
+
+    def row_of(self, completion: Completion) -> LedgerRow:
+        return LedgerRow(completion.id, _columns(completion))
+
+    async def add_rows(self, rows: Sequence[LedgerRow]) -> None:
+        await self._commits.add(rows)
 
     def read(self, ids: Sequence[str]) -> dict[str, Completion]:
         rows = self._select("SELECT id, record FROM completions WHERE id IN ({})", ids)
@@ -171,14 +178,14 @@ class SQLiteLedger:
         with _errors(failure), closing(sqlite3.connect(address, uri=True, timeout=30)) as db:
             yield db
 
-    def _write(self, completions: Sequence[Completion]) -> None:
+    def _write(self, completions: Sequence[Record]) -> None:
         with _errors(
             f"the ledger at {self.path} cannot be written"
         ):  # too many open files, say; a later call may do it
             if self._writer is None:
                 self._writer = self._open()
             with self._writer as db:
-                db.executemany(_INSERT, map(_row, completions))
+                db.executemany(_INSERT, map(_columns, completions))
 
     def _finish(self) -> None:
         if self._writer is not None:
@@ -240,7 +247,10 @@ def _used_bytes(db: sqlite3.Connection) -> int:
     return int((pages - free) * size)
 
 
-def _row(completion: Completion) -> tuple[object, ...]:
+def _columns(completion: Record) -> tuple[object, ...]:
+    if isinstance(completion, LedgerRow):
+        columns: tuple[object, ...] = completion.columns
+        return columns
     return (
         completion.id,
         completion.created,

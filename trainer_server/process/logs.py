@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from logging.handlers import RotatingFileHandler
+from logging.handlers import QueueHandler, RotatingFileHandler
 from pathlib import Path
 from typing import Any, Literal
 
@@ -134,6 +134,40 @@ def configure(settings: LogSettings) -> None:
         handler.setFormatter(formatter)
         handler.addFilter(_note)
     logging.basicConfig(level=logging.INFO, handlers=handlers, force=True)
+    _quiet()
+
+
+def forward(send: Callable[[dict[str, Any]], None]) -> None:
+    """Sends the log of this process to another one of the server, which calls `take` with each line.
+
+    Args:
+        send: Gets the lines.
+    """
+    handler = _Forwarder(send)
+    handler.addFilter(_note)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    _quiet()
+
+
+def take(line: dict[str, Any]) -> None:
+    """Logs a line of another process here."""
+    record = logging.makeLogRecord(line)
+    logging.getLogger(record.name).handle(record)
+
+
+class _Forwarder(QueueHandler):
+    """Sends lines as `QueueHandler` prepares them for another process. Args: see `forward`."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        super().__init__(None)  # type: ignore[arg-type]
+        self._send = send
+
+    def enqueue(self, record: logging.LogRecord) -> None:
+        self._send(vars(record))
+
+
+def _quiet() -> None:
+    """Warnings are lines too; libraries log theirs alone."""
     logging.captureWarnings(True)
     for name in ("httpx", "httpcore", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -57,6 +57,8 @@ class ServerConfig:
             with a password into ART_LEDGER.
         gateway_of: URL of the server that trains: this one only answers, with the same --home, --ledger in PostgreSQL
             and --engine-url. Default: this one trains.
+        gateways: Processes that answer completions on this port, a core each. Above 1, the server's own process answers
+            all else, and writes the ledger.
         tool_call_parser: vLLM's parser of tool calls. `auto` chooses by the model's chat template and family; `none`:
             requests with tools are refused. An unknown name is answered with the list.
         reasoning_parser: vLLM's parser of thoughts, `auto`, `none` or a name. Without one, thoughts stay in the text of
@@ -128,6 +130,7 @@ class ServerConfig:
     max_body_mib: int = field(default=64, metadata=_ONE_OR_MORE)
     ledger: str = field(default="sqlite", repr=False, metadata={"envvar": "ART_LEDGER"})  # may have a password
     gateway_of: str | None = None
+    gateways: int = field(default=1, metadata={"min": 1, "max": 64})
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
     trust_remote_code: bool = field(default=False, metadata={"flag": "--trust-remote-code"})

@@ -37,12 +37,13 @@ from trainer_server.server.access.connections import (
 from trainer_server.server.access.exposure import address_of, check_exposure, proxies_named
 from trainer_server.server.app import SERVICE, check_engines, create_app
 from trainer_server.server.config import ServerConfig
+from trainer_server.server.gateways.processes import GatewayProcesses, GatewaysServer
 from trainer_server.server.server import check_names, plan_gpus
 from trainer_server.wire import ConfigError
 
 log = logging.getLogger("trainer_server")
 
-_SWITCH = 0.0005
+SWITCH_INTERVAL = 0.0005
 """Seconds for which a thread computes while another one waits. Python's 5 ms would delay each answer several times: it
 waits for the thread that writes the ledger."""
 _ENDING = 5
@@ -77,8 +78,8 @@ def serve(config: ServerConfig) -> None:
 
 def _serve(config: ServerConfig) -> None:
     home = config.home
-    listener = _listen(config)
-    config = dataclasses.replace(config, port=listener.getsockname()[1])
+    listeners = [_listen(config)] if config.gateways == 1 else _listen_together(config)
+    config = dataclasses.replace(config, port=listeners[0].getsockname()[1])
     try:
         asyncio.run(check_engines(config))
         config = plan_gpus(config)
@@ -92,12 +93,17 @@ def _serve(config: ServerConfig) -> None:
         if home.connection.exists():
             log.warning("programs of this home ask another server (`art-langgraph connect`), until `disconnect`")
         settings = uvicorn_config(app, config)
-        sys.setswitchinterval(_SWITCH)
+        sys.setswitchinterval(SWITCH_INTERVAL)
         end = app.state.server.gateway.stopping.set
         begin = app.state.server.ending.set
-        DrainingServer(settings, grace=config.drain, end=end, begin=begin).run(sockets=[listener])
+        if config.gateways == 1:
+            DrainingServer(settings, grace=config.drain, end=end, begin=begin).run(sockets=listeners)
+        else:
+            processes = GatewayProcesses(app.state.server, app, token, listeners)
+            GatewaysServer(processes, settings, grace=config.drain, end=end, begin=begin).run(sockets=[])
     finally:
-        listener.close()
+        for listener in listeners:
+            listener.close()
         if config.trains:
             _forget_address(home)
 
@@ -170,11 +176,38 @@ def _sole_trainer(config: ServerConfig) -> Iterator[None]:
             raise
 
 
-def _listen(config: ServerConfig) -> socket.socket:
+def _listen_together(config: ServerConfig) -> list[socket.socket]:
+    """A socket for each gateway process, all on one port: the kernel divides connections among them.
+
+    Raises:
+        ConfigError: This system has no such sockets, or another process has the port.
+    """
+    if not hasattr(socket, "SO_REUSEPORT"):
+        raise ConfigError(
+            f"--gateways {config.gateways}: this system has no SO_REUSEPORT, by which several processes listen on one "
+            "port. Serve with --gateways 1"
+        )
+    with _listen(config) as alone:  # refuses a port that another server shares in this way
+        config = dataclasses.replace(config, port=alone.getsockname()[1])
+    listeners: list[socket.socket] = []
+    try:
+        for _ in range(config.gateways):
+            listeners.append(_listen(config, shares=True))
+    except ConfigError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _listen(config: ServerConfig, *, shares: bool = False) -> socket.socket:
+    """shares: whether other sockets of this server have the port too."""
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if shares:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind((config.host, config.port))
     except OSError as error:
         listener.close()

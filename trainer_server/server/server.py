@@ -109,6 +109,7 @@ class Server:
         self.imported_completions = ImportedCompletions(self.identity, self.ledger, self.redaction)
         limits = Limits.here()
         self.admission = Admission(limits.running, limits.waiting)
+        self.turns = Turns(config.turns_mib * TOKENS_OF_A_MIB)
         self.gateway = self._make_gateway()
         self.job_log = JobLog(config.trackers, home.root, self.identity.server_id)
         self.creating: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -173,7 +174,7 @@ class Server:
             media_domains=config.media_domains,
         )
         resolver = Resolver(self.store, self.names, self.leases, self.canary, self.rollouts, base=base)
-        splicer = Splicer(SpliceMode(config.splice), Turns(config.turns_mib * TOKENS_OF_A_MIB))
+        splicer = Splicer(SpliceMode(config.splice), self.turns)
         sampler = Sampler(
             self.engines, self.slots, self.names, self.admission, base=base, engine_wait=config.engine_wait
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import random
 import signal
 import subprocess
@@ -23,7 +24,7 @@ import pytest
 from tests.support.homes.ledger_rows import row
 from tests.support.patience import PATIENCE
 from trainer_server.common import Home
-from trainer_server.ledger.base import ErasesCompletions, Ledger, LedgerError, ListsCompletions
+from trainer_server.ledger.base import ErasesCompletions, Ledger, LedgerError, ListsCompletions, TakesRows
 from trainer_server.ledger.registry import open_ledger
 from trainer_server.wire import Completion, CompletionStatus
 
@@ -85,6 +86,16 @@ class LedgerTests:
         for number in range(10):
             await ledger.add(row(f"c{number}"))
             assert set(reader.read([f"c{number}"])) == {f"c{number}"}
+
+    async def test_rows_that_another_process_has_made_are_what_add_would_write(self, ledger: Ledger) -> None:
+        if not isinstance(ledger, TakesRows):
+            pytest.skip("the ledger takes whole completions alone")
+        whole, odd = changed("whole", rollout="r"), changed("odd", rollout="a\0b", message={"content": "\ud83d"})
+        beside = row("beside")
+        rows = [pickle.loads(pickle.dumps(ledger.row_of(one))) for one in (whole, odd)]
+        await asyncio.gather(ledger.add_rows(rows), ledger.add(beside))
+        assert ledger.read(["whole", "odd", "beside"]) == {"whole": whole, "odd": odd, "beside": beside}
+        assert ledger.rollout("r") == [whole]
 
     async def test_a_known_id_replaces_the_earlier_completion(self, ledger: Ledger) -> None:
         await ledger.add(row("a"), changed("a", version=2))

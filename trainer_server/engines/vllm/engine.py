@@ -72,6 +72,7 @@ class VLLMEngine:
         child: The server's process, if it is started here; None: it runs elsewhere.
         shares: Whether the trainer uses the same GPUs, by turns; see `rest`.
         parsers: The parsers that the child is started with; None: it runs elsewhere.
+        key: The key that requests to the server carry; None: it has none.
     """
 
     def __init__(
@@ -82,8 +83,9 @@ class VLLMEngine:
         child: Child | None = None,
         shares: bool = False,
         parsers: Parsers | None = None,
+        key: str | None = None,
     ) -> None:
-        self.client, self._base, self._child = client, base, child
+        self.client, self._base, self._child, self.key = client, base, child, key
         self._shares, self._parsers = shares, parsers
         self.url = client.url
         self.wanted: dict[str, Path] = {}
@@ -117,7 +119,8 @@ class VLLMEngine:
     @classmethod
     def at(cls, url: str, settings: EngineSettings) -> VLLMEngine:
         """An engine for a vLLM that runs elsewhere."""
-        return cls(_client(url, settings.api_key, settings), settings.base, shares=settings.share_gpu)
+        client = _client(url, settings.api_key, settings)
+        return cls(client, settings.base, shares=settings.share_gpu, key=settings.api_key)
 
     @classmethod
     def with_child(cls, settings: EngineSettings, *, name: str = "engine", gpus: str | None = None) -> VLLMEngine:
@@ -138,7 +141,7 @@ class VLLMEngine:
         key = secrets.token_urlsafe(24)
         child = VLLMProcess(settings, key, parsers, name=name, gpus=gpus)
         client = _client(f"unix:{child.socket}", key, settings)
-        return cls(client, settings.base, child=child, shares=settings.share_gpu, parsers=parsers)
+        return cls(client, settings.base, child=child, shares=settings.share_gpu, parsers=parsers, key=key)
 
     @property
     def ready(self) -> bool:
@@ -274,7 +277,14 @@ class VLLMEngine:
         with self._suspected_when_lost():
             async with request as reply:
                 yield reply
-        self._deaths = 0
+        self.note_request(lost=False)
+
+    def note_request(self, *, lost: bool) -> None:
+        if lost:
+            self._idle = False
+            self.suspect()
+        else:
+            self._deaths = 0
 
     async def render(self, chat: Mapping[str, Any], *, generation: bool) -> list[int]:
         with self._suspected_when_lost():
@@ -323,8 +333,7 @@ class VLLMEngine:
         try:
             yield
         except EngineLost:
-            self._idle = False
-            self.suspect()
+            self.note_request(lost=True)
             raise
 
     def _remedy(self, path: Path) -> str:

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 
-from trainer_server.engines.base import Engine, RequestRefused
+from trainer_server.engines.base import EngineClient, RequestRefused
 from trainer_server.gateway.splice.turns import Match, Tokens, holds, thoughts, visible_texts
 from trainer_server.wire import Continuation
 
@@ -58,7 +58,7 @@ class EngineTemplate:
         engine: The engine.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: EngineClient) -> None:
         self._engine = engine
         self._texts: dict[int, str] = {}
         """Of single tokens: those that end turns."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from trainer_server.engines.base import Engine, RequestRefused
+from trainer_server.engines.base import EngineClient, RequestRefused
 from trainer_server.gateway.answer import Answer
 from trainer_server.gateway.parser import ChatRequest
 from trainer_server.gateway.splice.proof import EngineTemplate, splice
@@ -74,7 +74,7 @@ class Splicer:
         self._unable: set[str] = set()
         """Engines that cannot take spliced prompts."""
 
-    def match(self, chat: ChatRequest, rollout: str | None) -> Prompt:
+    async def match(self, chat: ChatRequest, rollout: str | None) -> Prompt:
         """The prompt of a request before an engine is chosen: with the turns that its conversation continues.
 
         Args:
@@ -84,10 +84,20 @@ class Splicer:
         if chat.prompt is not None:
             return Prompt(None)
         conversation = Conversation(chat.body["messages"], rollout)
-        matches = self._turns.matches(conversation)
+        matches = await self.find_turns(conversation)
         return Prompt(conversation, matches, Continuation.off if matches else None)
 
-    async def splice(self, prompt: Prompt, chat: ChatRequest, engine: Engine, request: Mapping[str, Any]) -> Prompt:
+    async def find_turns(self, conversation: Conversation) -> Sequence[Match]:
+        """The turns that a conversation continues, the longest first."""
+        return self._turns.matches(conversation)
+
+    async def add_turn(self, conversation: Conversation, turn: Turn) -> None:
+        """Adds the turn of a conversation that was answered."""
+        self._turns.add(conversation, turn)
+
+    async def splice(
+        self, prompt: Prompt, chat: ChatRequest, engine: EngineClient, request: Mapping[str, Any]
+    ) -> Prompt:
         """The prompt for an engine.
 
         Args:
@@ -143,7 +153,7 @@ class Splicer:
         problem = f"the engine was prompted with {len(prompt.tokens)} tokens, and reports {len(reported_tokens)} others"
         return actual, problem
 
-    def remember(self, prompt: Prompt, chat: ChatRequest, completion: Completion, answer: Answer) -> None:
+    async def remember(self, prompt: Prompt, chat: ChatRequest, completion: Completion, answer: Answer) -> None:
         """Remembers a turn for prompts that will continue it.
 
         Args:
@@ -165,7 +175,7 @@ class Splicer:
             turn = Turn(
                 completion.id, prompt_tokens, sampled_tokens, rendered_tokens, completion.message, reason, single
             )
-        self._turns.add(prompt.conversation, turn)
+        await self.add_turn(prompt.conversation, turn)
 
     def forget(self, rollouts: Collection[str]) -> None:
         """Forgets the turns of rollouts that have ended."""
@@ -186,7 +196,7 @@ class Splicer:
                 why,
             )
 
-    def _unavailable_reason(self, prompt: Prompt, chat: ChatRequest, engine: Engine) -> Continuation | None:
+    def _unavailable_reason(self, prompt: Prompt, chat: ChatRequest, engine: EngineClient) -> Continuation | None:
         """Why the prompt cannot be spliced, whatever the template renders."""
         messages: Messages = chat.body["messages"]
         if engine.url in self._unable:
@@ -200,7 +210,7 @@ class Splicer:
         return None
 
     async def _longest(
-        self, matches: Sequence[Match], messages: Messages, rendered_prompt: Tokens, engine: Engine
+        self, matches: Sequence[Match], messages: Messages, rendered_prompt: Tokens, engine: EngineClient
     ) -> Tokens | Continuation:
         """The spliced prompt of the longest turn that has one; else why the longest turn has none."""
         template = self._templates.setdefault(engine.url, EngineTemplate(engine))

@@ -12,7 +12,7 @@ import hashlib
 import json
 from array import array
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -109,7 +109,10 @@ class Turns:
 
     def add(self, conversation: Conversation, turn: Turn) -> None:
         """Remembers a turn: the conversation that was answered, and the answer."""
-        key, rollout = conversation.answer_key(turn.message), conversation.rollout
+        self.put(conversation.answer_key(turn.message), conversation.rollout, turn)
+
+    def put(self, key: bytes, rollout: str | None, turn: Turn) -> None:
+        """Remembers a turn by the key of its conversation with the answer."""
         if earlier := self._drop(key):
             same = (earlier.prompt, earlier.sampled_tokens) == (turn.prompt, turn.sampled_tokens)
             if not same or earlier.unavailable_reason == Continuation.ambiguous:
@@ -135,8 +138,19 @@ class Turns:
 
     def matches(self, conversation: Conversation) -> list[Match]:
         """The turns that a conversation begins with, the longest first."""
+        return self.find(conversation.beginnings())
+
+    def find(self, beginnings: Iterable[tuple[int, bytes]], most: int | None = None) -> list[Match]:
+        """The turns with these lengths and keys, in their order.
+
+        Args:
+            beginnings: As `Conversation.beginnings` has them.
+            most: How many at most; None: all.
+        """
         matches: list[Match] = []
-        for length, key in conversation.beginnings():
+        for length, key in beginnings:
+            if len(matches) == most:
+                break
             if entry := self._turns.get(key):
                 self._turns.move_to_end(key)
                 matches.append(Match(entry[0], length))

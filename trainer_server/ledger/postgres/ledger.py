@@ -10,8 +10,17 @@ from typing import Any
 import psycopg
 
 from trainer_server.common.jsonl import from_json, to_json
-from trainer_server.ledger.base import COLUMNS, RETENTION_DAYS, CompletionSummary, LedgerError, Row, beginning, month_of
-from trainer_server.ledger.commits import GroupCommit, delete_in_slices
+from trainer_server.ledger.base import (
+    COLUMNS,
+    RETENTION_DAYS,
+    CompletionSummary,
+    LedgerError,
+    LedgerRow,
+    Row,
+    beginning,
+    month_of,
+)
+from trainer_server.ledger.commits import GroupCommit, Record, delete_in_slices
 from trainer_server.ledger.postgres.database import Database, Db, is_away, reason
 from trainer_server.wire import Completion
 from trainer_server.wire.text import storable, writable
@@ -82,6 +91,12 @@ class PostgresLedger:
 
     async def add(self, *completions: Completion) -> None:
         await self._commits.add(completions)
+
+    def row_of(self, completion: Completion) -> LedgerRow:
+        return LedgerRow(completion.id, columns_of(completion))
+
+    async def add_rows(self, rows: Sequence[LedgerRow]) -> None:
+        await self._commits.add(rows)
 
     def read(self, ids: Sequence[str]) -> dict[str, Completion]:
         rows = self._rows("SELECT id, record FROM completions WHERE id = ANY(%s)", _texts(ids))
@@ -154,8 +169,9 @@ class PostgresLedger:
         with self._database.connection() as db:
             return db.execute(query, values).fetchall()
 
-    def _write(self, completions: Sequence[Completion]) -> None:
-        rows = [columns_of(completion) for completion in {row.id: row for row in completions}.values()]
+    def _write(self, completions: Sequence[Record]) -> None:
+        records = {record.id: record for record in completions}.values()
+        rows = [row.columns if isinstance(row, LedgerRow) else columns_of(row) for row in records]
         values = {name: [row[name] for row in rows] for name in rows[0]}
         deadline = time.monotonic() + _PATIENCE
         while True:

@@ -116,7 +116,7 @@ class BearerAuth(Layer):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        secret = headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
+        secret = secret_of(headers)
         method, path = scope["method"], scope["path"]
         is_open = path in OPEN or path.startswith(_OPEN_BELOW)
         try:
@@ -156,6 +156,11 @@ def _refusal(secret: str, token: Token | None) -> APIError:
         "keeps in `<home>/token`, or a token of `art-langgraph tokens create`",
         code="invalid_api_key",
     )
+
+
+def secret_of(headers: Headers) -> str:
+    """The bearer token of a request, or what `x-api-key` has; empty: neither."""
+    return headers.get("Authorization", "").removeprefix("Bearer ").strip() or headers.get("X-API-Key", "")
 
 
 def authorized(scope: Scope) -> bool:

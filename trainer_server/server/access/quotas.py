@@ -84,7 +84,15 @@ class Quotas:
         token = _token.get()
         if token is None or not completions:
             return
-        count = len(completions[0].prompt_token_ids) + sum(len(completion.token_ids) for completion in completions)
+        self.charge(token, tokens_of(completions))
+
+    def charge(self, token: Token, count: int) -> None:
+        """Counts tokens of prompts and answers.
+
+        Args:
+            token: The access token of the request.
+            count: How many.
+        """
         who = _account_of(token)
         limits = {*self._rests[who], *([token.tokens_per_minute] if token.tokens_per_minute else [])}
         for most in limits:
@@ -96,6 +104,17 @@ class Quotas:
         """The tokens that remain of a limit now, negative where an answer took more."""
         rest, then = self._rests[who].setdefault(most, (float(most), self._clock()))
         return min(float(most), rest + (self._clock() - then) * most / 60)
+
+
+def tokens_of(completions: Sequence[Completion]) -> int:
+    """The tokens of an answer's prompt, once, and of all its choices."""
+    return len(completions[0].prompt_token_ids) + sum(len(completion.token_ids) for completion in completions)
+
+
+def is_counted(token: Token) -> bool:
+    """Whether the requests and tokens of an access token are counted: it has a limit, or another one of its owner may
+    have one."""
+    return (token.owner, token.requests_in_flight, token.tokens_per_minute) != (None, None, None)
 
 
 def _account_of(token: Token) -> str:

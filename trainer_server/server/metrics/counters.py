@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from trainer_server.wire import Completion, Job
+from trainer_server.wire import Completion, CompletionStatus, Job
 
 SPAN = 60
 """Seconds for which completions are counted by the second."""
@@ -84,11 +84,23 @@ class Counters:
     def count_completions(self, completions: Sequence[Completion]) -> None:
         """Counts completions that are in the ledger."""
         for completion in completions:
-            policy = completion.policy or ""
-            self.completions.labels(policy, completion.status.value).inc()
-            self.tokens.labels(policy, "prompt").inc(len(completion.prompt_token_ids))
-            self.tokens.labels(policy, "sampled").inc(len(completion.token_ids))
-            self.rates.add(completion.policy, len(completion.prompt_token_ids), len(completion.token_ids))
+            sizes = len(completion.prompt_token_ids), len(completion.token_ids)
+            self.count_completion(completion.policy, completion.status, *sizes)
+
+    def count_completion(self, policy: str | None, status: CompletionStatus, prompt: int, sample: int) -> None:
+        """Counts one completion that is in the ledger.
+
+        Args:
+            policy: Who answered; None: the base model.
+            status: How it ended.
+            prompt: Tokens of its prompt.
+            sample: Sampled tokens.
+        """
+        label = policy or ""
+        self.completions.labels(label, status.value).inc()
+        self.tokens.labels(label, "prompt").inc(prompt)
+        self.tokens.labels(label, "sampled").inc(sample)
+        self.rates.add(policy, prompt, sample)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -135,3 +136,19 @@ async def test_an_address_is_that_of_the_connection_unless_a_proxy_is_named(
     forwarded = {"X-Forwarded-For": "10.9.8.7", "X-Forwarded-Proto": "https"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(settings.loaded_app)) as http:
         assert (await http.get("http://art", headers=forwarded)).text == seen
+
+
+def test_gateways_share_a_port_with_no_other_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        config = ServerConfig(
+            Home(tmp_path / "home"), engine_urls=("http://127.0.0.1:1",), port=port, gateways=2, model="testbed:none"
+        )
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .* choose another --port"):
+            serve(config)
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    with pytest.raises(ConfigError, match=r"--gateways 2: this system has no SO_REUSEPORT.* Serve with --gateways 1"):
+        serve(config)
