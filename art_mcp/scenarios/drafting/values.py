@@ -218,7 +218,7 @@ class Values:
             proven = [each for each in examples if not (inside and any(map(is_foreign, _texts(each))))]
         return like(rng.choice(proven), rng) if proven else {}
 
-    def written(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> list[Any]:
+    def example_values(self, tool: CatalogTool, path: str, schema: Mapping[str, Any]) -> list[Any]:
         """Values other than texts that descriptions write out for a parameter.
 
         Args:
@@ -352,8 +352,8 @@ class _Draw:
             default = schema.get("default")
             return not default if isinstance(default, bool) else self._rng.random() < 0.7
         is_container = kind in ("array", "object")
-        if (is_container or is_union) and (written := self._values.written(self._tool, path, schema)):
-            return like(self._rng.choice(written), self._rng)
+        if (is_container or is_union) and (values := self._values.example_values(self._tool, path, schema)):
+            return like(self._rng.choice(values), self._rng)
         if is_container and not schema.get("examples"):
             return self._container(path, schema)
         return self._scalar(path, schema)
