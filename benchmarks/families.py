@@ -26,15 +26,16 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from testbed.families.layers import measure_moves, step_error
+from testbed.families.layers import Moves, measure_moves, step_error
 from testbed.families.models import FAMILIES, Family, FamilyUnavailable, family_model
-from testbed.families.trial import family_server, run_trial
+from testbed.families.trial import FamilyServer, Trial, family_server, run_trial
 from trainer_server.wire import ARTError
 
 
@@ -48,12 +49,32 @@ def measure(family: Family, scratch: Path) -> dict[str, Any]:
         exact = step_error(family_model(family), home / "adapters" / "all")
     except (ARTError, FamilyUnavailable, RuntimeError) as error:
         return {"family": family.name, "not_here": f"{error}{_cause(home / 'logs' / 'engine.log')}"}
-    parsers = {"tool_parser": server.tool_parser, "reasoning_parser": server.reasoning_parser}
+    return row(family.name, server, trial, moves, exact)
+
+
+def row(family: str, server: FamilyServer, trial: Trial, moves: Mapping[str, Moves], exact: float) -> dict[str, Any]:
+    """The figures of a family, by name.
+
+    Args:
+        family: Its name.
+        server: What served it.
+        trial: What it did there.
+        moves: As `measure_moves` returns them.
+        exact: As `step_error` returns it.
+    """
     targets = [target for target in moves if target != "all"]
-    layers = {"targets": targets, "applied": [target for target in targets if moves[target].applies], "exact": exact}
-    shared = {"shared": 1 - trial.tokens / trial.tokens_separate if trial.shared else 0.0}
-    own = {"family": family.name, "startup": server.seconds, "gap": trial.logp_gap, **parsers, **layers}
-    return {**dataclasses.asdict(trial), **own, **shared}
+    return {
+        **dataclasses.asdict(trial),
+        "family": family,
+        "startup": server.seconds,
+        "tool_parser": server.tool_parser,
+        "reasoning_parser": server.reasoning_parser,
+        "targets": targets,
+        "applied": [target for target in targets if moves[target].applies],
+        "gap": trial.logp_gap,
+        "exact": exact,
+        "shared": 1 - trial.tokens / trial.tokens_separate if trial.shared else 0.0,
+    }
 
 
 def _cause(log: Path) -> str:

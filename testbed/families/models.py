@@ -108,9 +108,9 @@ FAMILIES = {
             {
                 "vocab_size": 151_936,
                 "head_dim": 32,
-                "num_experts": 8,
+                "num_experts": 4,
                 "num_experts_per_tok": 2,
-                "moe_intermediate_size": 64,
+                "moe_intermediate_size": 192,
                 "tie_word_embeddings": True,
                 "bos_token_id": None,
                 "eos_token_id": 151_645,

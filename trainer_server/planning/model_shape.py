@@ -67,16 +67,16 @@ class GatedDelta:
         return self.value_heads * self.value_size
 
     @property
-    def mixed(self) -> int:
+    def channels(self) -> int:
         """Numbers of a token's queries, keys and values."""
         return 2 * self.key_heads * self.key_size + self.values
 
     def matrices(self, hidden_size: int) -> list[Matrices]:
         """Its linear layers."""
         heads, values = self.value_heads, self.values
-        outputs = {"in_proj_qkv": self.mixed, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+        outputs = {"in_proj_qkv": self.channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
         if self.joint:
-            outputs = {"in_proj_qkvz": self.mixed + values, "in_proj_ba": 2 * heads}
+            outputs = {"in_proj_qkvz": self.channels + values, "in_proj_ba": 2 * heads}
         inputs = [Matrices(name, self.layers, hidden_size, width) for name, width in outputs.items()]
         return [*inputs, Matrices("out_proj", self.layers, values, hidden_size)]
 
@@ -89,13 +89,13 @@ class GatedDelta:
         """
         chunk, state = _CHUNK, self.key_size * self.value_size
         numbers = 7 * self.key_size + 5 * self.value_size + 5 * chunk + 2 * state // chunk
-        return BF16 * 2 * (self.mixed + self.values) + FP32 * self.value_heads * numbers
+        return BF16 * 2 * (self.channels + self.values) + FP32 * self.value_heads * numbers
 
     @property
     def state_bytes(self) -> int:
         """Bytes of what these layers keep of a request in vLLM's cache: for each value head a matrix in fp32, and the
         last inputs of the convolution in bf16."""
-        return self.layers * (FP32 * self.values * self.key_size + BF16 * (self.taps - 1) * self.mixed)
+        return self.layers * (FP32 * self.values * self.key_size + BF16 * (self.taps - 1) * self.channels)
 
 
 @dataclass(frozen=True, slots=True)
