@@ -102,22 +102,6 @@ FAMILIES = {
             thinks=True,
         ),
         Family(
-            "Qwen3-MoE",
-            "tokenizer-qwen3",
-            "qwen3_moe",
-            {
-                "vocab_size": 151_936,
-                "head_dim": 32,
-                "num_experts": 4,
-                "num_experts_per_tok": 2,
-                "moe_intermediate_size": 192,
-                "tie_word_embeddings": True,
-                "bos_token_id": None,
-                "eos_token_id": 151_645,
-            },
-            thinks=True,
-        ),
-        Family(
             "Granite-hybrid",  # without experts, with the tokenizer and template of Qwen3
             "tokenizer-qwen3",
             "granitemoehybrid",
