@@ -173,10 +173,10 @@ class ModelShape:
         inputs = {"q_proj": of_queries, "k_proj": keys, "v_proj": keys}
         if self.joint:
             inputs = {"qkv_proj": sum(inputs.values())}
-        found = [Matrices(name, attention, size, outputs) for name, outputs in inputs.items()]
-        found.append(Matrices("o_proj", attention, queries, size))
+        linear = [Matrices(name, attention, size, outputs) for name, outputs in inputs.items()]
+        linear.append(Matrices("o_proj", attention, queries, size))
         if self.gated_delta:
-            found += self.gated_delta.matrices(size)
+            linear += self.gated_delta.matrices(size)
         mlps = [(self.mlp_layers, self.intermediate)]
         if self.experts and self.experts.shared_intermediate:
             mlps.append((self.experts.layers, self.experts.shared_intermediate))
@@ -184,26 +184,26 @@ class ModelShape:
             outputs = {"gate_proj": intermediate, "up_proj": intermediate}
             if self.joint:
                 outputs = {"gate_up_proj": 2 * intermediate}
-            found += [Matrices(name, layers, size, width) for name, width in outputs.items()]
-            found.append(Matrices("down_proj", layers, intermediate, size))
-        return [one for one in found if one.layers]
+            linear += [Matrices(name, layers, size, width) for name, width in outputs.items()]
+            linear.append(Matrices("down_proj", layers, intermediate, size))
+        return [matrix for matrix in linear if matrix.layers]
 
     @property
     def adapted_matrices(self) -> list[Matrices]:
         """The linear layers that get an adapter: all, or of a mixture of experts those of attention and recurrence."""
         names = {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
-        return [one for one in self.matrices if self.experts is None or one.name in names]
+        return [matrix for matrix in self.matrices if self.experts is None or matrix.name in names]
 
     @property
     def targets(self) -> tuple[str, ...]:
         """Names of the linear layers that get an adapter."""
-        return in_order(one.name for one in self.adapted_matrices)
+        return in_order(matrix.name for matrix in self.adapted_matrices)
 
     @property
     def linear_parameters(self) -> int:
         """Parameters of the linear layers, which 4-bit loading shrinks. Of a dense model: L·(2·E·H·D + 2·E·K·D +
         3·E·I)."""
-        return sum(one.layers * one.inputs * one.outputs for one in self.matrices)
+        return sum(matrix.layers * matrix.inputs * matrix.outputs for matrix in self.matrices)
 
     @property
     def layer_parameters(self) -> int:
@@ -244,7 +244,7 @@ class ModelShape:
 
     def lora_parameters(self, rank: int) -> int:
         """Parameters of a LoRA adapter: r·(in + out) for each linear layer that gets one."""
-        return sum(one.layers * rank * (one.inputs + one.outputs) for one in self.adapted_matrices)
+        return sum(matrix.layers * rank * (matrix.inputs + matrix.outputs) for matrix in self.adapted_matrices)
 
     def trainer_state_bytes(self, rank: int) -> int:
         """Bytes of fp32 weights, gradients and AdamW's two moments: 16 for each parameter of an adapter."""

@@ -29,8 +29,8 @@ def has_fused_experts(base: Any) -> bool:
     Args:
         base: A causal language model of transformers, with or without adapters.
     """
-    found = [module for name, module in base.get_decoder().named_modules() if name.endswith(".experts")]
-    experts = [module.get_base_layer() if isinstance(module, BaseTunerLayer) else module for module in found]
+    modules = [module for name, module in base.get_decoder().named_modules() if name.endswith(".experts")]
+    experts = [module.get_base_layer() if isinstance(module, BaseTunerLayer) else module for module in modules]
     return bool(experts) and all(
         getattr(module, "has_gate", False) and not module.has_post_expert_norm and hasattr(module, "gate_up_proj")
         for module in experts
