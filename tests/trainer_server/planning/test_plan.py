@@ -6,11 +6,12 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 from typer.testing import CliRunner
 
 from art_langgraph.cli.main import build
@@ -24,6 +25,7 @@ from trainer_server.planning.plan import (
     make_plan,
     remedies,
 )
+from trainer_server.training.examine import examine
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import pack
 from trainer_server.wire import ConfigError, PolicySpec
@@ -35,7 +37,7 @@ from trainer_server.wire import ConfigError, PolicySpec
         ("SmolLM2-135M", 0.1345), ("SmolLM2-1.7B", 1.711), ("Qwen2.5-0.5B", 0.494), ("Qwen2.5-7B", 7.616),
         ("Qwen3-0.6B", 0.596), ("Qwen3-4B", 4.022), ("Qwen3-8B", 8.191), ("Qwen3-32B", 32.762),
         ("Llama-3.2-1B", 1.236), ("Llama-3.2-3B", 3.213), ("Llama-3.1-8B", 8.030), ("Llama-3.1-70B", 70.554),
-        ("Mistral-7B-v0.3", 7.248),
+        ("Mistral-7B-v0.3", 7.248), ("Qwen3-30B-A3B", 30.532),
     ],
 )  # fmt: skip
 def test_parameters_are_those_published(name: str, billions: float) -> None:
@@ -105,6 +107,87 @@ def test_what_a_layer_keeps_of_a_token(
     ends = 4 * shape.hidden_size + 2 * shape.hidden_size  # the last norm in fp32, and what the head is given
     assert sum(kept.values()) / tokens == pytest.approx(expected + ends, rel=0.1)
     del logps
+
+
+SIZES = {
+    "vocab_size": 1024, "hidden_size": 512, "intermediate_size": 768, "num_attention_heads": 8,
+    "num_key_value_heads": 2, "head_dim": 64, "num_hidden_layers": 3, "tie_word_embeddings": True, "pad_token_id": 0,
+}  # fmt: skip
+GATED_DELTA = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_value_heads": 8,
+    "linear_num_key_heads": 4, "linear_key_head_dim": 64, "linear_value_head_dim": 32,
+}  # fmt: skip
+MIXTURE = {"num_experts": 16, "num_experts_per_tok": 4, "moe_intermediate_size": 192}
+SHARED = {**MIXTURE, "shared_expert_intermediate_size": 192}
+KINDS: dict[str, dict[str, Any]] = {
+    "qwen3": {},
+    "phi3": {},
+    "qwen3_5_text": GATED_DELTA,
+    "qwen3_moe": {**MIXTURE, "mlp_only_layers": [1]},
+    "qwen3_next": {**GATED_DELTA, **SHARED},
+    "qwen3_5_moe_text": {**GATED_DELTA, **SHARED},
+    "mixtral": {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "gpt_oss": {"num_local_experts": 16, "num_experts_per_tok": 4, "layer_types": ["full_attention"] * 3},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plan_counts_what_the_trainer_adapts(kind: str, tmp_path: Path) -> None:
+    config = AutoConfig.for_model(kind, **SIZES, **KINDS[kind])
+    config.save_pretrained(tmp_path)
+    shape = ModelShape.find(str(tmp_path))
+    with torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(config)
+    adapter = examine(tmp_path, rank=8)
+    assert list(shape.targets) == adapter["targets"]
+    assert shape.lora_parameters(8) == adapter["parameters"]
+    assert sum(one.layers for one in shape.adapted_matrices) == adapter["adapted"]
+    # Norms of heads, convolutions, biases and the gate of a shared expert are not in the formulas.
+    assert shape.parameters == pytest.approx(sum(weight.numel() for weight in model.parameters()), rel=3e-3)
+
+
+@pytest.mark.parametrize("key", ["kv_lora_rank", "mamba_d_state"])
+def test_layers_that_the_formulas_are_not_for_are_refused(key: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**SIZES, key: 16}))
+    with pytest.raises(ConfigError, match=f"{key}: the arithmetic is for attention and Gated DeltaNet"):
+        ModelShape.find(str(tmp_path))
+
+
+def test_a_hybrid_with_experts_keeps_what_is_planned_for_and_a_state_for_each_request(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("qwen3_5_moe_text", **SIZES, **KINDS["qwen3_5_moe_text"])
+    AutoModelForCausalLM.from_config(config).to(torch.bfloat16).save_pretrained(tmp_path)
+    model, shape = PolicyModel(str(tmp_path), device="cpu"), ModelShape.find(str(tmp_path))
+    model.initialise(PolicySpec(name="p", rank=8))
+    rng = np.random.default_rng(0)
+    (row,) = pack([rng.integers(0, 1000, 120)], [rng.integers(0, 1000, 121)], budget=8192).rows
+    frozen = {one.untyped_storage().data_ptr() for one in (*model._base.parameters(), *model._base.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in frozen:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        logps, _ = model.logprobs(row, torch.ones(len(row.target_R)))
+    ends = (6 + 4 * shape.layers) * shape.hidden_size  # as above
+    assert sum(kept.values()) / len(row.tokens_T) == pytest.approx(shape.kept_bytes_per_token + ends, rel=0.1)
+    del logps
+    assert shape.kv_bytes_per_token == 2 * 1 * 2 * 64 * 2
+    assert shape.state_bytes == 2 * (8 * 64 * 32 * 4 + 3 * (2 * 4 * 64 + 8 * 32) * 2)
+    plan = make_plan(Workload("hybrid", shape, gpus=1, gpu_memory=24))
+    tokens = plan.kv_gib * GIB / (shape.kv_bytes_per_token + shape.state_bytes / 2048)
+    assert plan.kv_tokens == int(tokens)
+
+
+def test_a_mixture_of_experts_is_planned_whole() -> None:
+    shape = KNOWN["Qwen3-30B-A3B"]
+    assert shape.targets == ("q_proj", "k_proj", "v_proj", "o_proj")
+    plan = make_plan(Workload("mixture", shape, gpus=2, gpu_memory=80))
+    assert plan.fits
+    assert (plan.tensor, plan.trainer) == (1, 1)
+    assert not make_plan(Workload("mixture", shape, gpus=1, gpu_memory=48)).fits
 
 
 def test_a_trained_adapter_has_the_size_that_slots_are_planned_for(

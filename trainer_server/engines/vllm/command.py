@@ -13,17 +13,20 @@ from urllib.parse import urlsplit
 from trainer_server.common import tracing
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.model_files import ModelFiles
+from trainer_server.engines.served_model import ServedModel
 from trainer_server.engines.vllm.install import PLUGINS, engine_python
 from trainer_server.engines.vllm.parsers import Parsers, argument
 from trainer_server.process.child import inherited_environment
 from trainer_server.process.hardware import cpu_dtype, flavour
 from trainer_server.wire import ConfigError, EngineError
-from trainer_server.wire.policies import TARGETS
+from trainer_server.wire.policies import EXPERTS, TARGETS
 
 log = logging.getLogger("trainer_server")
 
 NO_DOMAIN = "none.invalid"
 """A domain that does not exist. To vLLM an empty list of domains means all of them."""
+_EXPERTS_READ = ("gpt_oss", "qwen3_5_moe", "qwen3_5_moe_text")
+"""Types of models of which vLLM 0.32 reads adapters of experts as the trainer writes them (`is_3d_moe_weight`)."""
 TRACED_AS = "art-langgraph-engine"
 """`service.name` of vLLM's spans."""
 _EXPORTER = "lib/python*/site-packages/opentelemetry/exporter/otlp/proto/http"
@@ -83,6 +86,27 @@ def command(
         *(("--otlp-traces-endpoint", traces) if traces else ()),
         *extra,
     ]
+
+
+def experts_refusal(base: ServedModel, args: Sequence[str]) -> str | None:
+    """Why a vLLM that is started here applies no adapter to a model's experts; None: it does.
+
+    Args:
+        base: The model.
+        args: `--engine-args`. With `experts` in its `--lora-target-modules`, vLLM keeps memory for them in each slot.
+    """
+    files = ModelFiles(Path(base.path))
+    layers = files.linear_layers or TARGETS
+    if flavour() == "cpu":
+        why = "vLLM adapts experts on GPUs only"
+    elif files.model_type not in _EXPERTS_READ:
+        why = f"vLLM reads adapters of experts as they are written here for {', '.join(_EXPERTS_READ)} only"
+    elif EXPERTS in args:
+        return None
+    else:
+        flag = f"--engine-args '--lora-target-modules {' '.join(layers)} {EXPERTS}'"
+        why = f"vLLM is not started for them: serve with {flag}"
+    return f"targets={EXPERTS}: {why}. Layers that get an adapter as it is: {', '.join(layers)}"
 
 
 def child_environment(names: Iterable[str] = ()) -> dict[str, str]:

@@ -8,6 +8,7 @@ import time
 
 from fastapi import APIRouter, Request, Response
 
+from trainer_server.engines.vllm.command import experts_refusal
 from trainer_server.gateway.errors import APIError
 from trainer_server.server.access.request_log import note
 from trainer_server.server.dependencies import (
@@ -21,6 +22,7 @@ from trainer_server.server.dependencies import (
 from trainer_server.server.erasure import erase_policy
 from trainer_server.server.server import Server
 from trainer_server.wire import Conflict, Erased, Fork, NotFound, NotStored, Policy, PolicySpec, Promotion
+from trainer_server.wire.policies import EXPERTS
 
 log = logging.getLogger("trainer_server")
 
@@ -53,6 +55,9 @@ async def create_policy(spec: PolicySpec, server: ServerDep, request: Request, r
             f"serve with --max-rank {spec.rank}",
             param="rank",
         )
+    experts_here = EXPERTS in spec.targets and not server.config.engine_urls
+    if experts_here and (why := experts_refusal(server.identity.base, server.config.engine_args)):
+        raise APIError(400, why, param="targets")
     refuse_unserved(server, spec.name)
     if await asyncio.to_thread(server.store.deleted, spec.name):
         raise Conflict(

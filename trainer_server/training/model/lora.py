@@ -18,9 +18,17 @@ from peft import LoraConfig
 from peft.tuners.lora.layer import Linear
 from peft.tuners.tuners_utils import BaseTunerLayer
 
+from trainer_server.training.model.experts import PARAMETERS, compute_experts, has_fused_experts
 from trainer_server.training.model.recurrent import LAYERS
 from trainer_server.wire import PolicySpec, TrainingError
-from trainer_server.wire.policies import ABSORBED_TARGET, ATTENTION_TARGETS, RECURRENT_TARGETS, TARGETS, in_order
+from trainer_server.wire.policies import (
+    ABSORBED_TARGET,
+    ATTENTION_TARGETS,
+    EXPERTS,
+    RECURRENT_TARGETS,
+    TARGETS,
+    in_order,
+)
 
 _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Layers of a module that read the same input in most models."""
@@ -41,7 +49,8 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
     return LoraConfig(
         r=spec.rank,
         lora_alpha=spec.alpha,  # type: ignore[arg-type]  # PEFT takes floats
-        target_modules=targets,
+        target_modules=[target for target in targets if target != EXPERTS],
+        target_parameters=list(PARAMETERS) if EXPERTS in targets else None,
         exclude_modules=_outside_decoder(base, targets),
         lora_dropout=0.0,
         bias="none",
@@ -51,13 +60,15 @@ def lora_config(base: Any, spec: PolicySpec) -> LoraConfig:
 
 def adapted_targets(base: Any, targets: Sequence[str]) -> list[str]:
     """The targets that get an adapter in this model, of those that it has; all of `model_targets` by default.
+    `EXPERTS` are one where their weights are two parameters of a layer.
 
     Raises:
         TrainingError: There are none, or a name is neither common nor that of a layer of this model.
     """
     own = model_targets(base)
-    unknown = [target for target in targets if target not in own and target not in TARGETS]
-    present = own if tuple(targets) == TARGETS else [target for target in own if target in targets]
+    known = [*own, EXPERTS] if EXPERTS in targets and has_fused_experts(base) else own
+    unknown = [target for target in targets if target not in known and target not in TARGETS]
+    present = own if tuple(targets) == TARGETS else [target for target in known if target in targets]
     if present and not unknown:
         return present
     subject = f"targets={', '.join(unknown or targets)}: {type(base).__name__}"
@@ -341,6 +352,7 @@ class FusedLoRA:
         self._groups: list[LinearGroup] = []
         self._masters: list[torch.Tensor] = []
         decoder = model.get_base_model().get_decoder()
+        compute_experts(decoder, adapter)
         for parent in decoder.modules():
             children = {name: layer for name, layer in parent.named_children() if _is_plain(layer)}
             for layer in children.values():

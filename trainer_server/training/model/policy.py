@@ -46,6 +46,7 @@ from trainer_server.training.model.recurrent import carry_states, has_known_laye
 from trainer_server.training.model.tree import Ints, Row, pack
 from trainer_server.training.ranks import ALONE, Ranks, shard
 from trainer_server.wire import GRPOConfig, PolicySpec, TrainingError
+from trainer_server.wire.policies import EXPERTS
 
 log = logging.getLogger(__name__)
 
@@ -255,7 +256,8 @@ class PolicyModel:
         The version's own targets count: the default ones may have meant fewer layers when it was made.
 
         beside: Whether LoRAs of other shapes stay in place; otherwise they are removed."""
-        targets = tuple(json.loads((directory / "adapter_config.json").read_text())["target_modules"])
+        config = json.loads((directory / "adapter_config.json").read_text())
+        targets = (*config["target_modules"], *((EXPERTS,) if config.get("target_parameters") else ()))
         self.select(spec.model_copy(update={"targets": targets}), beside=beside)
         assert self._peft is not None
         state = load_file(directory / "adapter_model.safetensors")
@@ -271,6 +273,7 @@ class PolicyModel:
         state = get_peft_model_state_dict(self._peft, adapter_name=self._adapter, save_embedding_layers=False)
         config = copy.copy(self._peft.peft_config[self._adapter])
         config.target_modules = sorted(config.target_modules)  # type: ignore[assignment, attr-defined]  # PEFT has a set
+        config.target_parameters = sorted(config.target_parameters or ()) or None
         save_file({k: v.contiguous().cpu() for k, v in state.items()}, directory / "adapter_model.safetensors")
         config.save_pretrained(str(directory))
 

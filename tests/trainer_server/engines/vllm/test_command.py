@@ -17,11 +17,13 @@ from tests.support.homes.model_directories import installed_vllm, model_director
 from trainer_server.common import Home
 from trainer_server.engines.base import EngineSettings
 from trainer_server.engines.served_model import ServedModel
+from trainer_server.engines.vllm import command as module
 from trainer_server.engines.vllm.command import (
     IN_ENGINE,
     child_environment,
     command,
     environment,
+    experts_refusal,
     traces_endpoint,
     traces_environment,
 )
@@ -97,6 +99,23 @@ def test_adapters_go_where_policies_have_them_and_not_into_experts(tmp_path: Pat
     start = words.index("--lora-target-modules") + 1
     assert words[start : start + len(TARGETS)] == list(TARGETS)
     assert words[start + len(TARGETS)].startswith("--")
+
+
+def test_adapters_of_experts_are_refused_where_vllm_applies_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refusal(model_type: str, *args: str) -> str | None:
+        return experts_refusal(ServedModel("m", str(model_directory(tmp_path, model_type=model_type))), args)
+
+    experts = ("--lora-target-modules", "q_proj", "experts")
+    monkeypatch.setattr(module, "flavour", lambda: "cpu")
+    why = refusal("gpt_oss", *experts)
+    assert why is not None
+    assert "experts on GPUs only. Layers that get an adapter as it is: q_proj, k_proj" in why
+    monkeypatch.setattr(module, "flavour", lambda: "cuda")
+    assert "--lora-target-modules q_proj" in (refusal("gpt_oss") or "")
+    assert refusal("gpt_oss", *experts) is None
+    assert "gpt_oss, qwen3_5_moe, qwen3_5_moe_text only" in (refusal("qwen3_moe", *experts) or "")
 
 
 def test_the_context_fits_the_kv_cache_unless_the_user_names_one(tmp_path: Path, cache: Path) -> None:

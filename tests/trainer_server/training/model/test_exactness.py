@@ -52,7 +52,7 @@ from trainer_server.training.model.architecture import try_attention, unpackable
 from trainer_server.training.model.head import HeadLogprobs
 from trainer_server.training.model.policy import PolicyModel
 from trainer_server.training.model.tree import Packing, Row
-from trainer_server.wire import TrainingError
+from trainer_server.wire import PolicySpec, TrainingError
 
 # PEFT renames targets for fused experts, whether a model has dense layers of those names or not.
 pytestmark = pytest.mark.filterwarnings("ignore:The following (rank|alpha)_pattern keys:RuntimeWarning")
@@ -447,6 +447,26 @@ def test_other_architectures_are_told_before_training_and_get_rows_of_their_own(
     assert gradient <= BAR
     with pytest.raises(TrainingError, match="cannot share a row"):
         both.ours.logprobs(packed(data).rows[0], torch.ones(1))
+
+
+@pytest.mark.parametrize("targets", [("experts",), ("q_proj", "experts")])
+@pytest.mark.parametrize("name", ["Qwen3-MoE", "Qwen3.5-MoE", "gpt-oss"])
+def test_adapters_of_experts_equal_those_of_peft(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+    both = pair(PACKED[name], tmp_path, PolicySpec(name="tiny", rank=1, targets=targets))
+    assert both.ours.share
+    weights = [weight for _, weight in both.ours.parameters()]
+    assert [tuple(w.shape) for w in weights] == [tuple(w.shape) for w in stock_weights(both.stock).values()]
+    for checkpoint_above, data in ((0, some_tree(0)), (10_000, deep_tree(3))):
+        both.ours.checkpoint_above = checkpoint_above
+        gap, gradient = errors(both, data)
+        assert gap <= 2 * BAR
+        assert gradient <= BAR
+    assert all(grad.any() for grad in torch.autograd.grad(_sum(both.ours, data), weights))
+
+
+def _sum(model: PolicyModel, data: Data) -> torch.Tensor:
+    rows = packed(data).rows
+    return sum((model.logprobs(row, torch.ones(len(row.target_R)))[0].sum() for row in rows), torch.zeros(()))
 
 
 def test_a_model_without_layers_to_adapt_is_refused(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from transformers import (
     LlamaConfig,
     Phi3Config,
     PhimoeConfig,
+    Qwen3Config,
     Qwen3MoeConfig,
 )
 
@@ -78,6 +79,39 @@ def test_targets_are_the_linear_layers_of_the_model_whatever_their_names(tmp_pat
     assert {name.split(".")[-3] for name, _ in model.parameters()} == {"dense"}
     with pytest.raises(TrainingError, match=r"targets=dens: .*among dense, dense_4h_to_h, .*query_key_value"):
         model.initialise(PolicySpec(name="tiny", targets=("dense", "dens")))
+
+
+def test_experts_get_an_adapter_where_a_policy_names_them(tmp_path: Path) -> None:
+    """Under the names that vLLM reads; policies with and without it, and of several ranks, take turns."""
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    model = tiny_model(tmp_path / "model", Qwen3MoeConfig(**SIZES, **experts))
+    assert not any("experts" in name for name, _ in model.parameters())
+    spec = PolicySpec(name="tiny", targets=("q_proj", "experts"))
+    model.initialise(spec)
+    weights = {name.partition("layers.0.mlp.")[2]: tuple(weight.shape) for name, weight in model.parameters()}
+    assert {name: shape for name, shape in weights.items() if name} == {
+        "experts.base_layer.lora_A.weight": (4 * 8, 32),
+        "experts.base_layer.lora_B.weight": (32, 4 * 8),
+        "experts.lora_A.weight": (4 * 8, 16),
+        "experts.lora_B.weight": (32, 4 * 8),
+    }
+    with torch.no_grad():
+        for _, weight in model.parameters():
+            weight.normal_()
+    before = {name: weight.detach().clone() for name, weight in model.parameters()}
+    (tmp_path / "adapter").mkdir()
+    model.save(tmp_path / "adapter")
+    (row,) = pack([np.array([1, 2])], [np.array([3])], budget=8).rows
+    whole = model.logprobs(row, torch.ones(1))[0].detach()
+    for other in (PolicySpec(name="tiny"), PolicySpec(name="tiny", rank=1, targets=("experts",))):
+        model.initialise(other)
+        assert not torch.equal(model.logprobs(row, torch.ones(1))[0], whole)
+    model.load(PolicySpec(name="tiny"), tmp_path / "adapter")
+    assert [name for name, weight in model.parameters() if torch.equal(weight, before[name])] == list(before)
+    assert torch.equal(model.logprobs(row, torch.ones(1))[0], whole)
+    dense = tiny_model(tmp_path / "dense", Qwen3Config(**SIZES))
+    with pytest.raises(TrainingError, match=r"targets=experts: Qwen3ForCausalLM has no layers .*among q_proj"):
+        dense.initialise(PolicySpec(name="tiny", targets=("experts",)))
 
 
 def test_a_version_is_loaded_with_the_targets_that_it_was_made_with(tmp_path: Path) -> None:
