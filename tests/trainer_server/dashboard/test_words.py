@@ -45,4 +45,8 @@ def test_a_group_marks_what_is_not_in_the_first_run() -> None:
     first = [("model", "it is warm"), ("look", "20 C")]
     marked = _marked(first, [("model", "it is cold"), ("look", "20 C"), ("model", "done")])
     assert [move["same"] for move in marked] == [False, True, False]
-    assert [[piece.text for piece in move["pieces"] if piece.kind == "right"] for move in marked] == [["cold"], [], ["done"]]
+    assert [[piece.text for piece in move["pieces"] if piece.kind == "right"] for move in marked] == [
+        ["cold"],
+        [],
+        ["done"],
+    ]

@@ -126,7 +126,11 @@ def _advice(policy: Policy, figures: Figures) -> tuple[str, str, str]:
     if not failed:
         return "It solves all held-out runs: evaluate it on harder scenarios.", "art-langgraph evaluate", runs
     which = address("/ui/runs", policy=policy.name, version=policy.latest, kind="evaluation", max_reward=0.999999)
-    return f"Look at the {failed} held-out run{'s' if failed > 1 else ''} that @{policy.latest} did not solve.", "", which
+    return (
+        f"Look at the {failed} held-out run{'s' if failed > 1 else ''} that @{policy.latest} did not solve.",
+        "",
+        which,
+    )
 
 
 def _policy(sources: Sources, name: str, scenario: str, after: str) -> dict[str, Any]:
