@@ -1,4 +1,4 @@
-"""The picture of the dashboard's pages in the docs, of `art-langgraph demo`: `python -m tests.support.pages.pictures`
+"""Pictures of the dashboard for the docs, of `art-langgraph demo`: `python -m tests.support.pages.pictures`
 writes docs/images/dashboard.png, run.png, policy.png, group.png and phone.png. What they show is made up, and CI can
 make it again."""
 

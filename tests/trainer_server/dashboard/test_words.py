@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trainer_server.dashboard.views.compare import _marked
+from trainer_server.dashboard.views.compare import _compare_moves
 from trainer_server.dashboard.words import task_messages, task_words
 
 
@@ -43,7 +43,7 @@ def test_messages_of_which_one_is_none_are_shown_as_they_are() -> None:
 
 def test_a_group_marks_what_is_not_in_the_first_run() -> None:
     first = [("model", "it is warm"), ("look", "20 C")]
-    marked = _marked(first, [("model", "it is cold"), ("look", "20 C"), ("model", "done")])
+    marked = _compare_moves(first, [("model", "it is cold"), ("look", "20 C"), ("model", "done")])
     assert [move["same"] for move in marked] == [False, True, False]
     assert [[piece.text for piece in move["pieces"] if piece.kind == "right"] for move in marked] == [
         ["cold"],

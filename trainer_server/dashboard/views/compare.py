@@ -86,7 +86,7 @@ def _group(sources: Sources, scenario: str, policy: str, version: int | None) ->
         "rows": rows,
         "facts": facts,
         "words": sources.words([scenario])[scenario],
-        "moves": [_marked(moves[0], of_run) for of_run in moves],
+        "moves": [_compare_moves(moves[0], of_run) for of_run in moves],
         "trees": [first_items(run.items, _MOST_ITEMS) for run in facts],
         "verdicts": {row.id: of_completion(row, run.steps)[2] for run in facts for row in run.completions},
         "dead": dead,
@@ -104,16 +104,16 @@ def _moves(items: Sequence[Item], node: str = "") -> Iterator[_Move]:
             yield node or "model", _message_text((node, item))[:_MOST_OF_A_MOVE]
 
 
-def _marked(first: Sequence[_Move], moves: Sequence[_Move]) -> list[dict[str, Any]]:
+def _compare_moves(first: Sequence[_Move], moves: Sequence[_Move]) -> list[dict[str, Any]]:
     """Moves of a run in pieces, of which `right` is not in the first run."""
-    marked = []
+    rows = []
     matcher = difflib.SequenceMatcher(None, [name for name, _ in first], [name for name, _ in moves], autojunk=False)
     for _, a, b, c, d in matcher.get_opcodes():
         for left, right in zip_longest(first[a:b], moves[c:d]):
             if right is not None:
                 pieces = [piece for piece in differences(left[1] if left else "", right[1]) if piece.kind != "left"]
-                marked.append({"name": right[0], "pieces": pieces, "same": left == right})
-    return marked
+                rows.append({"name": right[0], "pieces": pieces, "same": left == right})
+    return rows
 
 
 def _scenario(sources: Sources, scenario: str, policy: str) -> dict[str, Any]:
